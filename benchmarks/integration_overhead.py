@@ -33,7 +33,7 @@ from stepscope.adapters.megatron import follow_timers
 from stepscope.adapters.ray import OptimizerSteps
 from stepscope.adapters.script.hooks import ScriptRecorder
 from stepscope.adapters.torch_profiler import profile
-from stepscope.capture.together.ranks import RankIdentity
+from stepscope.capture.ranks import RankIdentity
 
 _LEFT_OUT = 30
 """Steps at the start of a block: the integration opens files and starts a thread."""

@@ -1,6 +1,6 @@
 """What a step boundary costs the training thread, hot and cold, beside the bare loop.
 
-`python benchmarks/step_cost.py [--other PATH]`, with the path of another checkout to compare with.
+`python benchmarks/step_cost.py [--other PATH] [--counts]`, with another checkout to compare with.
 Each figure is taken in a process of its own, the checkouts in turns. *Hot* is one call after
 another; *cold* is a call after 32 MB of other work, which is how a training calls it. The functions
 that one step enters, and the files that they stand in, are counted by `sys.setprofile`: these are
@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -30,25 +32,34 @@ PATHS = {
     "watch": "profiler.watch(), a batch",
     "phases": "three phases and step()",
     "auto": "auto_phases, a step of torch",
+    "run": "stepscope run, a step of torch",
+    "callback": "a framework's callback, the same",
 }
+OF_TORCH = ("auto", "run", "callback")
+"""The step itself is no cost."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--other", type=Path, help="another checkout, to compare with")
+    parser.add_argument("--only", choices=PATHS, nargs="+", default=list(PATHS))
+    parser.add_argument(
+        "--counts", action="store_true", help="only count, on a machine too busy for times"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="processes for each figure")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.child:
-        print(json.dumps(_measured(asked.child)))
+        print(json.dumps(_measured(asked.child, is_timed=not asked.counts)))
         return
     checkouts = [HERE] if asked.other is None else [HERE, asked.other.resolve()]
     print(f"{'':44} {'hot':>9} {'cold':>9} {'functions':>10} {'C calls':>8} {'files':>6}")
-    for path, title in PATHS.items():
+    for path in asked.only:
+        title = PATHS[path]
         found: dict[Path, list[dict[str, float]]] = collections.defaultdict(list)
-        for _ in range(asked.rounds):
+        for _ in range(1 if asked.counts else asked.rounds):
             for checkout in checkouts:
-                found[checkout].append(_child(checkout, path))
+                found[checkout].append(_child(checkout, path, *["--counts"] * asked.counts))
         for checkout in checkouts:
             where = "" if len(checkouts) == 1 else f" ({checkout.name})"
             best = {
@@ -62,10 +73,10 @@ def main() -> None:
         print(f"{'  the bare loop':44} {best['bare_hot']:6.1f} µs {best['bare_cold']:6.1f} µs")
 
 
-def _child(checkout: Path, path: str) -> dict[str, float]:
+def _child(checkout: Path, path: str, *flags: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            [sys.executable, str(Path(__file__).resolve()), "--child", path],
+            [sys.executable, str(Path(__file__).resolve()), "--child", path, *flags],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
@@ -75,7 +86,7 @@ def _child(checkout: Path, path: str) -> dict[str, float]:
     return found
 
 
-def _measured(path: str) -> dict[str, float]:
+def _measured(path: str, *, is_timed: bool) -> dict[str, float]:
     """Microseconds of one step of this kind, and what it enters."""
     import stepscope
 
@@ -86,22 +97,29 @@ def _measured(path: str) -> dict[str, float]:
     }
     if path == "auto":
         options["auto_phases"] = True
-    bare, _ = _steps_of(path, None)
-    found = {"bare_hot": _hot(bare), "bare_cold": _cold(bare)}
-    with stepscope.Profiler(**options) as profiler:
-        step, prepare = _steps_of(path, profiler)
+    times = dict.fromkeys(("bare_hot", "bare_cold", "hot", "cold"), math.nan)
+    if is_timed:
+        bare, _ = _steps_of(path, None)
+        times |= {"bare_hot": _hot(bare), "bare_cold": _cold(bare)}
+    prepare: Callable[[], object] = int
+    with contextlib.ExitStack() as recording:
+        if path == "run":
+            step = _under_run(options)
+        elif path == "callback":
+            step = _with_callback(options, recording)
+        else:
+            profiler = recording.enter_context(stepscope.Profiler(**options))
+            step, prepare = _steps_of(path, profiler)
         for _ in range(50):
             prepare()
             step()
-        found |= {
-            "hot": _hot(step, prepare),
-            "cold": _cold(step, prepare),
-            **_counts(step, prepare),
-        }
-    if path == "auto":  # the step itself is no cost
-        found["hot"] -= found["bare_hot"]
-        found["cold"] -= found["bare_cold"]
-    return found
+        if is_timed:
+            times |= {"hot": _hot(step, prepare), "cold": _cold(step, prepare)}
+        counts = _counts(step, prepare)
+    if path in OF_TORCH:
+        times["hot"] -= times["bare_hot"]
+        times["cold"] -= times["bare_cold"]
+    return {**times, **counts}
 
 
 def _steps_of(path: str, profiler: Any) -> tuple[Callable[[], object], Callable[[], object]]:
@@ -121,10 +139,37 @@ def _steps_of(path: str, profiler: Any) -> tuple[Callable[[], object], Callable[
             profiler.step()
 
         return (three if profiler else int), int
-    return _training(profiler)
+    return _training(profiler.step if profiler else int), int
 
 
-def _training(profiler: Any) -> tuple[Callable[[], object], Callable[[], object]]:
+def _under_run(options: dict[str, Any]) -> Callable[[], object]:
+    """A step as `stepscope run` records it: it ends with the optimizer's step."""
+    from stepscope.adapters.script.hooks import install
+
+    install({"options": options, "step_on": "optimizer", "notes": tempfile.mkdtemp()})
+    return _training(int)
+
+
+def _with_callback(
+    options: dict[str, Any], recording: contextlib.ExitStack
+) -> Callable[[], object]:
+    """A step as a framework announces it."""
+    from stepscope.adapters.callbacks.training import TrainingRecorder, prototype_of
+    from stepscope.capture.ranks import RankIdentity
+
+    recorder = TrainingRecorder(prototype_of(None, options))
+    recorder.begin(RankIdentity())
+    recording.callback(recorder.finish)
+    train = _training(recorder.step_ended)
+
+    def step() -> None:
+        recorder.forward()
+        train()
+
+    return step
+
+
+def _training(step_ended: Callable[[], object]) -> Callable[[], object]:
     import torch
 
     model = torch.nn.Linear(8, 8)
@@ -135,10 +180,9 @@ def _training(profiler: Any) -> tuple[Callable[[], object], Callable[[], object]
         model(batch).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-        if profiler is not None:
-            profiler.step()
+        step_ended()
 
-    return train, int
+    return train
 
 
 def _hot(step: Callable[[], object], prepare: Callable[[], object] = int) -> float:

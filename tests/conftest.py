@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from stepscope.system.usage import allowed_cpus
+from stepscope.system import allowed_cpus
 from tests.support.in_turn import waiting_for_the_first
 from tests.support.warm_python import variables_put_back
 

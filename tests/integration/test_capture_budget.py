@@ -13,9 +13,8 @@ from tests.support.training import SmallTraining, bare_losses, batches
 import stepscope
 from stepscope import open_run
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.windows import budget as module
-from stepscope.capture.windows.budget import Budget, StepSample
-from stepscope.capture.windows.planner import WindowPlan
+from stepscope.capture.windows import planner as module
+from stepscope.capture.windows.planner import Budget, StepSample, WindowPlan
 from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 

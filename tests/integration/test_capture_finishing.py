@@ -16,9 +16,8 @@ from tests.support.training import SmallTraining, bare_losses, batches
 
 import stepscope
 from stepscope import open_run
-from stepscope.capture.windows import finishing, finishing_process
-from stepscope.capture.windows.finishing import WindowFinisher
-from stepscope.capture.windows.finishing_process import choose_mode, fork_is_unsafe
+from stepscope.capture.windows import finishing
+from stepscope.capture.windows.finishing import WindowFinisher, choose_mode, fork_is_unsafe
 from stepscope.run.manifest import read_rank
 
 QUICK = {"wait": 1, "warmup": 1, "active": 2, "repeat": 2, "activities": "cpu"}
@@ -103,9 +102,9 @@ def test_a_second_window_does_not_fork_while_the_first_is_written(tmp_path, monk
         f"while not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.01)\n"
         "os.execv(sys.argv[1], sys.argv[1:])"
     )
-    real_command = finishing_process._command
+    real_command = finishing._command
     monkeypatch.setattr(
-        finishing_process,
+        finishing,
         "_command",
         lambda job: [sys.executable, "-c", wait_at_the_gate, *real_command(job)],
     )
@@ -128,7 +127,7 @@ def test_what_a_fork_cannot_write_is_written_inline(tmp_path, monkeypatch):
         process_id = os.fork()
         if process_id == 0:
             os._exit(91)
-        return finishing_process.FinishingProcess(process_id)
+        return finishing.FinishingProcess(process_id)
 
     monkeypatch.setattr(finishing, "fork", failing_fork)
     train(tmp_path, export_mode="fork")
@@ -145,7 +144,7 @@ def test_a_stuck_fork_is_ended_and_done_without(tmp_path, monkeypatch):
         if process_id == 0:
             time.sleep(600)
             os._exit(0)
-        return finishing_process.FinishingProcess(process_id)
+        return finishing.FinishingProcess(process_id)
 
     monkeypatch.setattr(finishing, "fork", stuck_fork)
     losses = train(tmp_path, steps=5, repeat=1, export_mode="fork", export_timeout_s=0.3)
@@ -160,11 +159,11 @@ def test_a_stuck_fork_is_ended_and_done_without(tmp_path, monkeypatch):
         time.sleep(0.02)
 
 
-def test_a_stuck_finishing_process_is_ended_and_the_trace_kept(tmp_path, monkeypatch):
+def test_a_stuck_finishing_is_ended_and_the_trace_kept(tmp_path, monkeypatch):
     def sleeping(job):
         return [sys.executable, "-c", "import time; time.sleep(600)"]
 
-    monkeypatch.setattr(finishing_process, "_command", sleeping)
+    monkeypatch.setattr(finishing, "_command", sleeping)
     before = children()
     training = SmallTraining()
     options = {**QUICK, "repeat": 1, "active": 1, "export_mode": "inline"}
@@ -184,9 +183,9 @@ def test_a_stuck_finishing_process_is_ended_and_the_trace_kept(tmp_path, monkeyp
 
 def test_files_that_are_there_when_their_process_is_given_up_are_kept(tmp_path, monkeypatch):
     never_ends = "import subprocess, sys, time; subprocess.run(sys.argv[1:]); time.sleep(600)"
-    real_command = finishing_process._command
+    real_command = finishing._command
     monkeypatch.setattr(
-        finishing_process,
+        finishing,
         "_command",
         lambda job: [sys.executable, "-c", never_ends, *real_command(job)],
     )
@@ -205,11 +204,11 @@ def test_files_that_are_there_when_their_process_is_given_up_are_kept(tmp_path, 
     assert children() <= before
 
 
-def test_a_finishing_process_that_fails_is_told_with_its_last_words(tmp_path, monkeypatch):
+def test_a_finishing_that_fails_is_told_with_its_last_words(tmp_path, monkeypatch):
     def broken(job):
         return [sys.executable, "-c", "import sys; sys.exit('out of luck')"]
 
-    monkeypatch.setattr(finishing_process, "_command", broken)
+    monkeypatch.setattr(finishing, "_command", broken)
     assert train(tmp_path, export_mode="inline") == bare_losses(10)
     for window in open_run(tmp_path).windows:
         assert window.record.state == "partial"
@@ -220,11 +219,11 @@ def test_a_finishing_process_that_fails_is_told_with_its_last_words(tmp_path, mo
         assert {f"ProfilerStep#{step}" for step in steps} <= {event["name"] for event in events}
 
 
-def test_a_finishing_process_that_is_killed_is_told(tmp_path, monkeypatch):
+def test_a_finishing_that_is_killed_is_told(tmp_path, monkeypatch):
     def sleeping(job):
         return [sys.executable, "-c", "import time; time.sleep(600)"]
 
-    monkeypatch.setattr(finishing_process, "_command", sleeping)
+    monkeypatch.setattr(finishing, "_command", sleeping)
     training = SmallTraining()
     with stepscope.Profiler(output_dir=tmp_path, **QUICK, export_mode="inline") as profiler:
         before = children()
@@ -260,7 +259,7 @@ def test_auto_never_forks_a_process_that_uses_a_gpu(monkeypatch):
     assert choose_mode("fork", 10**12, is_busy=True)[0] == "inline"
 
 
-def test_the_working_directory_cannot_lend_modules_to_the_finishing_process(tmp_path, monkeypatch):
+def test_the_working_directory_cannot_lend_modules_to_the_finishing(tmp_path, monkeypatch):
     (tmp_path / "orjson.py").write_text("raise SystemExit('wrong module')")
     monkeypatch.chdir(tmp_path)
     train(tmp_path / "out", export_mode="inline")

@@ -14,8 +14,8 @@ from tests.support.training import SmallTraining, bare_losses, batches
 import stepscope
 from stepscope import open_run
 from stepscope.artifacts.calls import gather
+from stepscope.artifacts.job import RawTrace
 from stepscope.artifacts.memory_timeline import BEFORE, memory_timelines
-from stepscope.artifacts.raw import RawTrace
 from stepscope.memory.exported import CATEGORIES, read_timelines
 from stepscope.run.files import LineFile
 

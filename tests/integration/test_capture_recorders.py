@@ -19,7 +19,7 @@ import stepscope
 from stepscope.advice.diagnosis import diagnose
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import ConfigError
-from stepscope.capture.together.ranks import RankIdentity
+from stepscope.capture.ranks import RankIdentity
 from stepscope.capture.windows.cuda_range import CudaRangeWindow, is_leader
 from stepscope.capture.windows.planner import WindowPlan
 from stepscope.capture.windows.python_memory import PYTHON_MEMORY_FILE, changes_between

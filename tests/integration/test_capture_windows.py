@@ -17,7 +17,7 @@ from tests.support.training import SmallTraining, bare_losses, batches
 
 import stepscope
 from stepscope import open_run
-from stepscope.capture.together.holder import NestedProfilerError
+from stepscope.capture.ranks import NestedProfilerError
 from stepscope.errors import UsageError
 
 QUICK = {"wait": 1, "warmup": 1, "active": 2, "repeat": 1, "activities": "cpu"}

@@ -22,8 +22,8 @@ from tests.support.warm_python import VARIABLES, warm_python
 from stepscope import Profiler, open_run
 from stepscope.analysis.record.metrics import read_metrics, summarise_metrics
 from stepscope.capture.options.option import ConfigError
+from stepscope.capture.ranks import RankIdentity
 from stepscope.capture.record.monitoring import RankMonitor
-from stepscope.capture.together.ranks import RankIdentity
 from stepscope.monitor.beside import RecordingBeside
 from stepscope.monitor.recorder import RecordingJob
 from stepscope.monitor.sampler import Watched

@@ -13,8 +13,7 @@ from tests.support.nvml import stepscope
 
 from stepscope import Profiler, open_run
 from stepscope.analysis.record.metrics import summarise_metrics
-from stepscope.monitor.columns import COLUMNS
-from stepscope.monitor.gpus import same_uuid
+from stepscope.monitor.columns import COLUMNS, same_uuid
 from stepscope.monitor.notes import Notes
 from stepscope.monitor.nvidia import NvidiaSource
 

@@ -15,7 +15,7 @@ from tests.support.training import SmallTraining, batches
 
 import stepscope
 from stepscope import open_run
-from stepscope.capture.together.holder import ProcessClaim
+from stepscope.capture.ranks import ProcessClaim
 
 
 def test_steps_that_several_threads_end_at_once_end_no_process(tmp_path):

@@ -21,7 +21,7 @@ import torch
 
 import stepscope
 from stepscope import capture
-from stepscope.capture.together.holder import ProcessClaim
+from stepscope.capture.ranks import ProcessClaim
 from tests.support.training import SmallTraining, bare_losses, batches
 
 STEPS = 7
@@ -35,10 +35,8 @@ WALLS = {
     # What checks options before anything starts, and raises for wrong ones.
     "options.config",
     "options.option",
-    "options.rules",
-    "together.ranks",
-    # What refuses a second profiler, by raising.
-    "together.holder",
+    # This too; and what refuses a second profiler, by raising.
+    "ranks",
     # A program of its own, for `stepscope doctor`.
     "torch_probe",
 }
@@ -53,7 +51,19 @@ SPARED = {
     "options.schedule.Schedule.first_end",
     "options.schedule.Schedule.cycle",
     "options.schedule.Schedule._origin",
+    "options.schedule.settle",
+    "options.schedule._trial_step",
+    "options.schedule._cycle",
+    "options.schedule._max_steps",
+    "options.schedule._ranks",
+    "options.schedule._memory",
+    "options.schedule._activities",
+    "options.schedule._folders",
+    "options.schedule._functions",
+    "options.schedule._is_url",
+    "options.schedule._check_url",
     "steps.pauses.GcPauses.__init__",
+    "steps.phase_times.PhaseTimes.__init__",
     "steps.pauses.CompileClock.__init__",
 }
 OPTIONS = {

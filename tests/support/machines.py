@@ -8,7 +8,7 @@ from typing import Any
 
 from stepscope.doctor.check import Check
 from stepscope.doctor.torch_check import TorchReport
-from stepscope.system.machine import Machine
+from stepscope.system import Machine
 
 CAPABILITIES = {"CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38}
 

@@ -22,9 +22,9 @@ from accelerate.state import GradientState, PartialState
 from stepscope.adapters.callbacks.training import identity_of, unit_of
 from stepscope.adapters.profiler import Profiler
 from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.ranks import RankIdentity
 from stepscope.capture.steps.detector import Detector, Policy
 from stepscope.capture.steps.work import work_of
-from stepscope.capture.together.ranks import RankIdentity
 from stepscope.errors import UsageError
 from stepscope.run.step_record import MICRO_BATCH
 

@@ -14,8 +14,8 @@ from stepscope.capture import profiler as capture
 from stepscope.capture.messages import say
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import ConfigError
+from stepscope.capture.ranks import RankIdentity
 from stepscope.capture.steps.work import work_of
-from stepscope.capture.together.ranks import RankIdentity
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
 if TYPE_CHECKING:

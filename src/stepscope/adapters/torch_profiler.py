@@ -34,14 +34,12 @@ from torch.profiler import (
 from stepscope.adapters.options.dialects import find_dialect
 from stepscope.adapters.options.settings import misspelled_variables, resolve
 from stepscope.artifacts.compress import compress, format_of
-from stepscope.artifacts.job import FinishJob
-from stepscope.artifacts.raw import RawTrace, RawTraceError
+from stepscope.artifacts.job import FinishJob, RawTrace, RawTraceError
 from stepscope.capture import profiler as capture
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.together.ranks import NOBODY
-from stepscope.capture.windows.finishing import WindowFinisher
-from stepscope.capture.windows.finishing_process import INLINE
-from stepscope.capture.windows.handover import SCRATCH, artifact_options
+from stepscope.capture.ranks import NOBODY
+from stepscope.capture.windows.finishing import INLINE, WindowFinisher
+from stepscope.capture.windows.recorder import SCRATCH, artifact_options
 from stepscope.errors import StepscopeError
 from stepscope.run.files import replacing
 from stepscope.run.manifest import WindowRecord

@@ -25,7 +25,7 @@ from stepscope.adapters.options.layouts import put_file
 from stepscope.adapters.options.settings import resolve, values_of
 from stepscope.capture.options.option import ConfigError
 from stepscope.capture.profiler import running_profiler
-from stepscope.capture.together.ranks import NOBODY, identify
+from stepscope.capture.ranks import NOBODY, identify
 from stepscope.errors import StepscopeError
 from stepscope.run.layout import MANIFEST_FILE
 from stepscope.run.manifest import read_rank

@@ -9,7 +9,7 @@ from typing import IO
 
 from isal import igzip
 
-from stepscope.artifacts.raw import blocks_with_names
+from stepscope.artifacts.job import blocks_with_names
 
 _BLOCK_BYTES = 4 << 20
 _GZIP_LEVEL = 1  # isal's levels 0 to 3 differ little in size and much in time

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stepscope.run.error_words import error_with_class
+from stepscope.run.figures import error_with_class
 from stepscope.run.files import digest_of
 from stepscope.run.layout import STEPS_FILE
 from stepscope.run.manifest import ArtifactRecord

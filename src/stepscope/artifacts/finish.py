@@ -16,9 +16,8 @@ from stepscope.artifacts.calls import WindowCalls, gather
 from stepscope.artifacts.compress import check_compressed, compress
 from stepscope.artifacts.custom import FinishedWindow, find, make_custom
 from stepscope.artifacts.files import listed, make_file
-from stepscope.artifacts.job import FinishJob
-from stepscope.artifacts.raw import RawTrace, RawTraceError
-from stepscope.run.error_words import error_in_words
+from stepscope.artifacts.job import FinishJob, RawTrace, RawTraceError
+from stepscope.run.figures import error_in_words
 from stepscope.run.files import digest_of, replacing
 from stepscope.run.manifest import ArtifactRecord, FinishedRecord, write_record
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
-from stepscope.run.error_words import error_in_words
+from stepscope.run.figures import error_in_words
 
 log = logging.getLogger("stepscope")
 

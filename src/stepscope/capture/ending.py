@@ -1,18 +1,22 @@
-"""The end of a capture: what is reported about it, and the rest of its upload."""
+"""What is done and said at the end of a capture; imported before it is needed."""
 
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stepscope.capture.messages import listed, steps_text
 from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.options.option import OptionNames
+from stepscope.capture.ranks import NOBODY, RankIdentity, records
 from stepscope.capture.record.journal import Journal
-from stepscope.capture.record.unclosed import exit_text
-from stepscope.capture.requests.signals import TerminationSignalError
-from stepscope.run.error_words import said_by
-from stepscope.run.figures import plural
+from stepscope.capture.requests import TerminationSignalError
+from stepscope.run.figures import plural, said_by
 from stepscope.run.layout import RunLayout
+from stepscope.run.manifest import WindowRecord, exit_text
 
 if TYPE_CHECKING:
     from stepscope.capture.record.upload import Uploader
@@ -112,3 +116,189 @@ def finish_upload(
     if not config.keep_local:
         uploader.remove_copied()
     return uploader.target
+
+
+_RECORDED = frozenset({"complete", "partial", "removed", "saving"})
+_MOST_REASONS = 3
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What this rank recorded.
+
+    Attributes:
+        config: The options.
+        identity: This rank.
+        windows: The windows that were noted.
+        steps: Number of steps that ended.
+        names: What the options are called.
+    """
+
+    config: CaptureConfig
+    identity: RankIdentity
+    windows: Sequence[WindowRecord]
+    steps: int
+    names: OptionNames
+
+    def sentences(self) -> list[str]:
+        """What was recorded; then what was not, why, and what to set."""
+        return [self.recorded(), *self.missed()]
+
+    @property
+    def can_be_judged(self) -> bool:
+        """Whether there is anything for a report: a window, or the record of a step."""
+        return any(one.state in _RECORDED for one in self.windows) or (
+            self.steps > 0 and self.config.step_record
+        )
+
+    def recorded(self) -> str:
+        """The windows and steps that were recorded."""
+        steps = (
+            "no step" if not self.steps else "1 step" if self.steps == 1 else f"{self.steps} steps"
+        )
+        windows = [window for window in self.windows if window.state in _RECORDED]
+        if not windows:
+            if not self.steps:
+                return "nothing was recorded"
+            if not self.config.step_record:
+                return f"recorded nothing of {steps}: no window, and no times (step_record is off)"
+            return f"recorded the times of {steps}, and no window"
+        if not self.steps:
+            return "recorded one section without steps, which the report judges as a whole"
+        count = "1 window" if len(windows) == 1 else f"{len(windows)} windows"
+        parts = listed(filter(None, map(_what, windows)))
+        times = f"the times of {steps} and " if self.config.step_record else ""
+        return f"recorded {times}{count}" + (f": {parts}" if parts else "")
+
+    def missed(self) -> list[str]:
+        """What was not recorded, why, and what to set; empty if nothing is missing."""
+        config = self.config
+        if config.window_recorder == "none":
+            return []
+        sentences = [
+            f"window {window.index} was not recorded: {window.reason}"
+            for window in self.windows
+            if window.state in {"skipped", "failed"} or self._is_empty_request(window)
+        ][:_MOST_REASONS]
+        if config.ranks == NOBODY:
+            if self.windows or not self.steps:
+                return sentences
+            return ["no window was recorded: the schedule of torch.profiler reached none"]
+        if not records(config.ranks, self.identity):
+            return [*sentences, self._other_ranks()]
+        sentences += self._absent_ranks()
+        if not self.steps and not any(window.state in _RECORDED for window in self.windows):
+            return [
+                *sentences,
+                "no step ended: call step() at the end of each iteration, or use watch()",
+            ]
+        return [*sentences, *self._missed_cycles()]
+
+    def _is_empty_request(self, window: WindowRecord) -> bool:
+        return window.state in {"abandoned", "empty"} and window.cause != "schedule"
+
+    def _ranks_in_words(self, option: Sequence[int]) -> tuple[str, str]:
+        """What was given for `ranks`, and which ranks there are."""
+        separator = " " if "ranks" in self.names.flags else ","
+        last = self.identity.world_size - 1
+        given = self.names.setting("ranks", separator.join(map(str, option)))
+        return given, f"this job has rank{'s 0 to ' if last else ' '}{last}"
+
+    def _absent_ranks(self) -> list[str]:
+        """The ranks of the list that do not exist, where this rank is one that does."""
+        option = self.config.ranks
+        if isinstance(option, str):
+            return []
+        absent = sorted(rank for rank in option if rank >= self.identity.world_size)
+        if not absent:
+            return []
+        given, here = self._ranks_in_words(option)
+        names = f"rank{'s' if len(absent) > 1 else ''} {', '.join(map(str, absent))}"
+        return [f"there is no {names}, which {given} names: {here}"]
+
+    def _other_ranks(self) -> str:
+        option, world_size = self.config.ranks, self.identity.world_size
+        if isinstance(option, str):
+            return f"this rank records no windows ({self.names.setting('ranks', option)})"
+        given, here = self._ranks_in_words(option)
+        there = sorted(rank for rank in option if rank < world_size)
+        if not there:
+            return (
+                f"no window was recorded: {given} names no rank of the job, and {here}: "
+                f"set {self.names.setting('ranks', 0)}"
+            )
+        rest = sorted(set(option) - set(there))
+        text = f"windows are recorded by rank {', '.join(map(str, there))} ({given})"
+        return f"{text}, and {here}" if rest else text
+
+    def _missed_cycles(self) -> list[str]:
+        """The scheduled windows that the training was too short for."""
+        config, schedule = self.config, self.config.schedule
+        cycles = config.repeat or 1
+        reached = bisect_left(
+            range(cycles), self.steps, key=lambda cycle: schedule.recorded_steps(cycle).start
+        )
+        begun = [one for one in self.windows if one.cause == "schedule" and one.state in _RECORDED]
+        reached = max(reached, len(begun))
+        if reached >= cycles:
+            return []
+        on_request = any(one.cause != "schedule" and one.state in _RECORDED for one in self.windows)
+        if on_request and self.steps <= config.skip_first:
+            return []  # the schedule was put off on purpose, as for windows on request alone
+        next_steps = schedule.recorded_steps(reached)
+        needed = schedule.recorded_steps(cycles - 1).stop
+        if reached:
+            missing = cycles - reached
+            text = f"{missing} of {cycles} windows {'was' if missing == 1 else 'were'} not recorded"
+            which = "next"
+        else:
+            text = f"no {'scheduled ' if on_request else ''}window was recorded"
+            which = "first"
+        would = steps_text(next_steps.start, next_steps.stop - 1)
+        ended = "1 step" if self.steps == 1 else f"{self.steps} steps"
+        text += f": the training ended after {ended}, and the {which} window would be {would}"
+        return [f"{text}: train {needed} steps or more{self._or_set(cycles)}"]
+
+    def _or_set(self, cycles: int) -> str:
+        """The options that would make the windows fit into the steps that there were."""
+        config, names, steps = self.config, self.names, self.steps
+        if "start_step" in names.flags and "wait" not in names.flags:
+            first = max(0, steps - config.active)
+            if config.active > steps:
+                return ""
+            return (
+                f", or set {names.setting('start_step', first)} "
+                f"{names.setting('end_step', first + config.active)}"
+            )
+        work = config.warmup + config.active
+        waits = cycles - 1 if config.skip_first_wait else cycles
+        spare = steps - cycles * work
+        if spare < 0:
+            room = steps // cycles
+            if room < 1:
+                return ""
+            sum_of = f"the sum of {names.name('warmup')} and {names.name('active')}"
+            waiting = names.setting("wait", 0)
+            return f", or set {waiting} and lower {sum_of} to {room}"
+        skip_first = min(config.skip_first, spare)
+        wait = min(config.wait, (spare - skip_first) // waits) if waits else config.wait
+        changes = []
+        if skip_first != config.skip_first:
+            changes.append(names.setting("skip_first", skip_first))
+        if wait != config.wait:
+            if config.repeat == 0 and config.cycle_length is not None:
+                changes.append(names.setting("cycle_length", wait + work))
+            else:
+                changes.append(names.setting("wait", wait))
+        return f", or set {' '.join(changes)}" if changes else ""
+
+
+def _what(window: WindowRecord) -> str:
+    """The steps of a window, and how many of those that were planned."""
+    if window.first_step is None or window.last_step is None:
+        return ""
+    text = steps_text(window.first_step, window.last_step)
+    count = window.last_step - window.first_step + 1
+    if window.state == "partial" and count < window.planned_steps:
+        return f"{text} ({count} of {window.planned_steps})"
+    return text

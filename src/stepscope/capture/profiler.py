@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from stepscope.capture.containment import attempt
 from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.ranks import ProcessClaim, RankIdentity
 from stepscope.capture.session import CaptureSession
-from stepscope.capture.steps.disable_dynamo import is_compiling
 from stepscope.capture.steps.loaders import (
     SeenLoader,
     has_workers,
@@ -20,9 +20,8 @@ from stepscope.capture.steps.loaders import (
     taken_sampler_time,
     time_first_indices,
 )
+from stepscope.capture.steps.replacements import is_compiling
 from stepscope.capture.steps.step_notes import Phase, Read
-from stepscope.capture.together.holder import ProcessClaim
-from stepscope.capture.together.ranks import RankIdentity
 from stepscope.errors import UsageError
 
 _Batch = TypeVar("_Batch")

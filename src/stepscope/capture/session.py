@@ -16,29 +16,34 @@ from stepscope.capture.containment import Containment
 from stepscope.capture.messages import WindowAnnouncer, say
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import IN_CODE
+from stepscope.capture.ranks import (
+    NestedProfilerError,
+    ProcessClaim,
+    RankIdentity,
+    first_to_record,
+    identify,
+    records,
+)
+from stepscope.capture.record.home import Clock
 from stepscope.capture.record.journal import Journal
 from stepscope.capture.record.step_writer import StepWriter
-from stepscope.capture.requests.signals import SignalWatch, TerminationSignalError
-from stepscope.capture.requests.sources import RequestSources
-from stepscope.capture.steps.clock import Clock
+from stepscope.capture.requests import RequestSources, SignalWatch, TerminationSignalError
 from stepscope.capture.steps.core import StepCore
 from stepscope.capture.steps.devices import DeviceProbe
 from stepscope.capture.steps.loaders import LoaderWatch
 from stepscope.capture.steps.pauses import GcPauses
-from stepscope.capture.together.holder import NestedProfilerError, ProcessClaim
-from stepscope.capture.together.ranks import RankIdentity, first_to_record, identify, records
 from stepscope.capture.windows.control import WindowControl
 from stepscope.capture.windows.planner import another_profiler_runs
 from stepscope.errors import UsageError
 from stepscope.run.layout import RankLayout
 
 if TYPE_CHECKING:
+    from stepscope.capture.ending import Recorded
+    from stepscope.capture.pause import PauseTogether
     from stepscope.capture.record.census import MemoryCensus
     from stepscope.capture.record.memory import MemoryWatch
     from stepscope.capture.record.monitoring import RankMonitor
     from stepscope.capture.record.upload import Uploader
-    from stepscope.capture.summary import Recorded
-    from stepscope.capture.together.pause import PauseTogether
     from stepscope.capture.windows.saving import WindowSaver
 
 log = logging.getLogger("stepscope")
@@ -278,8 +283,8 @@ class CaptureSession:
         limit_s = self.config.pause_together_s
         if self.identity.world_size == 1 or not limit_s:
             return None
-        from stepscope.capture.together.pause import PauseTogether
-        from stepscope.capture.together.shared_store import SharedStore
+        from stepscope.capture.pause import PauseTogether
+        from stepscope.capture.shared_store import SharedStore
 
         name = journal.layout.root.name
         return PauseTogether(lambda: SharedStore.connect(name, own_connection=False), limit_s)
@@ -470,11 +475,10 @@ class CaptureSession:
     @staticmethod
     def _have_ending() -> None:
         """Import what the end of the capture needs, while nothing waits for it."""
-        for name in ("ending", "summary"):
-            importlib.import_module(f"stepscope.capture.{name}")
+        importlib.import_module("stepscope.capture.ending")
 
     def _recorded(self) -> Recorded:
-        from stepscope.capture.summary import Recorded
+        from stepscope.capture.ending import Recorded
 
         windows = self.journal.windows if self.journal is not None else ()
         return Recorded(self.config, self.identity, windows, self.steps.number, self.option_names)

@@ -50,7 +50,7 @@ def command(
     """
     from stepscope.adapters.external.attach import attach, process_of_rank
     from stepscope.doctor.permissions import attaching_allowance
-    from stepscope.system.machine import this_machine
+    from stepscope.system import this_machine
 
     options = read_py_spy(values)
     run: Run | None = None

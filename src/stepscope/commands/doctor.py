@@ -83,7 +83,7 @@ def command(
         return 0
     from stepscope.doctor.check import State, worst
     from stepscope.doctor.examination import examine, this_interpreter
-    from stepscope.system.machine import this_machine
+    from stepscope.system import this_machine
 
     report = _ask_torch(timeout_seconds)
     checks = examine(this_machine(), this_interpreter(), report, output_dir)

@@ -212,7 +212,7 @@ def _check_order(path: str, question: str) -> None:
 
 
 def _bytes(text: str) -> int:
-    from stepscope.capture.options.values import parse_size
+    from stepscope.capture.options.option import parse_size
 
     try:
         return parse_size(text)

@@ -193,8 +193,7 @@ def command(
         _summarise(file)
         return code
     else:
-        from stepscope.monitor.querying import Query, answer
-        from stepscope.monitor.stream import CsvFormat
+        from stepscope.monitor.querying import CsvFormat, Query, answer
 
         asked = Query(query, CsvFormat.parse(csv_format), interval_s, count, chosen, pid, filename)
         answer(asked, lambda lines: click.echo(lines, nl=False), _say_note)
@@ -260,7 +259,7 @@ def _live_run(
     """The run to show; the hardware is sampled where its own monitors do not."""
     from stepscope.adapters.script.watched import runs_folder
     from stepscope.analysis.record.live import LiveRun
-    from stepscope.monitor.local import LocalSampler
+    from stepscope.monitor.sampler import LocalSampler
 
     if path is not None and not path.exists():
         raise UnreadableInputError(f"{path}: no such file or directory")

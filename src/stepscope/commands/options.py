@@ -388,7 +388,7 @@ def seconds_of(budget: str) -> float:
     Raises:
         UsageError: It is no time.
     """
-    from stepscope.capture.options.values import parse_seconds
+    from stepscope.capture.options.option import parse_seconds
 
     try:
         return parse_seconds(budget)

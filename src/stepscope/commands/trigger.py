@@ -39,7 +39,7 @@ def command(run: Path, *, steps: int | None, ranks: str, memory: bool, **details
     A training can run with the cheapest options all the time, and tell more when asked: the last
     four options hold for this window alone, besides those that the recording has anyway.
     """
-    from stepscope.capture.together.ranks import parse_ranks
+    from stepscope.capture.ranks import parse_ranks
     from stepscope.errors import UsageError
     from stepscope.run.reader import open_run
     from stepscope.run.triggers import Trigger, ask, checked_details

@@ -7,7 +7,7 @@ from typing import Any
 from stepscope.doctor.check import Check, State
 from stepscope.doctor.python_and_torch import version_of
 from stepscope.doctor.torch_check import TorchReport
-from stepscope.system.machine import Machine
+from stepscope.system import Machine
 
 AREA = "devices"
 _DRIVER_VERSION_FILE = "/proc/driver/nvidia/version"

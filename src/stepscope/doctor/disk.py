@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.doctor.check import Check, State, in_gb, in_gib
-from stepscope.system.machine import Machine
+from stepscope.system import Machine
 
 AREA = "disk"
 # A window of a million events is about 300 MB as plain JSON, which exists alongside its .gz.

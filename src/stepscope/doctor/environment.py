@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stepscope.doctor.check import Check, State
-from stepscope.system.machine import Machine
+from stepscope.system import Machine
 
 AREA = "environment"
 

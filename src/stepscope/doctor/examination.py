@@ -18,7 +18,7 @@ from stepscope.doctor.permissions import check_permissions
 from stepscope.doctor.python_and_torch import Interpreter, check_python_and_torch, version_of
 from stepscope.doctor.recording import check_recording
 from stepscope.doctor.torch_check import TorchReport
-from stepscope.system.machine import Machine
+from stepscope.system import Machine
 
 
 def examine(

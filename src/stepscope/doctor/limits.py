@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from stepscope.doctor.check import Check, State, in_gib
 from stepscope.run.figures import plural
-from stepscope.system.control_groups import Limits, read_limits
-from stepscope.system.machine import Machine
+from stepscope.system import Limits, Machine, read_limits
 
 AREA = "limits"
 _SMALL_MEMORY_BYTES = 4 << 30

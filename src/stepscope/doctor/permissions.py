@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepscope.doctor.check import Check, State
-from stepscope.system.machine import Machine
+from stepscope.system import Machine
 
 AREA = "external profilers"
 _NSYS_PATTERNS = (

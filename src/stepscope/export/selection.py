@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.errors import UsageError
-from stepscope.run.step_numbers import steps_in_words
+from stepscope.run.figures import steps_in_words
 from stepscope.trace.model import Trace
 from stepscope.trace.tables import Tables
 

@@ -17,7 +17,7 @@ from stepscope.advice.opened_traces import KEPT_BYTES, OpenedTraces
 from stepscope.advice.read_ranks import Answer, EachRank, ReadsRanks, Task, in_turn
 from stepscope.fleet.engines.progress_line import ranks_done
 from stepscope.run.reader import RankRun, Run
-from stepscope.system.usage import allowed_cpus
+from stepscope.system import allowed_cpus
 
 if TYPE_CHECKING:
     from stepscope.fleet.engines.local import LocalWorkers

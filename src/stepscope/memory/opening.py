@@ -13,9 +13,9 @@ from stepscope.memory.categories.rules import Rule, parse_rules
 from stepscope.memory.load import load_snapshot
 from stepscope.memory.recognition import snapshots_in
 from stepscope.memory.view import MemoryView
+from stepscope.run.files import exists
 from stepscope.run.layout import SNAPSHOTS_DIRECTORY, RankLayout
 from stepscope.run.reader import open_run
-from stepscope.run.regular_files import exists
 from stepscope.run.remote import is_directory
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from stepscope.run.regular_files import exists, is_regular
+from stepscope.run.files import exists, is_regular
 from stepscope.trace.formats.not_traces import is_memory_snapshot, is_memory_timeline
 from stepscope.trace.source.opening import beginning_of
 

@@ -7,10 +7,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from stepscope.errors import UsageError
-from stepscope.monitor.columns import MIB, Value
-from stepscope.monitor.gpus import same_uuid
+from stepscope.monitor.columns import MIB, Value, same_uuid
 from stepscope.monitor.notes import Notes
-from stepscope.run.error_words import error_in_words
+from stepscope.run.figures import error_in_words
 from stepscope.run.metrics import GpuDescription
 
 _COLUMNS = frozenset(

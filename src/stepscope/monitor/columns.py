@@ -1,4 +1,4 @@
-"""All columns of `metrics.csv`: name, unit, meaning.
+"""All columns of `metrics.csv`: name, unit, meaning; and what a source of GPU values is.
 
 Names that nvidia-smi's `--query-gpu` accepts mean the same here. The others are Stepscope's own.
 """
@@ -6,11 +6,12 @@ Names that nvidia-smi's `--query-gpu` accepts mean the same here. The others are
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from stepscope.errors import UsageError
-from stepscope.run.metrics import CLOCK_REASON_BITS
+from stepscope.run.metrics import CLOCK_REASON_BITS, GpuDescription
 
 Value = str | int | float | None
 """The value of a column; None if the source has none."""
@@ -317,3 +318,37 @@ def parse_columns(text: str) -> tuple[Column, ...]:
 def header_of(columns: Sequence[Column]) -> str:
     """The first line of a file with these columns."""
     return ", ".join(column.heading for column in columns)
+
+
+class GpuSource(Protocol):
+    """GPUs of one vendor. Nothing here raises: what cannot be read is noted and left out."""
+
+    @property
+    def gpus(self) -> Sequence[GpuDescription]:
+        """The sampled GPUs, in the order of `read`."""
+
+    def use(self, uuid: str) -> bool:
+        """Sample only this one from now on; False, without a change, if it is not among them."""
+
+    def read(self, wanted: Collection[str], pids: Collection[int]) -> list[Mapping[str, Value]]:
+        """The values of each GPU by column; missing columns have no value.
+
+        Args:
+            wanted: Names of columns.
+            pids: The watched processes.
+        """
+
+    def close(self) -> None:
+        """Release the driver."""
+
+
+def same_uuid(one: str, other: str) -> bool:
+    """Whether two spellings of a UUID mean the same GPU: torch omits NVML's prefix."""
+    return _bare(one) == _bare(other) != ""
+
+
+def _bare(uuid: str) -> str:
+    text = uuid.strip().lower()
+    for prefix in ("gpu-", "mig-"):
+        text = text.removeprefix(prefix)
+    return text

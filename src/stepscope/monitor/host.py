@@ -11,9 +11,8 @@ import psutil
 from stepscope.monitor.columns import MIB, Value
 from stepscope.monitor.notes import Notes, Rates
 from stepscope.monitor.processes import ProcessTree
-from stepscope.run.error_words import error_in_words
-from stepscope.system.control_groups import ControlGroups
-from stepscope.system.machine import Machine, this_machine
+from stepscope.run.figures import error_in_words
+from stepscope.system import ControlGroups, Machine, this_machine
 
 _MB = 1e6
 _INFINIBAND = "/sys/class/infiniband"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stepscope.errors import UsageError
 from stepscope.monitor.columns import Column, Value, header_of
-from stepscope.run.error_words import error_in_words
+from stepscope.run.figures import error_in_words
 from stepscope.run.files import LineFile, replacing
 
 

@@ -8,13 +8,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stepscope.monitor.columns import COLUMNS, MIB, REASON_BITS, Value, is_of_host
+from stepscope.monitor.columns import COLUMNS, MIB, REASON_BITS, Value, is_of_host, same_uuid
 from stepscope.monitor.gpm import GPM_COLUMNS, Gpm
-from stepscope.monitor.gpus import same_uuid
 from stepscope.monitor.notes import Notes, Rates
 from stepscope.monitor.visible import Found, NvmlDevices
 from stepscope.monitor.xid import XidWatch
-from stepscope.run.error_words import error_in_words
+from stepscope.run.figures import error_in_words
 from stepscope.run.metrics import GpuDescription
 
 _ALL_LINKS = 0xFFFFFFFF

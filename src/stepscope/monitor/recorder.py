@@ -16,7 +16,7 @@ from stepscope.monitor.columns import COLUMNS, DEFAULT_COLUMNS
 from stepscope.monitor.metrics_file import MetricsFile, row_of
 from stepscope.monitor.notes import Notes
 from stepscope.monitor.sampler import Sampler, Ticks, Watched
-from stepscope.run.error_words import error_in_words
+from stepscope.run.figures import error_in_words
 from stepscope.run.metrics import MetricsRecord, write_metrics_record
 
 STOP = "stop"

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from stepscope.errors import UsageError
 from stepscope.monitor.amd import AmdSource
-from stepscope.monitor.columns import Column, Value, is_of_host
-from stepscope.monitor.gpus import GpuSource
+from stepscope.monitor.columns import DEFAULT_COLUMNS, Column, GpuSource, Value, is_of_host
 from stepscope.monitor.host import HostSource
 from stepscope.monitor.notes import Notes
 from stepscope.monitor.nvidia import NvidiaSource
@@ -156,3 +155,37 @@ def timestamp(time_ns: int) -> str:
     """Local time as nvidia-smi writes it: 2026/03/01 14:05:09.123."""
     moment = datetime.datetime.fromtimestamp(time_ns // 1_000_000_000).astimezone()
     return f"{moment:%Y/%m/%d %H:%M:%S}.{time_ns // 1_000_000 % 1000:03d}"
+
+
+class LocalSampler:
+    """Samples this machine. The first sample opens the drivers.
+
+    Args:
+        ids: GPUs to sample; empty for the visible ones.
+    """
+
+    def __init__(self, ids: tuple[str, ...] = ()) -> None:
+        self._ids = ids
+        self._sampler: Sampler | None = None
+
+    def read(self) -> list[dict[str, str]]:
+        """Take a sample: a row per GPU, as texts by column.
+
+        Raises:
+            UsageError: A requested GPU does not exist.
+        """
+        if self._sampler is None:
+            watched = Watched(os.getpid(), is_root=False, ids=self._ids)
+            self._sampler = Sampler(DEFAULT_COLUMNS, watched, Notes())
+        return [
+            {
+                column.name: column.show(row.get(column.name), with_unit=True)
+                for column in DEFAULT_COLUMNS
+            }
+            for row in self._sampler.read()
+        ]
+
+    def close(self) -> None:
+        """Release the drivers."""
+        if self._sampler is not None:
+            self._sampler.close()

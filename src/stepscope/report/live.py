@@ -78,7 +78,7 @@ def _rank(view: RankView, names: Sequence[str], *, has_tokens: bool) -> tuple[Wo
         _state(view),
         count(progress.last_step),
         significant(progress.steps_per_second),
-        duration(progress.median_ns),
+        duration(progress.step_ns),
         *(percent(by_name.get(name, 0.0)) for name in names),
         *rate,
     )
@@ -90,7 +90,7 @@ def _state(view: RankView) -> Words:
         return (Span(state, "green" if state == "finished" else "yellow"),)
     if view.progress is None or view.since_ns is None:
         return "no step yet"
-    if view.since_ns > max(_STALLED_LEAST_NS, _STALLED_FACTOR * view.progress.median_ns):
+    if view.since_ns > max(_STALLED_LEAST_NS, _STALLED_FACTOR * view.progress.step_ns):
         return (Span(f"no step for {duration(view.since_ns)}", "bold red"),)
     return (Span("running", "green"),)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stepscope.report import units
-from stepscope.run.step_numbers import steps_in_words
+from stepscope.run.figures import steps_in_words
 
 if TYPE_CHECKING:
     from stepscope.analysis.selection.scope import AnsweredScope

@@ -10,13 +10,19 @@ from typing import Any
 
 from stepscope.errors import UnreadableInputError
 from stepscope.run.discover import MOST_ENTRIES, TRACE_NAMES, is_trace_name
-from stepscope.run.error_words import error_in_words
+from stepscope.run.figures import error_in_words
 from stepscope.run.files import replacing
 from stepscope.run.layout import RUN_FILE
-from stepscope.run.remote import http_options, is_http, known_version, redacted, version_of
-from stepscope.run.remote_errors import cannot_be_opened
+from stepscope.run.remote import (
+    Deadline,
+    cannot_be_opened,
+    http_options,
+    is_http,
+    known_version,
+    redacted,
+    version_of,
+)
 from stepscope.run.side_json import parse_json
-from stepscope.run.timeouts import Deadline
 from stepscope.run.user_cache import user_cache
 
 _MOST_LEVELS = 8  # of folders; a run has three

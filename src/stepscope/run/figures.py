@@ -1,10 +1,13 @@
-"""Figures within sentences, for people."""
+"""Numbers, steps and errors within sentences, for people.
+
+The classes of errors may be a stranger's, and can raise anything while they are printed. The
+functions for errors are called where nothing may fail: what an error fails to say is left out.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-
-from stepscope.run.step_numbers import consecutive
+from itertools import pairwise
 
 _UNITS = ((60_000_000_000, "min"), (1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 _SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -116,3 +119,75 @@ def rank_ranges_in_words(ranges: Sequence[tuple[int, int]]) -> str:
 def plural(number: int, word: str) -> str:
     """A number of things: "1 step", "2 steps"."""
     return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
+def error_in_words(error: BaseException) -> str:
+    """An error in one phrase.
+
+    Errors of the operating system and Stepscope's own say what happened: their class and number
+    would tell a reader nothing more. Of any other error the class is half of what it says.
+    """
+    told = ""
+    if isinstance(error, OSError):
+        told = _of_system(error)
+    elif type(error).__module__.partition(".")[0] == "stepscope":
+        told = said_by(error)
+    return told or error_with_class(error)
+
+
+def error_with_class(error: BaseException) -> str:
+    """The class of an error and what it says, as Python prints it."""
+    told = said_by(error)
+    return f"{type(error).__name__}: {told}" if told else type(error).__name__
+
+
+def said_by(error: BaseException) -> str:
+    """What an error says; may be empty."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - see above
+        return ""
+
+
+def _of_system(error: OSError) -> str:
+    """What an error of the operating system says; may be empty."""
+    try:
+        if not error.strerror:
+            return ""
+        told = str(error.strerror)
+        return f"{told}: {error.filename}" if error.filename is not None else told
+    except Exception:  # noqa: BLE001 - see above
+        return ""
+
+
+_MOST_RUNS = 8
+"""Runs of consecutive numbers that are listed; of more, only the first and last number are."""
+
+
+def steps_in_words(steps: Sequence[int]) -> str:
+    """Steps as a person writes them: "step 3", "steps 3 to 5, 9", "483 steps between 15 and 2897".
+
+    Args:
+        steps: Their numbers, in order, at least one.
+    """
+    if len(steps) == 1:
+        return f"step {steps[0]}"
+    runs = consecutive(steps)
+    if len(runs) > _MOST_RUNS:
+        return f"{len(steps):,} steps between {steps[0]} and {steps[-1]}"
+    return f"steps {', '.join(part for run in runs for part in _run_in_words(*run))}"
+
+
+def consecutive(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Numbers in order, those that follow each other as one run: (first, last) of each."""
+    # Numbers come from files, so the gap between two of them may be huge.
+    breaks = [at for at in range(1, len(numbers)) if numbers[at] != numbers[at - 1] + 1]
+    edges = [0, *breaks, len(numbers)] if numbers else []
+    return [(numbers[a], numbers[b - 1]) for a, b in pairwise(edges)]
+
+
+def _run_in_words(first: int, last: int) -> list[str]:
+    """A run of numbers as words of a list: one range, or up to two single numbers."""
+    if last > first + 1:
+        return [f"{first} to {last}"]
+    return [str(number) for number in range(first, last + 1)]

@@ -11,17 +11,22 @@ from typing import Any, TypeVar
 import orjson
 
 from stepscope.errors import UnreadableInputError
-from stepscope.run.decoding import decode
-from stepscope.run.files import write_atomically
-from stepscope.run.regular_files import read_regular
-from stepscope.run.side_json import parse_json
+from stepscope.run.files import read_regular, write_atomically
+from stepscope.run.side_json import decode, parse_json, utf8_json
 from stepscope.run.step_record import ITERATION
-from stepscope.run.utf8_json import utf8_json
 
 FORMAT_VERSION = 1
 """Raised when a reader of the older version would misunderstand a file."""
 
+EXIT = "SystemExit ("
+"""Begins what a manifest says of a `SystemExit`."""
 _MOST_BYTES = 256_000_000
+
+
+def exit_text(code: object) -> str:
+    """What a manifest says of a `SystemExit`: the exit code that Python makes of its argument."""
+    number = 0 if code is None else code if isinstance(code, int) else 1
+    return f"{EXIT}exit code {number & 0xFF})"
 
 
 @dataclass(frozen=True)

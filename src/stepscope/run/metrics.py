@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+from stepscope.run.files import open_regular
 from stepscope.run.layout import METRICS_FILE, METRICS_RECORD_FILE
 from stepscope.run.manifest import FORMAT_VERSION, read_record, write_record
-from stepscope.run.regular_files import open_regular
 
 _TAIL_BYTES = 1 << 16
 CLOCK_REASON_BITS = {

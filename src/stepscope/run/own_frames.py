@@ -12,8 +12,8 @@ import re
 import sys
 
 OWN_FILE = (
-    r"(^|/)stepscope/(adapters|artifacts|capture|commands|finish|integrations|launch|monitor"
-    r"|options|record|run|trial)/[\w/]+\.py(\(\d+\))?: "
+    r"(^|/)stepscope/((adapters|artifacts|capture|commands|monitor|run|trial)/[\w/]+|system)\.py"
+    r"(\(\d+\))?: "
 )
 """Regular expression of the names of our frames, as `file.py(line): function`."""
 _STANDARD = "|".join(map(re.escape, sorted(sys.stdlib_module_names)))

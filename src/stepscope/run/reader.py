@@ -20,6 +20,7 @@ from stepscope.run.discover import (
     ranks_in_headers,
 )
 from stepscope.run.fetching import fetch_run
+from stepscope.run.files import exists, kind_of
 from stepscope.run.layout import MANIFEST_FILE, WINDOW_FILE, RankLayout, RunLayout
 from stepscope.run.manifest import (
     ExternalRecord,
@@ -32,7 +33,6 @@ from stepscope.run.manifest import (
     read_job,
     read_rank,
 )
-from stepscope.run.regular_files import exists, kind_of
 from stepscope.run.remote import is_url, redacted
 from stepscope.run.step_record import StepRecord, read_steps
 from stepscope.run.trials import TrialsRecord, read_trials

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
+import time
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from stepscope.errors import UnreadableInputError
-from stepscope.run.timeouts import silence_seconds, total_seconds
+from stepscope.errors import UnreadableInputError, UsageError
 
 _CONNECT_SECONDS = 30
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
@@ -145,3 +146,122 @@ def known_version(file_system: Any, path: str, details: dict[str, Any]) -> str:
         with suppress(Exception):  # most services do not support it
             version = f"modified={file_system.modified(path).isoformat()}"
     return version
+
+
+TRY_AGAIN = "try again, or copy the file to a local disk"
+
+
+def cannot_be_opened(name: str, error: BaseException) -> UnreadableInputError:
+    """Returns the error for a file or folder that cannot be opened.
+
+    Args:
+        name: Its URL, as messages may show it.
+        error: What fsspec or the client of its service raised.
+    """
+    if isinstance(error, ImportError) and (remedy := how_to_install(name)):
+        return UnreadableInputError(f"{name}: a package is missing: {remedy}")
+    return UnreadableInputError(f"{name}: cannot be opened: {reason_for(error)}; {_advice(error)}")
+
+
+def _causes(error: BaseException | None) -> list[BaseException]:
+    found: list[BaseException] = []
+    while error is not None and error not in found:
+        found.append(error)
+        error = error.__cause__ or error.__context__
+    return found
+
+
+def _status(error: BaseException) -> int | None:
+    for cause in _causes(error):
+        status = getattr(cause, "status", None)
+        if isinstance(status, int):
+            return status
+    return None
+
+
+def reason_for(error: BaseException) -> str:
+    """Returns the reason for a failure in one line, preferring the client's error to fsspec's."""
+    cause = _causes(error)[-1] if isinstance(error, FileNotFoundError) else error
+    status = getattr(cause, "status", None)
+    if isinstance(status, int):
+        return f"the server responded {status} {getattr(cause, 'message', '')}".strip()
+    if isinstance(cause, FileNotFoundError):
+        return "no such file"
+    text = " ".join(str(cause).split())
+    if isinstance(cause, ImportError | ValueError) and text:
+        return text
+    return f"{type(cause).__name__}: {text}"
+
+
+def _advice(error: BaseException) -> str:
+    status = _status(error)
+    causes = _causes(error)
+    if status in (401, 403):
+        return "configure the credentials of the service (fsspec configuration)"
+    if status in (404, 410) or isinstance(causes[-1], FileNotFoundError | ValueError):
+        return "check the address"
+    if isinstance(error, ImportError):
+        return "install it, or copy the file to a local disk and open that"
+    return f"check the address and the network, {TRY_AGAIN}"
+
+
+SILENCE_VARIABLE = "STEPSCOPE_REMOTE_TIMEOUT"
+TOTAL_VARIABLE = "STEPSCOPE_REMOTE_TOTAL"
+_SILENCE_SECONDS = 120.0
+_TOTAL_SECONDS = 3600.0
+
+
+def silence_seconds() -> float:
+    """Returns how long a server may send nothing, or next to nothing.
+
+    Raises:
+        UsageError: `STEPSCOPE_REMOTE_TIMEOUT` is not a positive number.
+    """
+    return _seconds(SILENCE_VARIABLE, _SILENCE_SECONDS)
+
+
+def total_seconds() -> float:
+    """Returns how long reading one file or one run may take.
+
+    Raises:
+        UsageError: `STEPSCOPE_REMOTE_TOTAL` is not a positive number.
+    """
+    return _seconds(TOTAL_VARIABLE, _TOTAL_SECONDS)
+
+
+class Deadline:
+    """The end of the time for one file or one run, from now on.
+
+    Args:
+        name: What is read, for the message.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._seconds = total_seconds()
+        self._end = time.monotonic() + self._seconds
+
+    def check(self) -> None:
+        """Does nothing until the time is over.
+
+        Raises:
+            UnreadableInputError: It is over.
+        """
+        if time.monotonic() > self._end:
+            raise UnreadableInputError(
+                f"{self._name}: not complete after {self._seconds:g} s; copy it to a local disk"
+                f" ({TOTAL_VARIABLE}=SECONDS raises the limit)"
+            )
+
+
+def _seconds(variable: str, default: float) -> float:
+    given = os.environ.get(variable)
+    if given is None:
+        return default
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise UsageError(f"{variable}={given} is not a positive number of seconds")
+    return seconds

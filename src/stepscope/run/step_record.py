@@ -10,11 +10,10 @@ from typing import Any
 
 import orjson
 
+from stepscope.run.files import open_regular, read_regular
 from stepscope.run.layout import RING_FILE
-from stepscope.run.regular_files import open_regular, read_regular
-from stepscope.run.side_json import parse_json
+from stepscope.run.side_json import parse_json, utf8_json
 from stepscope.run.step_ring import read_ring
-from stepscope.run.utf8_json import utf8_json
 
 DATA_WAIT_RANGE = "stepscope.data_wait"
 """Name in a trace of the wait of `profiler.watch` for the next batch."""

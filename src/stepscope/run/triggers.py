@@ -15,9 +15,8 @@ from pathlib import Path
 import orjson
 
 from stepscope.errors import UnreadableInputError, UsageError
-from stepscope.run.files import write_atomically
+from stepscope.run.files import open_regular, write_atomically
 from stepscope.run.manifest import read_rank
-from stepscope.run.regular_files import open_regular
 from stepscope.run.side_json import parse_json
 
 DIRECTORY = "triggers"

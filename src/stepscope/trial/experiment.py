@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Protocol
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
-from stepscope.capture.record.job import hide_secrets
+from stepscope.capture.record.home import hide_secrets
 from stepscope.errors import UsageError
 from stepscope.run.figures import percent, seconds
 from stepscope.run.layout import RunLayout

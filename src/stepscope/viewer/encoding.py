@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from stepscope.run.utf8_json import utf8_json
+from stepscope.run.side_json import utf8_json
 
 if TYPE_CHECKING:
     from stepscope.viewer.counters import CounterTile

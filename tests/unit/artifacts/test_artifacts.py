@@ -17,13 +17,12 @@ from tests.support.runs import steps_in_trace
 
 from stepscope.artifacts.calls import OPERATOR, Call, gather, nested
 from stepscope.artifacts.finish import finish
-from stepscope.artifacts.job import FinishJob
+from stepscope.artifacts.job import FinishJob, RawTrace, RawTraceError, blocks_with_names
 from stepscope.artifacts.key_averages import key_averages
-from stepscope.artifacts.raw import RawTrace, RawTraceError, blocks_with_names
 from stepscope.artifacts.stacks import folded, frame
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import option, options_of
-from stepscope.capture.windows.handover import artifact_options
+from stepscope.capture.windows.recorder import artifact_options
 from stepscope.run.manifest import ArtifactRecord
 
 
@@ -192,7 +191,7 @@ def test_frames_cannot_break_a_line(given_name, expected):
 
 
 def test_pieces_are_the_events_whatever_the_block_size(tmp_path, monkeypatch):
-    from stepscope.artifacts import raw
+    from stepscope.artifacts import job as raw
 
     events = [event(f"n{n}" * (n % 7), n, 1, x=[1, 2], y="},\\n") for n in range(50)]
     path = write_like_kineto(tmp_path / "t.json", events)
@@ -233,7 +232,7 @@ def test_a_missing_or_cut_trace_is_told(tmp_path, content, word):
 
 
 def test_step_ranges_are_renamed_in_any_block(tmp_path, monkeypatch):
-    from stepscope.artifacts import raw
+    from stepscope.artifacts import job as raw
 
     events = [
         event(name, 0, 1, "user_annotation")

@@ -6,38 +6,66 @@ import os
 import subprocess
 import sys
 
+import pytest
 from tests.support.project import ROOT
 
 MOST_MODULES = 60
-SCRIPT = """
-import sys, time
+BEGIN = """
+import sys, tempfile, time
 import torch
-import stepscope
-from stepscope.capture.record import step_writer
-
-step_writer._EVERY_S = {every_s}
-profiler = stepscope.Profiler(output_dir={output!r}, announce=False, wait=1000)
-profiler.start()
-profiler.step()
 
 def ours():
-    return {{name for name in sys.modules if name.partition(".")[0] == "stepscope"}}
+    return sorted(name for name in sys.modules if name.partition(".")[0] == "stepscope")
 
-def has_all():
-    return {{"stepscope.capture.windows.torch_window", "stepscope.capture.ending"}} <= ours()
+options = dict(output_dir={output!r}, announce=False, skip_first=0, wait=1, warmup=1, active=2)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+data = torch.utils.data.TensorDataset(torch.ones(40, 4))
 
-until = time.monotonic() + {wait_s}
-while time.monotonic() < until and not has_all():
-    time.sleep(0.01)
-print(*sorted(ours()))
-profiler.stop()
+def train(batch):
+    model(batch).sum().backward()
+    optimizer.step()
+"""
+FIRST_STEP = """
+import stepscope
+with stepscope.Profiler(**{{**options, "wait": 1000}}) as profiler:
+    profiler.step()
+    print(*ours())
+"""
+LOOP = """
+import stepscope
+with stepscope.Profiler(**options) as profiler:
+    for (batch,) in profiler.watch(torch.utils.data.DataLoader(data, batch_size=4)):
+        train(batch)
+print(*ours())
+"""
+RUN = """
+from stepscope.adapters.script.hooks import install
+recorder = install(
+    {{"options": options, "step_on": "optimizer", "notes": tempfile.mkdtemp()}}
+)
+for (batch,) in torch.utils.data.DataLoader(data, batch_size=4):
+    train(batch)
+recorder.finish()
+print(*ours())
+"""
+CALLBACK = """
+from stepscope.adapters.callbacks.training import TrainingRecorder, prototype_of
+from stepscope.capture.ranks import RankIdentity
+recorder = TrainingRecorder(prototype_of(None, options))
+recorder.begin(RankIdentity())
+for (batch,) in torch.utils.data.DataLoader(data, batch_size=4):
+    recorder.forward()
+    train(batch)
+    recorder.step_ended()
+recorder.finish()
+print(*ours())
 """
 
 
-def imported(output, every_s, wait_s):
-    text = SCRIPT.format(output=str(output), every_s=every_s, wait_s=wait_s)
+def imported(output, script):
     done = subprocess.run(
-        [sys.executable, "-c", text],
+        [sys.executable, "-c", (BEGIN + script).format(output=str(output))],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -48,15 +76,38 @@ def imported(output, every_s, wait_s):
     return done.stdout.split()
 
 
-def test_a_step_needs_few_modules_and_none_of_those_for_windows_flags_or_the_end(tmp_path):
-    modules = imported(tmp_path, 1000.0, 0.0)
-    assert len(modules) <= MOST_MODULES, modules
+def test_a_step_needs_none_of_what_windows_flags_or_the_end_do(tmp_path):
+    modules = imported(tmp_path, FIRST_STEP)
     absent = ("adapters.options", "artifacts", "capture.ending", "capture.windows.saving")
     assert [
         name for name in modules if name.startswith(tuple(f"stepscope.{a}" for a in absent))
     ] == []
 
 
+@pytest.mark.parametrize("script", [LOOP, RUN, CALLBACK], ids=["loop", "run", "callback"])
+def test_a_whole_training_with_a_window_imports_few_modules(tmp_path, script):
+    modules = imported(tmp_path, script)
+    assert "stepscope.capture.windows.torch_window" in modules
+    assert len(modules) <= MOST_MODULES, modules
+
+
+THREAD = """
+import stepscope
+from stepscope.capture.record import step_writer
+
+step_writer._EVERY_S = 0.01
+profiler = stepscope.Profiler(**{{**options, "wait": 1000}})
+profiler.start()
+profiler.step()
+wanted = {{"stepscope.capture.windows.torch_window", "stepscope.capture.ending"}}
+until = time.monotonic() + 120
+while time.monotonic() < until and not wanted <= set(ours()):
+    time.sleep(0.01)
+print(*ours())
+profiler.stop()
+"""
+
+
 def test_a_thread_imports_what_windows_and_the_end_need_before_they_come(tmp_path):
-    modules = imported(tmp_path, 0.01, 120.0)
+    modules = imported(tmp_path, THREAD)
     assert {"stepscope.capture.windows.torch_window", "stepscope.capture.ending"} <= set(modules)

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from stepscope.adapters.options.dialects import DIALECTS
 from stepscope.adapters.options.settings import resolve
+from stepscope.capture.ending import Recorded
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import IN_CODE, OptionNames
-from stepscope.capture.summary import Recorded
-from stepscope.capture.together.ranks import RankIdentity
+from stepscope.capture.ranks import RankIdentity
 from stepscope.run.manifest import WindowRecord
 
 ALONE = RankIdentity()

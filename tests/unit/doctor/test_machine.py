@@ -24,8 +24,7 @@ from stepscope.doctor.packages import (
 )
 from stepscope.doctor.permissions import check_permissions
 from stepscope.doctor.python_and_torch import OLDEST_PYTHON, OLDEST_TORCH, dotted
-from stepscope.system.control_groups import Limits, read_limits
-from stepscope.system.machine import this_machine
+from stepscope.system import Limits, read_limits, this_machine
 
 GIB = 1 << 30
 PROJECT = pyproject()["project"]

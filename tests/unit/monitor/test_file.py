@@ -22,8 +22,8 @@ from stepscope.monitor.columns import (
 )
 from stepscope.monitor.metrics_file import MetricsFile, row_of
 from stepscope.monitor.notes import Notes, Rates
+from stepscope.monitor.querying import CsvFormat
 from stepscope.monitor.sampler import Ticks, timestamp
-from stepscope.monitor.stream import CsvFormat
 from stepscope.run.metrics import last_sample
 
 THREE = parse_columns("timestamp,index,utilization.gpu")

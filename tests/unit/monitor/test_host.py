@@ -15,8 +15,7 @@ from stepscope.monitor.columns import COLUMNS, is_of_host
 from stepscope.monitor.host import HostSource
 from stepscope.monitor.notes import Notes
 from stepscope.monitor.processes import ProcessTree, is_running
-from stepscope.system.control_groups import ControlGroups
-from stepscope.system.machine import Machine
+from stepscope.system import ControlGroups, Machine
 
 HOST_COLUMNS = [name for name in COLUMNS if is_of_host(name)]
 

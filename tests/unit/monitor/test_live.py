@@ -66,7 +66,7 @@ def test_steps_per_second_count_what_lies_between_steps():
     records = step_records([100.0] * 10, phases_ms={"forward": 60.0, "backward": 30.0})
     steady = progress_of(records)
     assert steady.steps_per_second == pytest.approx(10.0)
-    assert (steady.last_step, steady.steps, steady.median_ns) == (9, 10, 100 * MS)
+    assert (steady.last_step, steady.steps, steady.step_ns) == (9, 10, 100 * MS)
     shares = {part.name: steady.partition.share(part) for part in steady.partition.parts}
     assert shares["forward"] == pytest.approx(0.6)
     assert shares["backward"] == pytest.approx(0.3)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.nvml import FIRST, PART, SECOND, compile_stub, read, stepscope
 
-from stepscope.monitor.columns import COLUMNS, REASON_BITS, is_of_host
-from stepscope.monitor.gpus import same_uuid
+from stepscope.monitor.columns import COLUMNS, REASON_BITS, is_of_host, same_uuid
 from stepscope.run.metrics import THROTTLE_MASK
 
 pytest.importorskip("pynvml", reason="NVML is read through nvidia-ml-py")

@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from stepscope.artifacts.raw import RawTraceError
+from stepscope.artifacts.job import RawTraceError
 from stepscope.errors import UnreadableInputError
-from stepscope.run.error_words import error_in_words
+from stepscope.run.figures import error_in_words
 
 
 @pytest.mark.parametrize(

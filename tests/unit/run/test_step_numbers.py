@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.run.step_numbers import steps_in_words
+from stepscope.run.figures import steps_in_words
 
 
 @pytest.mark.parametrize(

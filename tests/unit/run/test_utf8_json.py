@@ -14,8 +14,8 @@ from tests.support.gpu_trace import GpuTrace, us
 
 from stepscope.commands.main import cli
 from stepscope.run.manifest import JobRecord, read_job, write_record
+from stepscope.run.side_json import utf8_json
 from stepscope.run.step_record import StepRecord, decode_step, encode_step
-from stepscope.run.utf8_json import utf8_json
 
 ODD = os.fsdecode(b"o\xffdd") if sys.platform != "win32" else "o\udcffdd"
 

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.system import machine, usage
-from stepscope.system.machine import Machine
+from stepscope import system as machine
+from stepscope.system import Machine
 
 
 def test_the_peak_is_at_least_what_is_resident(monkeypatch):
     rusage = pytest.importorskip("resource")
-    held = usage.resident_bytes()
+    held = machine.resident_bytes()
     if held is None:
         pytest.skip("the system does not say what is resident")
-    assert usage.peak_resident_bytes() >= 0.9 * held
+    assert machine.peak_resident_bytes() >= 0.9 * held
     # Linux notes the peak late: what it noted may be below what is resident now.
     monkeypatch.setattr(rusage, "getrusage", lambda _: type("Usage", (), {"ru_maxrss": 1})())
-    monkeypatch.setattr(usage, "resident_bytes", lambda: 5 << 30)
-    assert usage.peak_resident_bytes() == 5 << 30
-    monkeypatch.setattr(usage, "resident_bytes", lambda: None)
-    assert usage.peak_resident_bytes() in {1, 1024}
+    monkeypatch.setattr(machine, "resident_bytes", lambda: 5 << 30)
+    assert machine.peak_resident_bytes() == 5 << 30
+    monkeypatch.setattr(machine, "resident_bytes", lambda: None)
+    assert machine.peak_resident_bytes() in {1, 1024}
 
 
 def system(tmp_path, files):
@@ -51,5 +51,5 @@ def system(tmp_path, files):
 def test_control_groups_take_away_cpus_and_memory(tmp_path, monkeypatch, files, cpus, memory):
     found = system(tmp_path, files)
     monkeypatch.setattr(machine, "this_machine", lambda: found)
-    assert usage.usable_cpus() == cpus
-    assert usage.available_bytes() == memory
+    assert machine.usable_cpus() == cpus
+    assert machine.available_bytes() == memory

@@ -16,7 +16,7 @@ from typing import Any
 from stepscope.adapters.callbacks.training import CallbackBase, identity_of
 from stepscope.adapters.profiler import Profiler
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.together.ranks import RankIdentity, identify
+from stepscope.capture.ranks import RankIdentity, identify
 from stepscope.run.step_record import CHECKPOINT, EVALUATION
 
 _RANGES = re.compile(

@@ -13,10 +13,9 @@ from typing import Any, TypeVar
 
 from stepscope.adapters.profiler import Profiler
 from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.ranks import NestedProfilerError, RankIdentity, identify
 from stepscope.capture.steps.detector import Detector, Policy
 from stepscope.capture.steps.work import UNKNOWN, Work, work_of
-from stepscope.capture.together.holder import NestedProfilerError
-from stepscope.capture.together.ranks import RankIdentity, identify
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.run.step_record import EVALUATION, FORWARD, MICRO_BATCH, OPTIMIZER_STEP
 
@@ -184,7 +183,8 @@ class TrainingRecorder(Policy):
     def forward(self) -> None:
         """Begin the forward phase: a batch has arrived."""
         if self._is_on and self._detector is not None:
-            self.resume_steps()
+            if self._excluded is not None:
+                self.resume_steps()
             self._is_in_step = True
             self._detector.enter(FORWARD)
 
@@ -216,7 +216,8 @@ class TrainingRecorder(Policy):
         """End the step; returns whether the training should end with it (`max_steps`)."""
         if not self._is_on or self.profiler is None:
             return False
-        self.resume_steps()
+        if self._excluded is not None:
+            self.resume_steps()
         self._is_in_step = self.has_stepped = False
         self.profiler.step()
         return self.profiler.should_stop

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.capture.record.job import hide_secrets
+from stepscope.capture.record.home import hide_secrets
 from stepscope.run.files import digest_of
 from stepscope.run.layout import MANIFEST_FILE, RunLayout
 from stepscope.run.manifest import ArtifactRecord, ExternalRecord, write_record

@@ -221,6 +221,6 @@ def what_it_lacks(tool: Tool) -> Callable[[], str]:
 
 def _allowance() -> str:
     from stepscope.doctor.permissions import attaching_allowance
-    from stepscope.system.machine import this_machine
+    from stepscope.system import this_machine
 
     return attaching_allowance(this_machine())

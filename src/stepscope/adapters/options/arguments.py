@@ -9,8 +9,7 @@ from typing import Any
 from stepscope.adapters.options.dialect import BOTH, LIST, OPTIONS, SWITCH, WORD, Dialect, Flag
 from stepscope.adapters.options.dialects import find_dialect
 from stepscope.adapters.options.settings import DIALECT, GIVEN, Settings, resolve
-from stepscope.capture.options.option import ConfigError
-from stepscope.capture.options.values import as_text, parse_bool
+from stepscope.capture.options.option import ConfigError, as_text, parse_bool
 from stepscope.errors import UsageError
 
 

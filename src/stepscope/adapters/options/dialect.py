@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.options.option import Option, OptionNames, options_of
-from stepscope.capture.options.values import parse_bool
+from stepscope.capture.options.option import Option, OptionNames, options_of, parse_bool
 
 DERIVED_OPTIONS = {
     "cycle_length": (

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stepscope.capture.together.ranks import RankIdentity
+from stepscope.capture.ranks import RankIdentity
 from stepscope.run.files import replacing, write_atomically
 from stepscope.run.manifest import WindowRecord
-from stepscope.system.usage import peak_resident_bytes
+from stepscope.system import peak_resident_bytes
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._+=@-]+")
 

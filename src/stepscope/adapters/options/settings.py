@@ -15,7 +15,7 @@ from stepscope.adapters.options.dialect import OPTIONS, Dialect
 from stepscope.adapters.options.dialects import DIALECTS, find_dialect
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import PREFIX, ConfigError, Option, OptionNames
-from stepscope.capture.options.rules import DEFAULT_OUTPUT_DIR
+from stepscope.capture.options.schedule import DEFAULT_OUTPUT_DIR
 from stepscope.errors import UsageError
 from stepscope.run.remote import is_url
 

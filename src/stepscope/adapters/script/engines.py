@@ -14,8 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from stepscope.capture.containment import attempt
-from stepscope.capture.steps.imports import when_imported
-from stepscope.capture.steps.replacements import Replacements
+from stepscope.capture.steps.replacements import Replacements, when_imported
 
 ENGINE, PIPELINE = "DeepSpeedEngine", "PipelineEngine"
 _MODULES = {ENGINE: "deepspeed.runtime.engine", PIPELINE: "deepspeed.runtime.pipe.engine"}

@@ -13,26 +13,26 @@ import json
 import logging
 import os
 import shutil
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing import util as process_util
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 from stepscope.adapters.script.engines import ENGINE, PIPELINE, EngineFollower, Engines
-from stepscope.adapters.script.interrupts import repeated_interrupts_ignored
 from stepscope.capture.containment import attempt
 from stepscope.capture.ending import ScriptExit
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import flags_of_run, options_of
 from stepscope.capture.profiler import Profiler, running_profiler
+from stepscope.capture.ranks import NestedProfilerError
 from stepscope.capture.steps.detector import Detector, Policy
 from stepscope.capture.steps.step_policy import BY_FORWARD, STEP, StepPolicy
 from stepscope.capture.steps.work import UNKNOWN, Work, work_of
-from stepscope.capture.together.holder import NestedProfilerError
 from stepscope.run.files import write_atomically
 from stepscope.run.layout import RunLayout
 
@@ -177,7 +177,7 @@ class ScriptRecorder(Policy, EngineFollower):
 
     def backward_begins(self) -> bool:
         """Note that the batches since the last step were for training: a backward pass begins."""
-        if self._running(is_from_start=False) is None:
+        if self._profiler is None and self._running(is_from_start=False) is None:
             return False
         self._steps.backward_begins()
         return True
@@ -189,7 +189,7 @@ class ScriptRecorder(Policy, EngineFollower):
 
     def optimizer_begins(self) -> bool:
         """Decide whether to time an optimizer step."""
-        return self._running(is_from_start=False) is not None
+        return self._profiler is not None or self._running(is_from_start=False) is not None
 
     def optimizer_ended(self, optimizer: Any) -> None:
         """End the step: an optimizer, or an engine with everything it does, has stepped."""
@@ -419,3 +419,34 @@ def _remove_run(profiler: Profiler) -> None:
     with contextlib.suppress(OSError):
         if not any(root.glob("rank*")):
             shutil.rmtree(root)
+
+
+SAME_S = 2.0
+"""An interrupt so soon after the end of the script is the one that ended it."""
+
+
+@contextlib.contextmanager
+def repeated_interrupts_ignored() -> Iterator[None]:
+    """Ignore interrupts that come at once; one that comes later still ends what is being done.
+
+    A script that handles interrupts itself keeps its handler. Only the main thread may set
+    handlers: in any other, nothing changes.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    began = time.monotonic()
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if time.monotonic() - began > SAME_S:
+            signal.default_int_handler(number, frame)
+
+    try:
+        signal.signal(signal.SIGINT, interrupt)
+    except ValueError:  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

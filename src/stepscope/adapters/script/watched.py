@@ -11,7 +11,7 @@ from pathlib import Path
 from stepscope.adapters.options.dialects import find_dialect
 from stepscope.adapters.options.settings import resolve
 from stepscope.adapters.script.launch import run_command, startable
-from stepscope.capture.options.values import parse_size
+from stepscope.capture.options.option import parse_size
 from stepscope.errors import UsageError
 from stepscope.monitor.columns import DEFAULT_COLUMNS, parse_columns
 from stepscope.monitor.recorder import Recorder, RecordingJob

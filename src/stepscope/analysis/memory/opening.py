@@ -22,9 +22,9 @@ from stepscope.memory.opening import (
 )
 from stepscope.memory.recognition import is_snapshot_file, snapshots_in
 from stepscope.memory.view import SAMPLES, MemoryView, SampledMemory
+from stepscope.run.files import is_regular
 from stepscope.run.layout import SNAPSHOTS_DIRECTORY, RankLayout
 from stepscope.run.reader import RankRun, Run
-from stepscope.run.regular_files import is_regular
 from stepscope.trace.model import Trace
 from stepscope.trace.paths import TraceRef, resolve_path
 

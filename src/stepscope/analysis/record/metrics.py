@@ -12,6 +12,7 @@ from pathlib import Path
 import polars as pl
 
 from stepscope.errors import UnreadableInputError
+from stepscope.run.files import open_regular, read_regular
 from stepscope.run.metrics import (
     CLOCK_REASON_BITS,
     THROTTLE_MASK,
@@ -19,7 +20,6 @@ from stepscope.run.metrics import (
     MetricsRecord,
     read_metrics_record,
 )
-from stepscope.run.regular_files import open_regular, read_regular
 
 _TEXTS = ("timestamp", "name", "uuid", "serial", "pci.bus_id", "pstate", "driver_version")
 _KEYS = ("index", "name", "uuid")

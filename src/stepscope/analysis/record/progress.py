@@ -22,7 +22,7 @@ class Progress:
         last_step: Number of the last step that ended.
         steps_per_second: Steps divided by the time from the start of the first of them to the end
             of the last, so that what happened between steps counts.
-        median_ns: Median duration of the complete training steps among them.
+        step_ns: The step time: mean duration of the complete training steps among them.
         partition: Where those went: input wait, phases, the rest.
         ended_ns: When the last one ended, nanoseconds since the epoch.
         worst_ns: Duration of the longest complete training step.
@@ -35,7 +35,7 @@ class Progress:
     last_step: int
     steps: int
     steps_per_second: float
-    median_ns: int
+    step_ns: float
     partition: Partition
     ended_ns: int
     worst_ns: int
@@ -73,7 +73,7 @@ def progress_over(latest: Sequence[StepRecord]) -> Progress | None:
         last_step=last.step,
         steps=len(latest),
         steps_per_second=len(latest) * 1e9 / span_ns,
-        median_ns=round(statistics.median(one.dur_ns for one in complete)),
+        step_ns=statistics.fmean(one.dur_ns for one in complete),
         partition=partition_steps(complete),
         ended_ns=last.start_ns + last.dur_ns,
         worst_ns=max(one.dur_ns for one in complete),

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.run.regular_files import open_regular
+from stepscope.run.files import open_regular
 
 KIND = "python_memory"
 """The kind of the window's file."""

@@ -24,7 +24,7 @@ import polars as pl
 from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.scope import OTHER_STEPS, AnsweredScope, EventChoice, Scope
 from stepscope.errors import UnreadableInputError, UsageError
-from stepscope.run.step_numbers import steps_in_words
+from stepscope.run.figures import steps_in_words
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import are_among, distinct, filled
 from stepscope.trace.arrays.ordering import by_group_and_time

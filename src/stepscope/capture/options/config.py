@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stepscope.capture.options.option import ConfigError, option, options_of
-from stepscope.capture.options.rules import DEFAULT_OUTPUT_DIR, settle
-from stepscope.capture.options.schedule import Schedule
-from stepscope.capture.together.ranks import RanksOption
+from stepscope.capture.options.schedule import DEFAULT_OUTPUT_DIR, Schedule, settle
+from stepscope.capture.ranks import RanksOption
 from stepscope.run.step_record import ITERATION, STEP_UNITS, StepRecord
 
 if TYPE_CHECKING:

@@ -1,19 +1,31 @@
-"""Chooses the run directory: the same on all ranks of a job, and never one that is in use."""
+"""Where a run lies and what its job is: the directory, the clock, and `run.json`.
+
+The run directory is the same on all ranks of a job, and never one that is in use. Secrets in the
+command are left out of `run.json`.
+"""
 
 from __future__ import annotations
 
 import datetime
 import logging
 import os
+import platform
 import re
-from collections.abc import Callable
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from stepscope._version import __version__
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.steps.clock import Clock
-from stepscope.capture.together.ranks import RankIdentity
+from stepscope.capture.ranks import RankIdentity
 from stepscope.run.layout import RunLayout, run_name
+from stepscope.run.manifest import JobRecord
+from stepscope.system import allowed_cpus
 
 log = logging.getLogger("stepscope")
 
@@ -116,3 +128,107 @@ def _launcher_name() -> str:
         port = variables.get("MASTER_PORT", "")
         name = "-".join(word for word in ("job", port, str(os.getppid())) if word)
     return re.sub(r"[^A-Za-z0-9._+=@-]", "_", name)
+
+
+@dataclass(frozen=True)
+class Clock:
+    """One clock per rank: epoch time read once, then advanced by the monotonic clock.
+
+    Attributes:
+        epoch_ns: Nanoseconds since the epoch at the anchor.
+        monotonic_ns: `time.perf_counter_ns()` at the anchor.
+    """
+
+    epoch_ns: int
+    monotonic_ns: int
+
+    @classmethod
+    def start(cls) -> Clock:
+        """Read both clocks now."""
+        return cls(time.time_ns(), time.perf_counter_ns())
+
+    def epoch(self, monotonic_ns: int) -> int:
+        """Epoch nanoseconds of a time of the monotonic clock."""
+        return self.epoch_ns + monotonic_ns - self.monotonic_ns
+
+
+_SECRET_NAME = re.compile(
+    r"(api|access|auth|private|secret|hf|wandb)[-_]?(key|token)|token$|passw|secret|credential",
+    re.IGNORECASE,
+)
+_SECRET_VALUE = re.compile(r"^(hf_|sk-|ghp_|github_pat_|xox[bap]-|AKIA)[A-Za-z0-9_-]{8,}")
+_LOGIN_IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+_HIDDEN = "(hidden)"
+
+
+def describe_job(
+    config: CaptureConfig, identity: RankIdentity, clock: Clock, name: str
+) -> JobRecord:
+    """Describe the job for `run.json`."""
+    return JobRecord(
+        name=name,
+        created_ns=clock.epoch_ns,
+        command=hide_secrets([sys.executable, *sys.argv]),
+        working_directory=_working_directory(),
+        host=socket.gethostname(),
+        versions=_versions(),
+        platform=platform.platform(),
+        cpu_count=allowed_cpus(),
+        devices=_devices(),
+        world_size=identity.world_size,
+        options=config.options(),
+    )
+
+
+def hide_secrets(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Replace the values of arguments that look like tokens, keys, passwords or logins."""
+    result: list[str] = []
+    hide_next = False
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        is_option = argument.startswith("-")
+        if hide_next and not is_option:
+            result.append(_HIDDEN)
+        elif equals and (_SECRET_NAME.search(name) or _SECRET_VALUE.match(value)):
+            result.append(f"{name}={_HIDDEN}")
+        elif _SECRET_VALUE.match(argument):
+            result.append(_HIDDEN)
+        else:
+            result.append(_LOGIN_IN_ADDRESS.sub(_HIDDEN, argument))
+        hide_next = is_option and not equals and bool(_SECRET_NAME.search(name))
+    return tuple(result)
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109 - Path.cwd() says the same and also raises
+    except OSError:
+        return ""
+
+
+def _versions() -> dict[str, str]:
+    import torch
+
+    versions: dict[str, Any] = {
+        "stepscope": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "hip": getattr(torch.version, "hip", None),
+    }
+    for package in ("transformers", "accelerate", "lightning", "deepspeed"):
+        module = sys.modules.get(package)
+        if module is not None:
+            versions[package] = getattr(module, "__version__", "unknown")
+    return {name: str(version) for name, version in versions.items() if version}
+
+
+def _devices() -> tuple[str, ...]:
+    import torch
+
+    # Asking for names would initialise CUDA in a process that may not want it yet.
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return tuple(
+            torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())
+        )
+    return ()

@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.record.home import choose_home
-from stepscope.capture.record.job import describe_job
-from stepscope.capture.steps.clock import Clock
-from stepscope.capture.together.ranks import RankIdentity
-from stepscope.run.error_words import error_in_words
+from stepscope.capture.ranks import RankIdentity
+from stepscope.capture.record.home import Clock, choose_home, describe_job
+from stepscope.run.figures import error_in_words
 from stepscope.run.files import LineFile, digest_of, write_atomically
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import (
@@ -32,7 +30,7 @@ from stepscope.run.manifest import (
 )
 
 if TYPE_CHECKING:
-    from stepscope.capture.together.clock_sync import ClockOffset
+    from stepscope.capture.clock_sync import ClockOffset
 
 log = logging.getLogger("stepscope")
 

@@ -18,11 +18,11 @@ from typing import Any
 
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.schedule import NEVER
-from stepscope.run.error_words import error_in_words
+from stepscope.run.figures import error_in_words
 from stepscope.run.files import digest_of, replacing
 from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import ArtifactRecord
-from stepscope.system.usage import peak_resident_bytes, resident_bytes
+from stepscope.system import peak_resident_bytes, resident_bytes
 
 log = logging.getLogger("stepscope")
 

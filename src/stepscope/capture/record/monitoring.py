@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.together.ranks import RankIdentity
+from stepscope.capture.ranks import RankIdentity
 from stepscope.monitor.beside import PATIENCE_S, RecordingBeside
 from stepscope.monitor.recorder import RecordingJob
 from stepscope.monitor.sampler import Watched

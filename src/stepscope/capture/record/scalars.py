@@ -19,8 +19,8 @@ from typing import Any
 import orjson
 
 from stepscope.capture.options.config import ScalarWriter
-from stepscope.capture.together.ranks import RankIdentity
-from stepscope.capture.together.shared_store import SharedStore
+from stepscope.capture.ranks import RankIdentity
+from stepscope.capture.shared_store import SharedStore
 from stepscope.run.step_record import StepRecord
 
 log = logging.getLogger("stepscope")

@@ -12,18 +12,11 @@ import psutil
 
 from stepscope.run.figures import plural
 from stepscope.run.layout import WINDOW_FILE, RankLayout
-from stepscope.run.manifest import RankManifest, read_rank, write_record
+from stepscope.run.manifest import EXIT, RankManifest, read_rank, write_record
 from stepscope.run.step_record import complete_steps, read_steps
 
 _PATIENCE_S = 10.0
 _PAUSE_S = 0.02
-_EXIT = "SystemExit ("
-
-
-def exit_text(code: object) -> str:
-    """What a manifest says of a `SystemExit`: the exit code that Python makes of its argument."""
-    number = 0 if code is None else code if isinstance(code, int) else 1
-    return f"{_EXIT}exit code {number & 0xFF})"
 
 
 def close_manifest(rank: RankLayout, exit_code: int | None) -> None:
@@ -54,7 +47,7 @@ def close_manifest(rank: RankLayout, exit_code: int | None) -> None:
     elif manifest.state == "finished" and exit_code:
         ended = f"{manifest.ended}; then the process {_cause(exit_code)}"
         closed = dataclasses.replace(manifest, state="stopped", ended=ended)
-    elif exit_code == 0 and manifest.ended.startswith(_EXIT):
+    elif exit_code == 0 and manifest.ended.startswith(EXIT):
         # The script caught what `sys.exit` raised, and ended by itself.
         ended = f"finished after {plural(manifest.steps, 'step')}"
         closed = dataclasses.replace(manifest, state="finished", ended=ended)

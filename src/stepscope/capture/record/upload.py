@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.capture.record.memory import MEMORY_LOG_FILE
-from stepscope.run.error_words import error_in_words
+from stepscope.run.figures import error_in_words
 from stepscope.run.layout import MANIFEST_FILE, METRICS_FILE, RING_FILE, STEPS_FILE, RunLayout
 
 log = logging.getLogger("stepscope")

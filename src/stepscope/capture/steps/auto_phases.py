@@ -24,6 +24,8 @@ class AutoPhases(Policy):
         detector: The hooks in torch.
     """
 
+    follows_optimizers = False
+
     def __init__(self, core: StepCore) -> None:
         import torch
 

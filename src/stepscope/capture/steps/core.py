@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from stepscope.capture.record.census import MemoryCensus
     from stepscope.capture.record.memory import MemoryWatch
     from stepscope.capture.record.monitoring import RankMonitor
-    from stepscope.capture.requests.sources import RequestSources
+    from stepscope.capture.requests import RequestSources
     from stepscope.capture.steps.flop_counter import FlopCount
     from stepscope.capture.windows.control import WindowControl
 

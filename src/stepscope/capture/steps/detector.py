@@ -16,12 +16,6 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from stepscope.capture.containment import attempt, missed
-from stepscope.capture.steps.disable_dynamo import (
-    disable_dynamo,
-    is_compiling,
-    skipped_by_dynamo,
-)
-from stepscope.capture.steps.forward_calls import ForwardCalls
 from stepscope.capture.steps.loader_waits import LoaderWaits
 from stepscope.capture.steps.phase_times import (
     BACKWARD_BEGINS,
@@ -33,8 +27,13 @@ from stepscope.capture.steps.phase_times import (
     OPTIMIZER_BEGINS,
     OPTIMIZER_ENDS,
 )
-from stepscope.capture.steps.replacements import Replacements
-from stepscope.capture.steps.timed_calls import TimedCalls
+from stepscope.capture.steps.replacements import (
+    Replacements,
+    disable_dynamo,
+    is_compiling,
+    skipped_by_dynamo,
+)
+from stepscope.capture.steps.timed_calls import ForwardCalls, TimedCalls
 from stepscope.run.step_record import FORWARD
 
 if TYPE_CHECKING:
@@ -42,7 +41,13 @@ if TYPE_CHECKING:
 
 
 class Policy:
-    """What those who record a training make of what it does; by default, everything is timed."""
+    """What those who record a training make of what it does; by default, everything is timed.
+
+    Attributes:
+        follows_optimizers: Whether `optimizer_begins` and `optimizer_ended` do anything.
+    """
+
+    follows_optimizers = True
 
     def wants_batch(self, iterator: Any) -> bool:  # noqa: ARG002
         """A DataLoader's iterator is about to fetch a batch; returns whether to time that."""
@@ -98,6 +103,9 @@ class Detector:
         calls: Reports the outermost calls of modules, or None.
         loaders: Times waits for DataLoaders.
         saves: How often the training has saved so far.
+        is_in_backward: Whether a backward pass is being followed.
+        before_optimizer: Hook that torch calls before any optimizer step.
+        after_optimizer: Hook that torch calls after any optimizer step.
     """
 
     def __init__(
@@ -128,6 +136,7 @@ class Detector:
         self._stepped: Any = None
         self._named: weakref.ref[Any] | None = None
         self._replacements = Replacements()
+        self.before_optimizer, self.after_optimizer = self._optimizer_hooks()
 
     # -- into torch and out of it ---------------------------------------------------------------
 
@@ -150,19 +159,7 @@ class Detector:
             self.loaders.install(replacements)
         replacements.replace(torch.autograd, "backward", self.around_backward)
 
-        def before(*step: Any) -> Any:
-            try:
-                return self.before_optimizer(*step)
-            except Exception as error:  # noqa: BLE001 - the training must go on
-                missed(error)
-                return None
-
-        def after(*step: Any) -> None:
-            try:
-                self.after_optimizer(*step)
-            except Exception as error:  # noqa: BLE001 - the training must go on
-                missed(error)
-
+        before, after = self.before_optimizer, self.after_optimizer
         hooks = optimizers.register_optimizer_step_pre_hook(disable_dynamo(before))
         replacements.undo_by(hooks.remove)
         hooks = optimizers.register_optimizer_step_post_hook(disable_dynamo(after))
@@ -255,10 +252,27 @@ class Detector:
     def around_backward(self, backward: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap `torch.autograd.backward` to time it as a phase."""
 
+        # In here, each call of a function of ours is one more that every step pays for.
         @functools.wraps(backward)
         def timed(*arguments: Any, **keywords: Any) -> Any:
+            is_followed = False
             try:
-                is_followed = not self.is_in_backward and self._begin_backward()
+                thread = get_ident()
+                if thread == self.thread and not self.is_off and not self.is_in_backward:
+                    core = self.core
+                    is_followed = (
+                        core is None or core.thread == thread
+                    ) and self.policy.backward_begins()
+                if is_followed:
+                    calls = self.calls
+                    if calls is not None and not calls.calls:
+                        calls.look()
+                    elif calls is not None:
+                        calls.calls = 0
+                    if self._optimizers and not self._is_in_closure:
+                        self._has_gone_on = True
+                    if self.core is not None:
+                        self.core.note(BACKWARD_BEGINS)
             except Exception as error:  # noqa: BLE001 - the training must go on
                 missed(error)
                 is_followed = False
@@ -277,36 +291,65 @@ class Detector:
 
         return skipped_by_dynamo(timed)
 
-    def _begin_backward(self) -> bool:
-        if not self.listens() or not self.policy.backward_begins():
-            return False
-        if self.calls is not None:
-            self.calls.backward_begins()
-        if self._optimizers and not self._is_in_closure:
-            self._has_gone_on = True
-        if self.core is not None:
-            self.core.note(BACKWARD_BEGINS)
-        return True
+    def _optimizer_hooks(self) -> tuple[Callable[..., Any], Callable[..., None]]:
+        """The hooks around optimizer steps.
 
-    def before_optimizer(
-        self, _: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Hook that torch calls before any optimizer step; a closure is timed by its content."""
-        if not self.listens() or not self.policy.optimizer_begins():
+        They are functions, no methods: torch keeps what it makes of them there.
+        """
+        policy, asks = self.policy, self.policy.follows_optimizers
+
+        def before(
+            _: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
+        ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+            # A closure is timed by its content.
+            try:
+                thread, core = get_ident(), self.core
+                is_ours = core is None or core.thread == thread
+                if self.is_off or thread != self.thread or not is_ours:
+                    return None
+                if asks and not policy.optimizer_begins():
+                    return None
+                if self._has_gone_on:
+                    # A backward pass since then: the step that began has raised, and the caller
+                    # caught it.
+                    self._optimizers, self._has_gone_on = 0, False
+                self._optimizers += 1
+                if self._optimizers > 1:
+                    return None  # nested, as in wrapped optimizers
+                if self.core is not None:
+                    self.core.note(OPTIMIZER_BEGINS)
+                if "closure" in keywords and callable(keywords["closure"]):
+                    timed = self._around_closure(keywords["closure"])
+                    return arguments, {**keywords, "closure": timed}
+                if len(arguments) > 1 and callable(arguments[1]):  # the first is the optimizer
+                    timed = self._around_closure(arguments[1])
+                    return (arguments[0], timed, *arguments[2:]), keywords
+            except Exception as error:  # noqa: BLE001 - the training must go on
+                missed(error)
             return None
-        if self._has_gone_on:
-            # A backward pass since then: the step that began has raised, and the caller caught it.
-            self._optimizers, self._has_gone_on = 0, False
-        self._optimizers += 1
-        if self._optimizers > 1:
-            return None  # nested, as in wrapped optimizers
-        if self.core is not None:
-            self.core.note(OPTIMIZER_BEGINS)
-        if callable(keywords.get("closure")):
-            return arguments, {**keywords, "closure": self._around_closure(keywords["closure"])}
-        if len(arguments) > 1 and callable(arguments[1]):  # the first is the optimizer itself
-            return (arguments[0], self._around_closure(arguments[1]), *arguments[2:]), keywords
-        return None
+
+        def after(optimizer: Any, *_: Any) -> None:
+            try:
+                thread, core = get_ident(), self.core
+                is_ours = core is None or core.thread == thread
+                if self.is_off or thread != self.thread or not is_ours:
+                    if self.is_in_backward and _is_in_autograd():
+                        self._keep_stepped(optimizer)  # in autograd's own thread, as for a GPU
+                    return
+                if self._optimizers != 1:
+                    self._optimizers = max(0, self._optimizers - 1)
+                    return
+                self._optimizers, self._has_gone_on = 0, False
+                if core is not None:
+                    core.note(OPTIMIZER_ENDS)
+                if self.is_in_backward:
+                    self._keep_stepped(optimizer)
+                elif asks:
+                    policy.optimizer_ended(optimizer)
+            except Exception as error:  # noqa: BLE001 - the training must go on
+                missed(error)
+
+        return before, after
 
     def _around_closure(self, closure: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap the forward and backward that a script passes to the optimizer as a closure."""
@@ -322,25 +365,6 @@ class Detector:
                 attempt(self.note, CLOSURE_ENDS)
 
         return timed
-
-    def after_optimizer(self, optimizer: Any, *_: Any) -> None:
-        """Hook that torch calls after any optimizer step."""
-        if not self.listens():
-            if self.is_in_backward and _is_in_autograd():
-                self._keep_stepped(optimizer)  # in autograd's own thread, as for a GPU
-            return
-        if not self._optimizers:
-            return
-        self._optimizers -= 1
-        if self._optimizers:
-            return
-        self._has_gone_on = False
-        if self.core is not None:
-            self.core.note(OPTIMIZER_ENDS)
-        if self.is_in_backward:
-            self._keep_stepped(optimizer)
-        else:
-            self.policy.optimizer_ended(optimizer)
 
     def _keep_stepped(self, optimizer: Any) -> None:
         """Remember which optimizer to name at the end of the pass: the one named before, if any.

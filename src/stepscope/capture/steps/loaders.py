@@ -15,7 +15,7 @@ from typing import Any
 
 from stepscope.capture.steps.step_notes import Read
 from stepscope.run.manifest import LoaderRecord
-from stepscope.system.usage import (
+from stepscope.system import (
     available_bytes,
     private_bytes,
     shared_memory_bytes,

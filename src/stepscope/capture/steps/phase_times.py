@@ -37,6 +37,7 @@ SAVE_BEGINS = "save begins"
 SAVE_ENDS = "save ends"
 SUSPEND = "suspend"  # the training waits, in no phase
 RESUME = "resume"  # it goes on
+END = "end"  # the step ends, and the detected phase with it
 LEFT_OUT = "left out"  # time that has just passed counts elsewhere: nanoseconds
 
 _ENDS = {
@@ -83,87 +84,113 @@ class PhaseTimes:
         return self._suspended > 0
 
     def see(self, events: Iterable[Event]) -> None:
-        """Take events, in the order in which they happened."""
+        """Take events, in the order in which they happened.
+
+        One function, because each step of the training calls it. What an event changes stands
+        first, then the phase that it ends, then the one that it begins.
+        """
+        opened, times = self.open, self.times
         for kind, value, now_ns, mark in events:
-            if kind == OPEN:
-                if self._is_open:
-                    self._suspend(now_ns, mark)
-                self._suspended += 1
-                self.open.append(Open(name=value.name, token=value, entered_ns=now_ns, mark=mark))
-            elif kind in _ENDS:
-                token = _ENDS[kind] or value
-                opened = self.open
-                if len(opened) == 1 and opened[0].token is token:  # as mostly
-                    phase = opened.pop()
-                    name = phase.name
-                    self.times[name] = self.times.get(name, 0) + now_ns - phase.entered_ns
-                    if phase.mark is not None and mark is not None:
-                        self.device.append((name, phase.mark, mark))
-                    was_open = True
-                else:
-                    was_open = self._close(token, now_ns, mark)
-                if kind == BACKWARD_ENDS:
-                    self._backwards = max(0, self._backwards - 1)
-                elif was_open and kind != COLLECTIVE_ENDS:
-                    self._suspended -= 1
-                    if self.detected:
-                        self._resume(now_ns, mark)
-            elif kind == LEFT_OUT:
-                self._leave_out(value, now_ns)
-            elif kind == CALL:
-                self._call(value, now_ns, mark)
+            ends: object = _ENDS[kind] or value if kind in _ENDS else None
+            leaves, enters = False, ""
+            if kind == CALL:
+                is_inside = self._is_stepping and not self._is_in_closure
+                if not (self._backwards or self._suspended or is_inside):
+                    if self.detected != FORWARD:
+                        enters = FORWARD
+                    elif value:
+                        self._returned_ns = 0
+                    else:
+                        self._leave_out_tail(now_ns)
             elif kind == RETURN:
                 if self.detected == FORWARD and not self._suspended:
                     if value:
                         self._returned_ns = now_ns
                     else:
-                        self._leave(now_ns, mark)
+                        leaves = True
             elif kind == BACKWARD_BEGINS:
                 self._returned_ns = 0
-                if self.detected and (not self._is_stepping or self._is_in_closure):
-                    self._leave(now_ns, mark)
-                if self.open:
+                leaves = not self._is_stepping or self._is_in_closure
+            elif kind == OPTIMIZER_BEGINS:
+                self._is_stepping = True
+                enters = OPTIMIZER
+            elif kind in (LEAVE, OPTIMIZER_ENDS):
+                self._is_stepping = self._is_in_closure = False  # a step that raised never ended
+                leaves = True
+            elif kind == END:
+                leaves = True
+            elif kind == ENTER:
+                enters = value
+            elif kind == COLLECTIVE_BEGINS:
+                leaves = self._returned_ns > 0
+            elif kind in (CLOSURE_BEGINS, CLOSURE_ENDS):
+                self._is_in_closure = kind == CLOSURE_BEGINS
+                enters = FORWARD if self._is_in_closure else OPTIMIZER
+            elif kind == LEFT_OUT:
+                self._leave_out(value, now_ns)
+
+            if self.detected and (leaves or enters):
+                # Forward ends with the return of its last call, if nothing followed that shows
+                # more.
+                if self._returned_ns:
+                    self._leave_out_tail(now_ns)
+                self.detected = ""
+                suspends = True
+            else:
+                is_saving = kind == SAVE_BEGINS and not self._suspended and not self._backwards
+                suspends = is_saving or kind in (OPEN, SUSPEND)
+            if suspends and self._is_open:
+                self._is_open = False
+                ends = self
+            was_open = False
+            if ends is not None:
+                if len(opened) == 1 and opened[0].token is ends:  # as mostly
+                    phase = opened.pop()
+                    name = phase.name
+                    times[name] = times.get(name, 0) + now_ns - phase.entered_ns
+                    if phase.mark is not None and mark is not None:
+                        self.device.append((name, phase.mark, mark))
+                    was_open = True
+                else:
+                    was_open = self._close(ends, now_ns, mark)
+
+            begins: tuple[str, object] | None = None
+            if enters:
+                if kind == OPTIMIZER_BEGINS and opened:
+                    self._note_training()
+                self.detected = enters
+                if not self._suspended:
+                    self._is_open = True
+                    begins = enters, self
+            elif kind == BACKWARD_BEGINS:
+                if opened:
                     self._note_training()
                 self._backwards += 1
                 if not self._suspended:
-                    self.open.append(
-                        Open(name=BACKWARD, token=BACKWARD, entered_ns=now_ns, mark=mark)
-                    )
-            elif kind == OPTIMIZER_BEGINS:
-                if self.detected:
-                    self._leave(now_ns, mark)
-                if self.open:
-                    self._note_training()
-                self._is_stepping = True
-                self._enter(OPTIMIZER, now_ns, mark)
-            elif kind == ENTER:
-                self._enter(value, now_ns, mark)
-            elif kind in (LEAVE, OPTIMIZER_ENDS):
-                self._is_stepping = self._is_in_closure = False  # a step that raised never ended
-                if self.detected:
-                    self._leave(now_ns, mark)
+                    begins = BACKWARD, BACKWARD
+            elif kind == BACKWARD_ENDS:
+                self._backwards = max(0, self._backwards - 1)
+            elif kind == OPEN:
+                self._suspended += 1
+                begins = value.name, value
             elif kind == COLLECTIVE_BEGINS:
-                if self._returned_ns:
-                    self._leave(now_ns, mark)
                 if not self._suspended:
-                    self.open.append(
-                        Open(name=COMMUNICATION, token=COMMUNICATION, entered_ns=now_ns, mark=mark)
-                    )
+                    begins = COMMUNICATION, COMMUNICATION
             elif kind == SAVE_BEGINS:
-                if not self._suspended and not self._backwards:
-                    self._suspend(now_ns, mark)
+                if suspends:
                     self._suspended += 1
-                    self.open.append(Open(name=SAVING, token=SAVING, entered_ns=now_ns, mark=mark))
-            elif kind == SUSPEND:
-                self._suspend(now_ns, mark)
-            elif kind == RESUME:
-                self._resume(now_ns, mark)
-            elif kind == CLOSURE_BEGINS:
-                self._is_in_closure = True
-                self._enter(FORWARD, now_ns, mark)
-            elif kind == CLOSURE_ENDS:
-                self._is_in_closure = False
-                self._enter(OPTIMIZER, now_ns, mark)
+                    begins = SAVING, SAVING
+            elif kind == RESUME or (was_open and kind in (CLOSE, SAVE_ENDS)):
+                if kind != RESUME:
+                    self._suspended -= 1
+                if self.detected and not self._suspended and not self._is_open:
+                    self._is_open = True
+                    begins = self.detected, self
+                    if self._returned_ns:
+                        self._returned_ns = now_ns
+            if begins is not None:
+                name, token = begins
+                opened.append(Open(name=name, token=token, entered_ns=now_ns, mark=mark))
 
     def end_step(
         self, events: Iterable[Event], now_ns: int, mark: Any
@@ -175,63 +202,18 @@ class PhaseTimes:
         Returns:
             The times, on the host and on the device.
         """
-        self.see(events)
-        if self.detected:
-            self._leave(now_ns, mark)
-        if self.open:
-            for depth in range(len(self.open)):
-                self._add(depth, now_ns, mark)
+        self.see((*events, (END, None, now_ns, mark)))
+        for depth in range(len(self.open)):
+            self._add(depth, now_ns, mark)
         ended = self.times, self.device
         self.times, self.device = {}, []
         return ended
-
-    # -- the detected phase ---------------------------------------------------------------------
-
-    def _call(self, depends: bool, now_ns: int, mark: Any) -> None:
-        is_inside = self._is_stepping and not self._is_in_closure
-        if self._backwards or self._suspended or is_inside:
-            return
-        if self.detected != FORWARD:
-            self._enter(FORWARD, now_ns, mark)
-        elif depends:
-            self._returned_ns = 0
-        else:
-            self._leave_out_tail(now_ns)
-
-    def _enter(self, name: str, now_ns: int, mark: Any) -> None:
-        if self.detected:
-            self._leave(now_ns, mark)
-        self.detected = name
-        if not self._suspended:
-            self._is_open = True
-            self.open.append(Open(name=name, token=self, entered_ns=now_ns, mark=mark))
-
-    def _leave(self, now_ns: int, mark: Any) -> None:
-        """End it: forward with the return of its last call, if nothing followed that shows more."""
-        if self._returned_ns:
-            self._leave_out_tail(now_ns)
-        self.detected = ""
-        self._suspend(now_ns, mark)
 
     def _leave_out_tail(self, now_ns: int) -> None:
         returned_ns, self._returned_ns = self._returned_ns, 0
         if returned_ns and self._is_open:
             phase = next(one for one in self.open if one.token is self)
             phase.entered_ns = min(now_ns, phase.entered_ns + now_ns - returned_ns)
-
-    def _suspend(self, now_ns: int, mark: Any) -> None:
-        if self._is_open:
-            self._is_open = False
-            self._close(self, now_ns, mark)
-
-    def _resume(self, now_ns: int, mark: Any) -> None:
-        if self.detected and not self._suspended and not self._is_open:
-            self._is_open = True
-            self.open.append(Open(name=self.detected, token=self, entered_ns=now_ns, mark=mark))
-            if self._returned_ns:
-                self._returned_ns = now_ns
-
-    # -- any phase ------------------------------------------------------------------------------
 
     def _leave_out(self, duration_ns: int, now_ns: int) -> None:
         for phase in self.open:

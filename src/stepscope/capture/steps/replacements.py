@@ -1,10 +1,23 @@
-"""Functions and methods that are replaced for a while."""
+"""How Stepscope gets into torch and frameworks, and out again.
+
+Functions and methods are replaced for a while, modules are waited for without importing them, and
+torch.compile is kept from compiling what lies around its calls.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from typing import Any
+import functools
+import importlib.util
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from importlib.machinery import ModuleSpec
+from types import FunctionType, ModuleType
+from typing import Any, TypeVar, cast
+
+log = logging.getLogger("stepscope")
 
 _INSIDE = "_stepscope_inside"
 """Attribute of a replacement that was restored while another one lay over it: what it replaced."""
@@ -55,3 +68,118 @@ class Replacements:
         """Restore everything, the last first."""
         while self._undo:
             self._undo.pop()()
+
+
+def when_imported(name: str, act: Callable[[ModuleType], object]) -> Callable[[], None]:
+    """Call a function with a module: now if it is loaded, otherwise once its code has run.
+
+    The import is otherwise unaffected: if the function fails, a warning goes to the "stepscope"
+    logger.
+
+    Args:
+        name: The module's full name.
+        act: The function.
+
+    Returns:
+        Gives the waiting up; does nothing once the module is imported.
+    """
+    module = sys.modules.get(name)
+    if module is not None:
+        _try(act, module)
+        return lambda: None
+    finder = _Finder(name, act)
+    sys.meta_path.insert(0, finder)
+    return finder.give_up
+
+
+class _Finder:
+    """Finds one module as usual, and calls the function once it has been executed."""
+
+    def __init__(self, name: str, act: Callable[[ModuleType], object]) -> None:
+        self._name = name
+        self._act = act
+
+    def give_up(self) -> None:
+        """Look for the module no longer."""
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+
+    def find_spec(
+        self,
+        name: str,
+        path: Sequence[str] | None = None,  # noqa: ARG002 - the import system gives it
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        """The spec of the module; None for every other one."""
+        if name != self._name:
+            return None
+        self.give_up()
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        execute, act = spec.loader.exec_module, self._act
+
+        def exec_and_act(module: ModuleType) -> None:
+            execute(module)
+            _try(act, module)
+
+        spec.loader.exec_module = exec_and_act  # type: ignore[method-assign]
+        return spec
+
+
+def _try(act: Callable[[ModuleType], object], module: ModuleType) -> None:
+    try:
+        act(module)
+    except Exception as error:  # noqa: BLE001 - nothing of ours may end the script
+        log.warning("stepscope: cannot hook into %s: %s", module.__name__, error)
+
+
+_Result = TypeVar("_Result")
+
+
+def is_compiling() -> bool:
+    """Whether torch.compile or torch.export traces the caller, who must not break the graph."""
+    import torch
+
+    return torch.compiler.is_compiling()
+
+
+def compiled_phase(name: str) -> AbstractContextManager[None]:
+    """A phase inside a function that is being compiled: what the compiler makes of a range."""
+    import torch
+
+    return torch.profiler.record_function(name)
+
+
+def disable_dynamo(hook: Callable[..., _Result]) -> Callable[..., _Result]:
+    """A hook that torch.compile calls and does not try to compile, where it compiles an optimizer.
+
+    It would fail at the first call into the operating system, and warn of it. The hook must be a
+    function, no method: torch keeps what it makes of it there.
+    """
+    import torch
+
+    # As torch.compiler.disable, which loads the compiler; optimizers load it anyway.
+    disable = getattr(torch, "_disable_dynamo", None)
+    return hook if disable is None else disable(hook)
+
+
+def skipped_by_dynamo(call: Callable[..., _Result]) -> Callable[..., _Result]:
+    """A function that torch.compile calls and does not try to compile.
+
+    Unlike `disable_dynamo`, it does not load the compiler into a training that does without.
+    """
+    import torch
+
+    disabled = disable_dynamo(call)
+
+    @functools.wraps(call)
+    def called(*given: Any, **named: Any) -> _Result:
+        if "torch._dynamo" in sys.modules:
+            return disabled(*given, **named)
+        return call(*given, **named)
+
+    frames = getattr(torch._C, "_dynamo", None)
+    skip = getattr(getattr(frames, "eval_frame", None), "skip_code", None)
+    if skip is not None:
+        skip(cast("FunctionType", called).__code__)
+    return called

@@ -15,8 +15,8 @@ from time import perf_counter_ns, thread_time_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from stepscope.capture.steps.disable_dynamo import compiled_phase, is_compiling
 from stepscope.capture.steps.phase_times import CLOSE, LEFT_OUT, OPEN, Event, PhaseTimes
+from stepscope.capture.steps.replacements import compiled_phase, is_compiling
 from stepscope.run.step_record import (
     DATA_WAIT_RANGE,
     MORE_PHASES,

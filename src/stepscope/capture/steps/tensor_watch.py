@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from stepscope.capture.steps.replacements import Replacements
-from stepscope.run.error_words import error_in_words
+from stepscope.run.figures import error_in_words
 
 log = logging.getLogger("stepscope")
 

@@ -19,12 +19,12 @@ from stepscope.capture.windows.states import (
     State,
     next_event,
 )
-from stepscope.run.error_words import error_in_words
+from stepscope.run.figures import error_in_words
 
 if TYPE_CHECKING:
     from stepscope.capture.options.config import CaptureConfig
-    from stepscope.capture.together.pause import PauseTogether
-    from stepscope.capture.together.ranks import RankIdentity
+    from stepscope.capture.pause import PauseTogether
+    from stepscope.capture.ranks import RankIdentity
     from stepscope.capture.windows.recorder import Window
     from stepscope.capture.windows.saving import WindowSaver
     from stepscope.run.layout import RankLayout

@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.together.ranks import RankIdentity, records
+from stepscope.capture.ranks import RankIdentity, records
 from stepscope.capture.windows.planner import WindowPlan
 from stepscope.capture.windows.recorder import StepRanges, Window, WindowTools, finished
 from stepscope.run.manifest import WindowRecord

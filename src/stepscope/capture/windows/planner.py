@@ -1,17 +1,23 @@
-"""Which window comes next: a scheduled one, or one that was requested."""
+"""When a window is due, by schedule and requests, and what it may cost."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import logging
+import shutil
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from stepscope.capture.messages import duration_text, size_text
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.schedule import Action
-from stepscope.capture.together.ranks import RankIdentity, records
+from stepscope.capture.ranks import RankIdentity, records
 from stepscope.run.layout import RankLayout
+from stepscope.run.manifest import WindowRecord
 
 log = logging.getLogger("stepscope")
 
@@ -196,3 +202,202 @@ def another_profiler_runs() -> bool:
 
     enabled = getattr(torch.autograd, "_profiler_enabled", None)
     return bool(enabled()) if enabled is not None else False
+
+
+_ROOM_FACTOR = 2.0
+"""A window needs its raw trace and its finished files at the same time."""
+_TIMEOUT_PART = 0.5
+
+
+@dataclass(frozen=True)
+class StepSample:
+    """The cost of one recorded step.
+
+    Attributes:
+        pause_ns: Time to stop and hand over, per step.
+        raw_bytes: Size of the trace before compression, per step.
+        stack_share: Share of the events that are Python functions; 0 without stacks.
+    """
+
+    pause_ns: float
+    raw_bytes: float
+    stack_share: float = 0.0
+
+
+class Budget:
+    """Fits windows to the limits in the options and to the disk."""
+
+    def __init__(self, config: CaptureConfig, layout: RankLayout) -> None:
+        self._config = config
+        self._layout = layout
+        # A step with stacks costs several times one without: each kind of window has its own.
+        self._samples: dict[tuple[str, ...], StepSample] = {}
+        self._has_warned = False
+
+    @property
+    def wants_sample(self) -> bool:
+        """Whether a step must be recorded on trial before a window can be fitted."""
+        config = self._config
+        return config.max_pause_s is not None or config.max_window_bytes is not None
+
+    def learn(self, sample: StepSample, details: tuple[str, ...] = ()) -> None:
+        """Store the cost of a trial step of a window with these details."""
+        self._samples[details] = sample
+
+    def learn_from(self, record: WindowRecord) -> None:
+        """Learn the cost of a step from a finished window."""
+        if record.state != "complete" or not record.raw_bytes or not record.planned_steps:
+            return
+        known = self._samples.get(record.details)
+        share = known.stack_share if known is not None else 0.0
+        pause_ns = record.stop_ns + record.export_ns
+        steps = record.planned_steps
+        cost = StepSample(pause_ns / steps, record.raw_bytes / steps, share)
+        self._samples[record.details] = cost
+
+    def predicted_pause_ns(self, plan: WindowPlan) -> int | None:
+        """How long the window's end will pause the training; None if unknown."""
+        sample = self._samples.get(plan.details)
+        return None if sample is None else round(sample.pause_ns * plan.steps)
+
+    def fit(self, plan: WindowPlan) -> WindowPlan:
+        """The plan, reduced if it would exceed a limit; its note says how."""
+        sample = self._samples.get(plan.details)
+        if sample is None or not self.wants_sample:
+            return plan
+        steps = self._steps_that_fit(sample)
+        note = ""
+        with_stack, details = plan.with_stack, plan.details
+        if steps < 1 and with_stack and sample.stack_share:
+            with_stack = False
+            details = tuple(name for name in details if name != "with_stack")
+            rest = 1 - sample.stack_share
+            sample = StepSample(sample.pause_ns * rest, sample.raw_bytes * rest)
+            steps = self._steps_that_fit(sample)
+            note = "Python stacks left out"
+        fitted = max(1, min(plan.steps, steps))
+        if fitted < plan.steps:
+            note += f"{', ' if note else ''}{fitted} of {plan.steps} steps recorded"
+        if note:
+            limits = {
+                "max_pause_s": self._config.max_pause_s,
+                "max_window_bytes": self._config.max_window_bytes,
+            }
+            given = ", ".join(f"{k}={v}" for k, v in limits.items() if v is not None)
+            pause, size = duration_text(round(sample.pause_ns)), size_text(round(sample.raw_bytes))
+            note = f"{note} to stay within {given}: a step costs about {pause} of pause and {size}"
+            log.warning("stepscope: window %d: %s", plan.index, note)
+        return dataclasses.replace(
+            plan, steps=fitted, with_stack=with_stack, details=details, note=note
+        )
+
+    def refusal(self, plan: WindowPlan) -> str:
+        """Why this window may not be opened now; empty if it may."""
+        needed = float(self._config.min_free_bytes)
+        sample = self._samples.get(plan.details)
+        if sample is not None and needed:
+            window_bytes = sample.raw_bytes * plan.steps * _ROOM_FACTOR
+            needed = max(needed, window_bytes)
+        if not needed:
+            return ""
+        folder = self._layout.root
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
+        try:
+            free = shutil.disk_usage(folder).free
+        except OSError as error:
+            return f"the free disk space is unknown: {error}"
+        if free >= needed:
+            return ""
+        return (
+            f"its disk has only {size_text(free)} free, and it may need "
+            f"{size_text(round(needed))} (min_free_bytes={self._config.min_free_bytes})"
+        )
+
+    def warn_of_timeout(self, plan: WindowPlan) -> None:
+        """Warn once if the pause may let other ranks' collectives time out."""
+        pause_ns = self.predicted_pause_ns(plan)
+        if pause_ns is None or self._has_warned:
+            return
+        timeout_s = process_group_timeout_s()
+        if timeout_s is not None and pause_ns / 1e9 > _TIMEOUT_PART * timeout_s:
+            self._has_warned = True
+            log.warning(
+                "stepscope: the window's end may stop this rank for %.1f s, and the process "
+                "group times out after %.1f s: record fewer steps (active, max_pause_s), or give "
+                "init_process_group a longer timeout",
+                pause_ns / 1e9,
+                timeout_s,
+            )
+
+    def prune(self, windows: tuple[WindowRecord, ...]) -> list[WindowRecord]:
+        """Remove the files of the oldest windows that exceed the limits.
+
+        Returns:
+            The new records of the windows that were removed.
+        """
+        config = self._config
+        finished = [window for window in windows if window.state in {"complete", "partial"}]
+        sizes = {window.index: sum(item.bytes for item in window.artifacts) for window in finished}
+        total = sum(sizes.values())
+        removed = []
+        for position, window in enumerate(finished[:-1]):
+            kept = len(finished) - position
+            is_over = config.max_run_bytes is not None and total > config.max_run_bytes
+            if not is_over and not 0 < config.keep_windows < kept:
+                break
+            with contextlib.suppress(OSError):
+                shutil.rmtree(self._layout.window(window.index))
+            total -= sizes[window.index]
+            limit = (
+                f"max_run_bytes={config.max_run_bytes}"
+                if is_over
+                else f"keep_windows={config.keep_windows}"
+            )
+            removed.append(
+                dataclasses.replace(
+                    window, state="removed", artifacts=(), reason=f"removed to stay within {limit}"
+                )
+            )
+        return removed
+
+    def _steps_that_fit(self, sample: StepSample) -> int:
+        steps = float("inf")
+        if self._config.max_pause_s is not None and sample.pause_ns > 0:
+            steps = min(steps, self._config.max_pause_s * 1e9 // sample.pause_ns)
+        if self._config.max_window_bytes is not None and sample.raw_bytes > 0:
+            steps = min(steps, self._config.max_window_bytes // sample.raw_bytes)
+        return int(min(steps, 1 << 30))
+
+
+def sample_of(path: Path, pause_ns: int) -> StepSample:
+    """The cost of one recorded step, from its raw trace."""
+    events = functions = 0
+    with path.open("rb") as file:
+        for line in file:
+            # Kineto writes one key of an event to a line.
+            if line.lstrip().startswith(b'"cat":'):
+                events += 1
+                functions += b'"python_function"' in line
+    return StepSample(pause_ns, path.stat().st_size, functions / events if events else 0.0)
+
+
+def process_group_timeout_s() -> float | None:
+    """Timeout of the default process group in seconds; None without a group."""
+    import torch
+    from torch import distributed
+
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return None
+
+    def timeout_s(device: str) -> float | None:
+        try:
+            group = distributed.distributed_c10d._get_default_group()
+            options: Any = group._get_backend(torch.device(device)).options
+            return float(options._timeout.total_seconds())
+        except Exception as error:  # noqa: BLE001 - these are torch's private affairs, and change
+            log.debug("stepscope: no timeout known for %s: %s", device, error)
+            return None
+
+    known = [timeout_s(device) for device in ("cpu", "cuda", "xpu")]
+    return min((seconds for seconds in known if seconds is not None), default=None)

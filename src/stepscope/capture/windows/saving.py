@@ -12,19 +12,17 @@ from typing import TYPE_CHECKING
 
 from stepscope.capture.messages import WindowAnnouncer
 from stepscope.capture.options.config import WINDOW_RECORDERS, CaptureConfig
+from stepscope.capture.ranks import RankIdentity
 from stepscope.capture.record.journal import Journal
-from stepscope.capture.together.ranks import RankIdentity
-from stepscope.capture.windows.budget import Budget
 from stepscope.capture.windows.finishing import WindowFinisher
-from stepscope.capture.windows.handover import SCRATCH, with_own_artifacts
-from stepscope.capture.windows.planner import WindowPlan, another_profiler_runs
-from stepscope.capture.windows.recorder import Window, WindowTools
-from stepscope.run.error_words import error_in_words
+from stepscope.capture.windows.planner import Budget, WindowPlan, another_profiler_runs
+from stepscope.capture.windows.recorder import SCRATCH, Window, WindowTools, with_own_artifacts
+from stepscope.run.figures import error_in_words
 from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import WindowRecord
 
 if TYPE_CHECKING:
-    from stepscope.capture.together.pause import PauseTogether
+    from stepscope.capture.pause import PauseTogether
 
 log = logging.getLogger("stepscope")
 

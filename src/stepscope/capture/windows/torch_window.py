@@ -9,11 +9,21 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from stepscope.artifacts.raw import RawTrace
-from stepscope.capture.windows.budget import StepSample, sample_of
-from stepscope.capture.windows.handover import SCRATCH, hand_over, job_of
-from stepscope.capture.windows.planner import WindowPlan, another_profiler_runs
-from stepscope.capture.windows.recorder import StepRanges, Window, WindowTools
+from stepscope.artifacts.job import RawTrace
+from stepscope.capture.windows.planner import (
+    StepSample,
+    WindowPlan,
+    another_profiler_runs,
+    sample_of,
+)
+from stepscope.capture.windows.recorder import (
+    SCRATCH,
+    StepRanges,
+    Window,
+    WindowTools,
+    hand_over,
+    job_of,
+)
 from stepscope.capture.windows.torch_recorder import (
     ExecutionTrace,
     choose_activities,

@@ -218,7 +218,7 @@ METRICS: tuple[Metric, ...] = (
         "step_age", "s", "Time since the rank's last step ended", _OF_RANK,
         _of_view(lambda one: None if one.since_ns is None else one.since_ns / 1e9), is_of_now=True,
     ),
-    _rank("step", "s", "Median of the latest training steps", lambda one: one.median_ns / 1e9),
+    _rank("step", "s", "Mean of the latest training steps", lambda one: one.step_ns / 1e9),
     _rank("worst_step", "s", "Longest of the latest steps", lambda one: one.worst_ns / 1e9),
     _rank(
         "steps", "{step}/s", "The latest steps, over the time that they and what lies between took",

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from stepscope.fleet.engines import worker
 from stepscope.fleet.engines.outcome import Failure, Item, Outcome, ProgressReport, Tree, Value
-from stepscope.system.usage import allowed_cpus
+from stepscope.system import allowed_cpus
 
 if TYPE_CHECKING:
     _Answers = queue.Queue[tuple["_Worker", int, str, Any]]

@@ -15,8 +15,8 @@ from stepscope.fleet.hangs.dump import Dump, rank_of_dump, read_dump
 from stepscope.fleet.hangs.find_hang import Hang, find_hang
 from stepscope.run.discover import has_wildcard
 from stepscope.run.figures import some_in_words
+from stepscope.run.files import kind_of
 from stepscope.run.reader import open_run
-from stepscope.run.regular_files import kind_of
 
 HANGS = Question(
     "hangs",

@@ -33,7 +33,7 @@ from typing import Any
 
 from stepscope.errors import UnreadableInputError
 from stepscope.fleet.hangs.plain_pickle import MOST_BYTES, read_plain_pickle
-from stepscope.run.regular_files import read_regular
+from stepscope.run.files import read_regular
 from stepscope.run.side_json import LARGEST, parse_json
 
 COMPLETED, TIMED_OUT, STARTED, SCHEDULED = "completed", "timed out", "started", "scheduled"

@@ -26,7 +26,7 @@ from typing import Any
 import polars as pl
 
 from stepscope.errors import UnreadableInputError
-from stepscope.run.regular_files import is_regular
+from stepscope.run.files import is_regular
 from stepscope.run.side_json import parse_json
 from stepscope.trace.formats.not_traces import is_inspector_output
 from stepscope.trace.problems import Problems

@@ -34,7 +34,7 @@ from stepscope.errors import UnreadableInputError
 from stepscope.memory.categories.kinds import CATEGORY, MemoryCategory
 from stepscope.memory.replay.arrays import Int64Array, last_before, whole
 from stepscope.memory.schema import Types
-from stepscope.run.regular_files import open_regular
+from stepscope.run.files import open_regular
 from stepscope.run.side_json import parse_json
 
 SUFFIX = ".census.jsonl"

@@ -12,7 +12,7 @@ from stepscope.memory.replay.arrays import gathered, whole
 from stepscope.memory.replay.state import state_at
 from stepscope.memory.schema import filled
 from stepscope.memory.view import START, MemoryView, Moment
-from stepscope.run.step_numbers import steps_in_words
+from stepscope.run.figures import steps_in_words
 
 _UNITS = {"": 1_000_000_000, "s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 _OFFSET = re.compile(r"^\+\s*(\d{1,18}(?:\.\d{1,9})?)\s*(s|ms|us|ns|)$")

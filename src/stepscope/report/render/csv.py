@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.analysis.selection.csv_text import csv_text
 from stepscope.report.document import Remark
 from stepscope.report.plain import plain
-from stepscope.run.utf8_json import utf8_json
+from stepscope.run.side_json import utf8_json
 
 if TYPE_CHECKING:
     import polars as pl

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from stepscope.run.utf8_json import utf8_json
+from stepscope.run.side_json import utf8_json
 
 SCHEMA_VERSION = 1
 _NAMES = {

@@ -17,9 +17,18 @@ from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
 from stepscope.errors import UnreadableInputError
-from stepscope.run.remote import http_options, is_http, known_version, redacted
-from stepscope.run.remote_errors import TRY_AGAIN, cannot_be_opened, reason_for
-from stepscope.run.timeouts import SILENCE_VARIABLE, Deadline, silence_seconds
+from stepscope.run.remote import (
+    SILENCE_VARIABLE,
+    TRY_AGAIN,
+    Deadline,
+    cannot_be_opened,
+    http_options,
+    is_http,
+    known_version,
+    reason_for,
+    redacted,
+    silence_seconds,
+)
 
 Answer = TypeVar("Answer")
 

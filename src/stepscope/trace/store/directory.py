@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from stepscope.run.regular_files import open_regular
+from stepscope.run.files import open_regular
 from stepscope.trace.store.contents import contents_of, is_intact, is_own_directory
 from stepscope.trace.store.owners import SUFFIX, is_believed, keep_to_owner
 

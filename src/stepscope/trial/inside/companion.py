@@ -22,7 +22,7 @@ from multiprocessing import util as process_util
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from stepscope.capture.steps.imports import when_imported
+from stepscope.capture.steps.replacements import when_imported
 from stepscope.run.files import write_atomically
 from stepscope.trial.fixes import FIXES
 from stepscope.trial.inside.guard import WriteGuard
@@ -311,7 +311,7 @@ def _facts() -> dict[str, Any]:
 
     import torch
 
-    from stepscope.system.usage import usable_cpus
+    from stepscope.system import usable_cpus
 
     uses_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
     devices = range(torch.cuda.device_count()) if uses_gpu else range(0)

@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from stepscope.capture.steps.imports import when_imported
+from stepscope.capture.steps.replacements import when_imported
 from stepscope.trial.patches import Patches
 
 SUFFIX = ".refused"

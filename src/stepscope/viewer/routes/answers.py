@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.report.plain import plain
-from stepscope.run.utf8_json import utf8_json
+from stepscope.run.side_json import utf8_json
 from stepscope.viewer.library import Library
 from stepscope.viewer.opened import Content, TraceChangedError
 from stepscope.viewer.tiles import MOST_BUCKETS, MOST_LEVEL

@@ -22,7 +22,7 @@ import stepscope
 from stepscope import open_run
 from stepscope.adapters.callbacks.lightning_events import CallbackEvents, ProfilerEvents
 from stepscope.adapters.callbacks.training import CallbackBase, TrainingRecorder, identity_of
-from stepscope.capture.together.ranks import RankIdentity
+from stepscope.capture.ranks import RankIdentity
 from stepscope.errors import UsageError
 from stepscope.run.step_record import CHECKPOINT, EVALUATION
 

@@ -28,8 +28,14 @@ from stepscope.adapters.options.dialect import (
 from stepscope.adapters.options.dialects import DIALECTS, find_dialect
 from stepscope.adapters.options.settings import misspelled_variables, resolve, settings_of
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.options.option import ConfigError, option, options_of
-from stepscope.capture.options.values import as_text, parse_size, size_as_text
+from stepscope.capture.options.option import (
+    ConfigError,
+    as_text,
+    option,
+    options_of,
+    parse_size,
+    size_as_text,
+)
 from stepscope.commands.main import main
 from stepscope.errors import UsageError
 

@@ -11,7 +11,7 @@ from stepscope.adapters.options.layouts import (
     put_lone_file,
     put_snapshot,
 )
-from stepscope.capture.together.ranks import RankIdentity
+from stepscope.capture.ranks import RankIdentity
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
 SHARED = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stepscope.adapters.options.layouts import Destination, move_earlier
-from stepscope.capture.together.ranks import RankIdentity
+from stepscope.capture.ranks import RankIdentity
 
 WORDS = {"model_name": "org/llama", "train_type": "qlora"}
 

@@ -621,7 +621,7 @@ def test_modules_inside_others_are_looked_for_where_no_outer_one_is_called(scrip
 def test_a_training_without_modules_is_looked_at_a_few_times_only(script, monkeypatch):
     looks = []
     monkeypatch.setattr(
-        "stepscope.capture.steps.forward_calls._classes_of_modules",
+        "stepscope.capture.steps.timed_calls._classes_of_modules",
         lambda depth: looks.append(depth) or set(),
     )
     calls = calling(script, backwards=200)

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from stepscope.adapters.script import interrupts
-from stepscope.adapters.script.interrupts import repeated_interrupts_ignored
+from stepscope.adapters.script import hooks
+from stepscope.adapters.script.hooks import repeated_interrupts_ignored
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def test_an_interrupt_that_comes_at_once_is_the_one_before():
 
 
 def test_a_later_one_is_meant(monkeypatch):
-    monkeypatch.setattr(interrupts, "SAME_S", -1.0)
+    monkeypatch.setattr(hooks, "SAME_S", -1.0)
     with pytest.raises(KeyboardInterrupt), repeated_interrupts_ignored():
         interrupt()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

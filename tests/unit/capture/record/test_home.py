@@ -8,9 +8,8 @@ import pytest
 from torch import distributed
 
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.record.home import choose_home
-from stepscope.capture.steps.clock import Clock
-from stepscope.capture.together.ranks import RankIdentity
+from stepscope.capture.ranks import RankIdentity
+from stepscope.capture.record.home import Clock, choose_home
 
 
 class OneStore:

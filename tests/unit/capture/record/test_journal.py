@@ -6,12 +6,12 @@ import logging
 
 import pytest
 
+from stepscope.capture.clock_sync import ClockOffset
 from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.ranks import RankIdentity
 from stepscope.capture.record import journal as module
+from stepscope.capture.record.home import Clock
 from stepscope.capture.record.journal import Journal
-from stepscope.capture.steps.clock import Clock
-from stepscope.capture.together.clock_sync import ClockOffset
-from stepscope.capture.together.ranks import RankIdentity
 from stepscope.run.manifest import ArtifactRecord, WindowRecord, read_rank
 
 

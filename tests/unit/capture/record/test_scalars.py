@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from stepscope.capture.ranks import RankIdentity
 from stepscope.capture.record.scalars import ScalarSink, merged
-from stepscope.capture.together.ranks import RankIdentity
-from stepscope.capture.together.shared_store import SharedStore
+from stepscope.capture.shared_store import SharedStore
 from stepscope.run.step_record import StepRecord
 
 

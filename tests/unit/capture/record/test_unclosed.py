@@ -11,12 +11,13 @@ import time
 
 import pytest
 
-from stepscope.capture.record.unclosed import close_manifest, exit_text
+from stepscope.capture.record.unclosed import close_manifest
 from stepscope.run.layout import WINDOW_FILE, RankLayout
 from stepscope.run.manifest import (
     FinishedRecord,
     RankManifest,
     WindowRecord,
+    exit_text,
     read_rank,
     write_record,
 )

@@ -10,12 +10,12 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
+from stepscope.capture import pause as together
 from stepscope.capture.options.schedule import Action, Schedule
-from stepscope.capture.requests.triggers import SlowStepWatch, TriggerDesk, applies_to
-from stepscope.capture.together import pause as together
-from stepscope.capture.together.pause import PauseTogether
-from stepscope.capture.together.ranks import RankIdentity
-from stepscope.capture.together.shared_store import SharedStore
+from stepscope.capture.pause import PauseTogether
+from stepscope.capture.ranks import RankIdentity
+from stepscope.capture.shared_store import SharedStore
+from stepscope.capture.triggers import SlowStepWatch, TriggerDesk, applies_to
 from stepscope.commands.trigger import command
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.run.manifest import JobRecord, RankManifest, write_record

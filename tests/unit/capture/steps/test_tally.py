@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from stepscope.capture.steps.tally import StepTally
+from stepscope.capture.record.step_writer import StepTally
 from stepscope.run.step_record import StepRecord
 
 MS = 1_000_000

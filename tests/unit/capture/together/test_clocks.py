@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from stepscope.capture.together import clock_sync as module
-from stepscope.capture.together.clock_sync import ClockRounds, measure, tell
+from stepscope.capture import clock_sync as module
+from stepscope.capture.clock_sync import ClockRounds, measure, tell
 from stepscope.run.manifest import ClockSample
 from stepscope.skew.rank_skew import RankSteps
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.capture.together.ranks import RankIdentity, identify, parse_ranks, records
+from stepscope.capture.ranks import RankIdentity, identify, parse_ranks, records
 from stepscope.errors import UsageError
 
 

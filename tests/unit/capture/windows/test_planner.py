@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.schedule import NEVER, Action, Schedule
-from stepscope.capture.together.ranks import RankIdentity
+from stepscope.capture.ranks import RankIdentity
 from stepscope.capture.windows.planner import WindowPlanner, WindowRequest
 from stepscope.run.layout import RankLayout
 

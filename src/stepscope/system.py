@@ -1,12 +1,163 @@
-"""Limits and usage of the control group (the container, the job)."""
+"""Facts about the machine, its control groups, and what this process uses and may use of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import PurePosixPath
+import contextlib
+import math
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 
-from stepscope.system.machine import Machine
+# Bits of the kernel's capability mask (capabilities(7)).
+_CAPABILITY_BITS = {"CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine, which tests replace.
+
+    Attributes:
+        system: As in `sys.platform`: "linux", "darwin", "win32".
+        root: Root of the system's files: "/" outside tests.
+        environment: The environment variables.
+        user: Effective user ID; None if the system has none.
+        cpu_count: CPUs that this process may be scheduled on.
+        beside: The folder of this Python, where its packages install programs; None for none.
+    """
+
+    system: str
+    root: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    user: int | None = None
+    cpu_count: int = 1
+    beside: Path | None = None
+
+    @property
+    def is_linux(self) -> bool:
+        """Whether the system has files under /proc and /sys."""
+        return self.system.startswith("linux")
+
+    def read(self, path: str) -> str | None:
+        """The stripped text of a system file; None if it cannot be read."""
+        try:
+            return self.path(path).read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:
+            return None
+
+    def read_number(self, path: str) -> int | None:
+        """The integer in a system file; None if there is none."""
+        text = self.read(path)
+        try:
+            return int(text) if text is not None else None
+        except ValueError:
+            return None
+
+    def path(self, path: str) -> Path:
+        """The path of a system file, below the root."""
+        return self.root / path.lstrip("/")
+
+    def find_program(self, name: str) -> str | None:
+        """The path of a program, on PATH or next to this Python; None if it is not found."""
+        found = shutil.which(name, path=self.environment.get("PATH", ""))
+        if found is None and self.beside is not None:
+            found = shutil.which(name, path=str(self.beside))
+        return found
+
+    def has_capability(self, name: str) -> bool:
+        """Whether this process has a capability of the Linux kernel.
+
+        Raises:
+            KeyError: No check uses a capability of this name.
+        """
+        bit = _CAPABILITY_BITS[name]
+        for line in (self.read("/proc/self/status") or "").splitlines():
+            key, _, value = line.partition(":")
+            if key == "CapEff":
+                try:
+                    return bool(int(value.strip(), 16) >> bit & 1)
+                except ValueError:
+                    return False
+        return False
+
+
+def this_machine() -> Machine:
+    """The machine that runs this process."""
+    user = os.geteuid() if hasattr(os, "geteuid") else None
+    beside = Path(sys.executable).parent if sys.executable else None
+    return Machine(sys.platform, Path("/"), dict(os.environ), user, allowed_cpus(), beside)
+
+
+def resident_bytes() -> int | None:
+    """Resident memory of this process; None if the system does not say. Takes microseconds."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def peak_resident_bytes() -> int | None:
+    """The most memory that this process has used on the host; None if the system does not say.
+
+    Linux notes the peak only now and then, so that it may be below what is in use.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024
+    noted = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return max(noted, resident_bytes() or 0)
+
+
+def private_bytes(process_id: int) -> int | None:
+    """Memory that a process shares with no other."""
+    with contextlib.suppress(OSError, ValueError):
+        text = Path(f"/proc/{process_id}/smaps_rollup").read_text(encoding="ascii")
+        lines = [line.split() for line in text.splitlines() if line.startswith("Private_")]
+        return sum(int(words[1]) for words in lines) << 10
+    return None
+
+
+def shared_memory_bytes() -> int | None:
+    """Shared memory that is free, as DataLoaders' workers use it for batches."""
+    with contextlib.suppress(OSError, AttributeError):
+        found = os.statvfs("/dev/shm")  # noqa: S108 - only its free space is asked for
+        return found.f_bavail * found.f_frsize
+    return None
+
+
+def available_bytes() -> int | None:
+    """Memory that new processes may take: the machine's, or what a control group leaves."""
+    machine = this_machine()
+    available = None
+    with contextlib.suppress(ValueError, IndexError):
+        text = machine.read("/proc/meminfo") or ""
+        available = int(text.partition("MemAvailable:")[2].split()[0]) << 10
+    used, limit = ControlGroups(machine).memory()
+    if used is None or limit is None:
+        return available
+    left = max(0, limit - used)
+    return left if available is None else min(available, left)
+
+
+def allowed_cpus() -> int:
+    """CPUs that this process may run on, by its affinity where the system has one."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def usable_cpus() -> int:
+    """CPUs that this process may use: its affinity, less what control groups take away."""
+    machine = this_machine()
+    limit = read_limits(machine).cpus
+    cpus = machine.cpu_count
+    return cpus if limit is None else min(cpus, max(1, math.ceil(limit)))
+
 
 CGROUPS = "/sys/fs/cgroup"
 _CPU_MOUNTS = (f"{CGROUPS}/cpu", f"{CGROUPS}/cpu,cpuacct")

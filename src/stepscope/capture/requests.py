@@ -1,28 +1,33 @@
-"""Everything that may request a window outside the schedule, for one rank."""
+"""Everything that may request a window outside the schedule, for one rank, and the two signals."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 from stepscope.capture.options.config import CaptureConfig, StepCondition
 from stepscope.capture.options.schedule import NEVER
+from stepscope.capture.ranks import RankIdentity, parse_ranks
+from stepscope.capture.record.home import Clock
 from stepscope.capture.record.journal import Journal
-from stepscope.capture.requests.triggers import SlowStepWatch, TriggerDesk, applies_to
-from stepscope.capture.steps.clock import Clock
-from stepscope.capture.together.ranks import RankIdentity, parse_ranks
+from stepscope.capture.triggers import SlowStepWatch, TriggerDesk, applies_to
 from stepscope.capture.windows.planner import WindowPlanner, WindowRequest
-from stepscope.run.error_words import error_with_class
+from stepscope.run.figures import error_with_class
 from stepscope.run.step_record import TRAIN, StepRecord
 from stepscope.run.triggers import Trigger
 
 if TYPE_CHECKING:
+    from stepscope.capture.clock_sync import ClockRounds
     from stepscope.capture.record.scalars import ScalarSink
-    from stepscope.capture.together.clock_sync import ClockRounds
-    from stepscope.capture.together.shared_store import SharedStore
+    from stepscope.capture.shared_store import SharedStore
 
 log = logging.getLogger("stepscope")
 
@@ -81,12 +86,12 @@ class RequestSources:
                 self._scalars.hurry = self._desk.hurry_chore
 
     def _connect(self) -> SharedStore | None:
-        from stepscope.capture.together.shared_store import SharedStore
+        from stepscope.capture.shared_store import SharedStore
 
         return SharedStore.connect(self._journal.layout.root.name, own_connection=True)
 
     def _clock_rounds(self, clock: Clock) -> ClockRounds:
-        from stepscope.capture.together.clock_sync import ClockRounds
+        from stepscope.capture.clock_sync import ClockRounds
 
         identity = self._identity
         return ClockRounds(
@@ -115,15 +120,22 @@ class RequestSources:
         self.wake()
 
     def take(self, record: StepRecord) -> None:
-        """Take in a step that ended. Called in the thread that writes them."""
+        """Take in a step that ended, and request a window if it was slow.
+
+        Called in the thread that writes steps: nothing of this is at the training's cost.
+        """
         if self._desk is not None:
             self._desk.note_step(record.step + 1, record.dur_ns)
         if self._scalars is not None:
             self._scalars.step_ended(record)
+        # Steps inside a window are slower because of it, which means nothing.
+        is_usual = record.window is None and record.kind == TRAIN
+        if self._slow is not None and is_usual and self._slow.is_slow(record.step, record.dur_ns):
+            self.ask("slow step")
 
     def next_due(self, step: int) -> int:
         """The first step from `step` on at whose beginning there may be something to do."""
-        is_each = self._slow is not None or self._conditions or self._was_signalled
+        is_each = self._conditions or self._was_signalled
         return step if is_each else NEVER
 
     def step_ended(self, record: StepRecord) -> None:
@@ -131,10 +143,6 @@ class RequestSources:
         if self._was_signalled:
             self._was_signalled = False
             self.ask("signal")
-        # Steps inside a window are slower because of it, which means nothing.
-        is_usual = record.window is None and record.kind == TRAIN
-        if self._slow is not None and is_usual and self._slow.is_slow(record.step, record.dur_ns):
-            self.ask("slow step")
         if self._conditions and record.step >= self._quiet_until:
             self._check_conditions(record)
 
@@ -190,3 +198,97 @@ class RequestSources:
                 self._quiet_until = record.step + self._config.slow_step_cooldown
                 self.ask("condition")
                 return
+
+
+class TerminationSignalError(BaseException):
+    """Represents SIGTERM where an exception says why the loop ended. It is never raised."""
+
+
+class SignalWatch:
+    """Handles two signals while a capture runs, and restores their handlers afterwards.
+
+    SIGTERM: what was recorded is saved first; then the usual effect follows. A signal that the
+    training ignores stays ignored. SIGUSR2 (which normally ends a process) requests a window,
+    unless the training uses it itself.
+
+    Args:
+        terminate: Called on SIGTERM with whether the process will end now. Returns whether it could
+            do its work; if not, `resume` must be called soon.
+        trigger: Called on SIGUSR2; None leaves that signal alone.
+    """
+
+    def __init__(
+        self, terminate: Callable[[bool], bool] | None, trigger: Callable[[], None] | None
+    ) -> None:
+        self._terminate = terminate
+        self._trigger = trigger
+        self._process_id = os.getpid()
+        self._previous: dict[int, Any] = {}
+        self._is_postponed = False
+
+    def install(self) -> None:
+        """Install the handlers. Does nothing outside the main thread, where Python allows none."""
+        if threading.current_thread() is not threading.main_thread():
+            log.debug("stepscope: not in the main thread, so signals are left alone")
+            return
+        if self._terminate is not None:
+            current = signal.getsignal(signal.SIGTERM)
+            # None means that it was set outside Python, and we could not call it in turn.
+            if current is signal.SIG_DFL or callable(current):
+                self._set(signal.SIGTERM, self._on_terminate)
+        number = getattr(signal, "SIGUSR2", None)
+        if (
+            self._trigger is not None
+            and number is not None
+            and signal.getsignal(number) is signal.SIG_DFL
+        ):
+            self._set(number, self._on_trigger)
+
+    def remove(self) -> None:
+        """Restore the previous handlers, unless other code has replaced ours."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number, previous in self._previous.items():
+            current = signal.getsignal(number)
+            if current in (self._on_terminate, self._on_trigger):
+                with contextlib.suppress(OSError, ValueError, TypeError):
+                    signal.signal(number, previous)
+        self._previous = {}
+
+    def resume(self) -> None:
+        """Handle a SIGTERM that was postponed because it came at a bad moment."""
+        if not self._is_postponed or os.getpid() != self._process_id:
+            return
+        is_fatal = not callable(self._previous.get(signal.SIGTERM, signal.SIG_DFL))
+        if is_fatal and threading.current_thread() is not threading.main_thread():
+            # Only the main thread may end the process as the signal would: send it again.
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+        self._is_postponed = False
+        if self._terminate is not None and self._terminate(is_fatal) and is_fatal:
+            end_by(signal.SIGTERM)
+
+    def _set(self, number: int, handler: Callable[[int, FrameType | None], None]) -> None:
+        self._previous[number] = signal.signal(number, handler)
+
+    def _on_terminate(self, number: int, frame: FrameType | None) -> None:
+        previous = self._previous.get(number, signal.SIG_DFL)
+        is_fatal = not callable(previous)
+        is_done = True
+        if os.getpid() == self._process_id and self._terminate is not None:
+            is_done = self._terminate(is_fatal)
+            self._is_postponed = not is_done
+        if not is_fatal:
+            previous(number, frame)
+        elif is_done:
+            end_by(number)
+
+    def _on_trigger(self, _number: int, _frame: FrameType | None) -> None:
+        if os.getpid() == self._process_id and self._trigger is not None:
+            self._trigger()
+
+
+def end_by(number: int) -> None:
+    """End this process by a signal, so that its parent sees the usual status."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)

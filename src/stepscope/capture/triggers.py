@@ -21,14 +21,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.capture.together.ranks import RankIdentity, parse_ranks, records
+from stepscope.capture.ranks import RankIdentity, parse_ranks, records
 from stepscope.errors import UsageError
 from stepscope.run import triggers as files
 from stepscope.run.triggers import Trigger
 
 if TYPE_CHECKING:
-    from stepscope.capture.together.clock_sync import ClockRounds
-    from stepscope.capture.together.shared_store import SharedStore
+    from stepscope.capture.clock_sync import ClockRounds
+    from stepscope.capture.shared_store import SharedStore
 
 log = logging.getLogger("stepscope")
 

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from stepscope.capture.together.shared_store import SharedStore
+from stepscope.capture.shared_store import SharedStore
 
 log = logging.getLogger("stepscope")
 

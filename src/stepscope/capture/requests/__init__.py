@@ -1,1 +1,0 @@
-"""Windows outside the schedule: what requests them, and how."""

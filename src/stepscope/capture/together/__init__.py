@@ -1,1 +1,0 @@
-"""What the ranks of a job and the profilers of a process have to agree on."""
