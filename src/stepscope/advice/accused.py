@@ -80,7 +80,7 @@ class Accused:
 
     Attributes:
         ranks: The rank; of a slow link all that it may be as well.
-        cause: Why, as `analysis.blame` names it.
+        cause: Why, as `analysis.blame` names it; of several causes the main one.
         wait_ns: What another rank waits for them in a step, on average.
         gain_ns: What a step is shorter by without that.
     """
@@ -163,6 +163,9 @@ class InWindows:
                 return None
             late, cause = tuple(sorted((worst["rank"], *(worst["peers"] or ())))), worst["cause"]
             caused_wait_ns, gain_ns = worst["caused_wait_ns"], worst["gain_ns"]
+            whole = blame.whole.get(late[0])
+            if whole is not None and len(late) == 1 and whole.gain_ns > gain_ns:
+                caused_wait_ns, gain_ns = whole.caused_wait_ns, whole.gain_ns
         wait_ns = round(caused_wait_ns / (ranks - len(late)) / blame.steps)
         return Accused(late, cause, min(wait_ns, self.longest_step_ns), gain_ns)
 
