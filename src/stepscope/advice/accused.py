@@ -178,7 +178,11 @@ class InWindows:
         accused = self.accused
         if accused is None or len(accused.ranks) > 1:
             return 1.0
-        excess_ns = self.blame.excess_ns.get(accused.ranks[0], {}).get(accused.cause, 0)
+        rank = accused.ranks[0]
+        of_rank = self.blame.excess_ns.get(rank, {})
+        excess_ns = of_rank.get(accused.cause, 0)
+        if rank in self.blame.whole:
+            excess_ns = sum(of_rank.values())
         return min(1.0, accused.gain_ns / excess_ns) if excess_ns > 0 else 1.0
 
     def backward_work(self, ranks: Sequence[RankSteps]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.loader_advice import facts_of
@@ -22,7 +23,11 @@ _NOTABLY_LONGER = 1.05
 """How many times as long recorded steps must be to be told apart from unrecorded ones."""
 
 
-BATCHES_IN_TIME = "batches keep coming in time"
+BATCHES_IN_TIME = "batches keep coming in time, which these steps show for the present pace only"
+NO_BATCH_PACE = (
+    "batches came late, and one round of them does not show how fast the loader's workers are: "
+    "record more steps"
+)
 _RESTS_ON_BATCHES = 0.05
 """Share of the step from which on a saving may outrun the loader's workers."""
 
@@ -51,7 +56,8 @@ def replayed_finding(
     (`Finding.is_behind_waits`): without them it may shorten the step.
 
     Where batches come from workers that keep up, how soon they could have the next one is unknown:
-    the assumption says so.
+    the assumption says so. Where workers do not keep up, and the window does not show at what pace
+    they work, nothing is promised.
 
     Where a step record shows what a step takes without recording, the saving is the same share of
     that step, and the assumption says so where the two differ notably. Where some unrecorded steps
@@ -126,7 +132,7 @@ def replayed_finding(
         alike = duration(alike_ns)
         assumption += f"; some unrecorded steps take far longer: it is counted for one of {alike}"
     saving_ns = min(round(share * alike_ns), step_ns)
-    return [
+    found = [
         Finding(
             id=rule,
             title=title,
@@ -145,6 +151,19 @@ def replayed_finding(
             is_behind_waits=is_too_little,
         )
     ]
+    return found if graph.has_batch_pace else [without_batch_pace(one) for one in found]
+
+
+def without_batch_pace(one: Finding) -> Finding:
+    """A finding in steps that do not show at what pace batches come: they may limit it."""
+    return replace(
+        one,
+        saving_ns=None,
+        saving_reason=NO_BATCH_PACE,
+        assumption="",
+        predicted_step_ns=None,
+        changes=None,
+    )
 
 
 def _comes_sooner_than_known(subject: Subject, window: WindowView) -> bool:
