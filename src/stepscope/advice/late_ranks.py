@@ -144,8 +144,9 @@ def causes_first(
     """Findings in their order, with those that explain a wait above it and its symptoms below.
 
     A finding that saves more than the others wait for the late ranks stays above both: it is the
-    larger problem. What ranks wait for late ones saves no more than they do. Where the windows do
-    not show at what pace batches come, they may keep the step as long without the late ranks.
+    larger problem. What ranks wait for late ones saves no more than they do. It is no symptom where
+    no finding says who is late, or why: of two ranks, neither is accused. Where the windows do not
+    show at what pace batches come, these may keep the step as long without the late ranks.
 
     Args:
         findings: The findings of all ranks, in the order in which they would be shown otherwise.
@@ -156,6 +157,10 @@ def causes_first(
     if late is None:
         return tuple(findings)
     waits = {rank.rank: late.wait_ns for rank in ranks if rank.rank not in late.ranks}
+    is_explained = any(
+        one.id == late_rank.ID or is_cause(one, late, findings) or is_slow_link(one, late, findings)
+        for one in findings
+    )
     has_pace = all(one.saving_reason != NO_BATCH_PACE for one in findings)
     causes, rank_findings, larger, others, symptoms = [], [], [], [], []
     for one in findings:
@@ -165,6 +170,8 @@ def causes_first(
             causes.append(one)
         elif is_slow_link(one, late, findings):
             causes.append(_of_slow_link(one, late, limits))
+        elif _waits_for(one, late) and not is_explained:
+            rank_findings.append(_no_more_than(late.saving_ns, one))
         elif _is_symptom(one, late, waits) or _waits_for(one, late):
             words = late.words()
             assumption = "; ".join(part for part in (one.assumption, words) if part)
