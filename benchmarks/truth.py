@@ -16,7 +16,7 @@ of the steady step.
                   the product shows is about it, findings without a simulated fix apart
 
 A finding on several ranks counts once, with its largest saving, and is fixed on all ranks. A
-promise that says that it assumes batches in time is compared with a training whose batches are,
+promise that says with what steps the loader must keep up is compared with a training whose does,
 where that is closer; the last line but one counts those that only this makes right.
 `input-bound` promises what the workers that it names bring, beyond what keeping the present ones
 from epoch to epoch brings if its workers live on; where it names none, that batches are always
@@ -60,9 +60,9 @@ class Promise:
     Attributes:
         subject: The finding or question.
         promised: What it promised.
-        true: What the fix brings, with batches in time where the promise assumes that.
-        otherwise: What it brings if the loader stays as it is, where the promise assumes batches in
-            time; None: it does not.
+        true: What the fix brings, with a loader that keeps up where the promise assumes that.
+        otherwise: What it brings if the loader stays as it is, where the promise assumes that it
+            keeps up; None: it does not.
     """
 
     subject: str
@@ -80,7 +80,7 @@ class Promise:
 
     @property
     def rests_on_batches(self) -> bool:
-        """Whether it is right only if batches come in time."""
+        """Whether it is right only if the loader keeps up."""
         is_near = self.otherwise is None or abs(self.promised - self.otherwise) <= CLOSE
         return not is_near and abs(self.error) <= CLOSE
 
@@ -414,7 +414,7 @@ def goals(jobs: Sequence[Job]) -> str:
     rates = Rates.of(jobs, findings_of(jobs))
     rest = sum(one.rests_on_batches for _, one in findings_of(jobs))
     return (
-        f"{rest} promises are right only if batches come in time, as they say\n"
+        f"{rest} promises are right only if the loader keeps up, as they say\n"
         f"{rates.jobs} trainings, {rates.promises} promises: "
         f"within 5% {rates.within_close:.1%} (goal 95%), "
         f"within 10% {rates.within_near:.1%} (goal 99%), "

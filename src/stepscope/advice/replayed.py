@@ -23,13 +23,11 @@ _NOTABLY_LONGER = 1.05
 """How many times as long recorded steps must be to be told apart from unrecorded ones."""
 
 
-BATCHES_IN_TIME = "batches keep coming in time, which these steps show for the present pace only"
+BATCHES_IN_TIME = "the loader's workers keep up with steps of"
 NO_BATCH_PACE = (
     "batches came late, and one round of them does not show how fast the loader's workers are: "
     "record more steps"
 )
-_RESTS_ON_BATCHES = 0.05
-"""Share of the step from which on a saving may outrun the loader's workers."""
 
 
 def replayed_finding(
@@ -56,8 +54,8 @@ def replayed_finding(
     (`Finding.is_behind_waits`): without them it may shorten the step.
 
     Where batches come from workers that keep up, how soon they could have the next one is unknown:
-    the assumption says so. Where workers do not keep up, and the window does not show at what pace
-    they work, nothing is promised.
+    the assumption says with what steps they must keep up. Where workers do not keep up, and the
+    window does not show at what pace they work, nothing is promised.
 
     Where a step record shows what a step takes without recording, the saving is the same share of
     that step, and the assumption says so where the two differ notably. Where some unrecorded steps
@@ -99,8 +97,9 @@ def replayed_finding(
     graph = window.graph
     if not about_collectives and (graph.kind == NodeKind.COMMUNICATION).any():
         assumption += "; collectives last as long as now"
-    if share >= _RESTS_ON_BATCHES and _comes_sooner_than_known(subject, window):
-        assumption += f"; {BATCHES_IN_TIME}"
+    if _comes_sooner_than_known(subject, window):
+        then_ns = round((1 - share) * (subject.step_ns or window.step_ns))
+        assumption += f"; {BATCHES_IN_TIME} {duration(then_ns)}"
     alone_ns = host_alone_of(window)
     if alone_ns < _WAITS_FOR_GPU * graph.replayed_step_ns and is_host_bound(changes, again):
         then_ns = window.per_step(again.steady_state_ns)

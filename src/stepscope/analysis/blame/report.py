@@ -258,14 +258,11 @@ class _Unusual:
     def _together(self, ranks: Sequence[int]) -> LateTogether:
         late = self._late
         main = {max(late[rank], key=late[rank].__getitem__) for rank in ranks}
-        own = {(rank, cause) for rank in ranks for cause in late[rank]}
-        if len(ranks) > 1:
-            own |= {(rank, cause) for rank in ranks for cause in self._causes["cause"]}
-        caused = self._causes.select("rank", "cause", "caused_wait_ns").iter_rows()
+        is_own = pl.col("rank").is_in(ranks) & pl.col("cause").is_in(self._matched.causes)
         return LateTogether(
             tuple(ranks),
             main.pop() if len(main) == 1 else OTHER,
-            sum(ns for rank, cause, ns in caused if (rank, cause) in own),
+            int(self._causes.filter(is_own)["caused_wait_ns"].sum()),
             round(self._gain_of(ranks).sure_ns),
         )
 
