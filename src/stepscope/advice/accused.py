@@ -79,7 +79,7 @@ class Accused:
 
     Attributes:
         ranks: The rank; of a slow link all that it may be as well.
-        cause: Why, as `analysis.blame` names it.
+        cause: Why, as `analysis.blame` names it; of several causes the main one.
         wait_ns: What another rank waits for them in a step, on average.
         gain_ns: What a step is shorter by without that.
     """
@@ -162,6 +162,9 @@ class InWindows:
                 return None
             late, cause = tuple(sorted((worst["rank"], *(worst["peers"] or ())))), worst["cause"]
             caused_wait_ns, gain_ns = worst["caused_wait_ns"], worst["gain_ns"]
+            whole = blame.whole.get(late[0])
+            if whole is not None and len(late) == 1 and whole.gain_ns > gain_ns:
+                caused_wait_ns, gain_ns = whole.caused_wait_ns, whole.gain_ns
         wait_ns = round(caused_wait_ns / (ranks - len(late)) / blame.steps)
         return Accused(late, cause, min(wait_ns, self.longest_step_ns), gain_ns)
 
@@ -174,7 +177,11 @@ class InWindows:
         accused = self.accused
         if accused is None or len(accused.ranks) > 1:
             return 1.0
-        excess_ns = self.blame.excess_ns.get(accused.ranks[0], {}).get(accused.cause, 0)
+        rank = accused.ranks[0]
+        of_rank = self.blame.excess_ns.get(rank, {})
+        excess_ns = of_rank.get(accused.cause, 0)
+        if rank in self.blame.whole:
+            excess_ns = sum(of_rank.values())
         return min(1.0, accused.gain_ns / excess_ns) if excess_ns > 0 else 1.0
 
     def backward_work(self, ranks: Sequence[RankSteps]) -> float:

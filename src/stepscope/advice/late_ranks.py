@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.advice.ranks import RankComparison
+from stepscope.advice.replayed import NO_BATCH_PACE, without_batch_pace
 from stepscope.advice.rules import OF_COMMUNICATION, OF_COMPUTE, imbalance, late_rank
 from stepscope.advice.severities import with_saving
 from stepscope.advice.thresholds import Thresholds
@@ -143,7 +144,9 @@ def causes_first(
     """Findings in their order, with those that explain a wait above it and its symptoms below.
 
     A finding that saves more than the others wait for the late ranks stays above both: it is the
-    larger problem. What ranks wait for late ones saves no more than they do.
+    larger problem. What ranks wait for late ones saves no more than they do. It is no symptom where
+    no finding says who is late, or why: of two ranks, neither is accused. Where the windows do not
+    show at what pace batches come, these may keep the step as long without the late ranks.
 
     Args:
         findings: The findings of all ranks, in the order in which they would be shown otherwise.
@@ -154,14 +157,21 @@ def causes_first(
     if late is None:
         return tuple(findings)
     waits = {rank.rank: late.wait_ns for rank in ranks if rank.rank not in late.ranks}
+    is_explained = any(
+        one.id == late_rank.ID or is_cause(one, late, findings) or is_slow_link(one, late, findings)
+        for one in findings
+    )
+    has_pace = all(one.saving_reason != NO_BATCH_PACE for one in findings)
     causes, rank_findings, larger, others, symptoms = [], [], [], [], []
     for one in findings:
         if one.id == late_rank.ID:
-            rank_findings.append(one)
+            rank_findings.append(one if has_pace else without_batch_pace(one))
         elif is_cause(one, late, findings):
             causes.append(one)
         elif is_slow_link(one, late, findings):
             causes.append(_of_slow_link(one, late, limits))
+        elif _waits_for(one, late) and not is_explained:
+            rank_findings.append(_no_more_than(late.saving_ns, one))
         elif _is_symptom(one, late, waits) or _waits_for(one, late):
             words = late.words()
             assumption = "; ".join(part for part in (one.assumption, words) if part)

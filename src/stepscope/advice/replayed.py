@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.loader_advice import facts_of
@@ -22,9 +23,11 @@ _NOTABLY_LONGER = 1.05
 """How many times as long recorded steps must be to be told apart from unrecorded ones."""
 
 
-BATCHES_IN_TIME = "batches keep coming in time"
-_RESTS_ON_BATCHES = 0.05
-"""Share of the step from which on a saving may outrun the loader's workers."""
+BATCHES_IN_TIME = "the loader's workers keep up with steps of"
+NO_BATCH_PACE = (
+    "batches came late, and one round of them does not show how fast the loader's workers are: "
+    "record more steps"
+)
 
 
 def replayed_finding(
@@ -51,7 +54,8 @@ def replayed_finding(
     (`Finding.is_behind_waits`): without them it may shorten the step.
 
     Where batches come from workers that keep up, how soon they could have the next one is unknown:
-    the assumption says so.
+    the assumption says with what steps they must keep up. Where workers do not keep up, and the
+    window does not show at what pace they work, nothing is promised.
 
     Where a step record shows what a step takes without recording, the saving is the same share of
     that step, and the assumption says so where the two differ notably. Where some unrecorded steps
@@ -93,8 +97,9 @@ def replayed_finding(
     graph = window.graph
     if not about_collectives and (graph.kind == NodeKind.COMMUNICATION).any():
         assumption += "; collectives last as long as now"
-    if share >= _RESTS_ON_BATCHES and _comes_sooner_than_known(subject, window):
-        assumption += f"; {BATCHES_IN_TIME}"
+    if _comes_sooner_than_known(subject, window):
+        then_ns = round((1 - share) * (subject.step_ns or window.step_ns))
+        assumption += f"; {BATCHES_IN_TIME} {duration(then_ns)}"
     alone_ns = host_alone_of(window)
     if alone_ns < _WAITS_FOR_GPU * graph.replayed_step_ns and is_host_bound(changes, again):
         then_ns = window.per_step(again.steady_state_ns)
@@ -126,7 +131,7 @@ def replayed_finding(
         alike = duration(alike_ns)
         assumption += f"; some unrecorded steps take far longer: it is counted for one of {alike}"
     saving_ns = min(round(share * alike_ns), step_ns)
-    return [
+    found = [
         Finding(
             id=rule,
             title=title,
@@ -145,6 +150,19 @@ def replayed_finding(
             is_behind_waits=is_too_little,
         )
     ]
+    return found if graph.has_batch_pace else [without_batch_pace(one) for one in found]
+
+
+def without_batch_pace(one: Finding) -> Finding:
+    """A finding in steps that do not show at what pace batches come: they may limit it."""
+    return replace(
+        one,
+        saving_ns=None,
+        saving_reason=NO_BATCH_PACE,
+        assumption="",
+        predicted_step_ns=None,
+        changes=None,
+    )
 
 
 def _comes_sooner_than_known(subject: Subject, window: WindowView) -> bool:

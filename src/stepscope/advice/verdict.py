@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.late_ranks import Lateness, is_cause, is_slow_link
 from stepscope.advice.rank_summary import RankSummary
+from stepscope.advice.replayed import NO_BATCH_PACE
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.run.figures import duration, percent, plural, ranks_in_words
@@ -152,6 +153,9 @@ def _limit_of(
         words = f"{compiles.id}: {compiles.title}; record later to see steady steps"
     elif (bubble := _of_pipeline(findings, slowest)) is not None:
         words = f"{bubble.id}: {bubble.title}"
+    elif (unknown := _unknown(findings)) is not None:
+        words = f"{unknown.id}: {unknown.title}; not estimated: {NO_BATCH_PACE}"
+        slowest = _rank_of(ranks, unknown)
     elif (uneven := _uneven(findings, slowest)) is not None:
         beyond = next(item.value for item in uneven.evidence if item.unit == "share")
         words = (
@@ -220,6 +224,12 @@ def _of_pipeline(findings: Sequence[Finding], shown: RankSummary) -> Finding | N
     mine = (one for one in findings if one.id == "pipeline-bubble" and one.rank == shown.rank)
     bubble = next(mine, None)
     return next((o for o in (uneven, bubble) if o is not None and o.severity.is_weighty), None)
+
+
+def _unknown(findings: Sequence[Finding]) -> Finding | None:
+    """The first notable finding that batches may hide, which came late at an unknown pace."""
+    unknown = (one for one in findings if one.saving_reason == NO_BATCH_PACE)
+    return next((one for one in unknown if one.severity.is_weighty), None)
 
 
 def _uneven(findings: Sequence[Finding], shown: RankSummary) -> Finding | None:

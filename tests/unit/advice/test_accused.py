@@ -61,6 +61,7 @@ def _windows(
     blame = SimpleNamespace(
         accused=pl.DataFrame([{**row, "peers": None}]),
         together=None,
+        whole={},
         steps=steps,
         step_ns=50 * MS,
         by_step=pl.DataFrame({"rank": [5], "step": [0], "caused_wait_ns": [8 * MS]}),

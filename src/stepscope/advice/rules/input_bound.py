@@ -5,9 +5,10 @@ Measured as the time in which the training thread waited for the next batch: fro
 DataLoader's ranges in a trace. All waits count, however unevenly they fall: a loader with workers
 makes some steps wait long and others not at all, so means are compared, not medians. Waits at the
 start of an epoch are of another kind and left out, as nobody can prepare the first batch before its
-epoch begins: `slow-epoch-start` has them. The saving assumes
-that batches are prepared beside the step. Each step then lasts as long as it does now without its
-wait, but for what it costs to receive a batch from another process.
+epoch begins: `slow-epoch-start` has them. A wait of less than 50 µs per step is none that advice
+ends: a batch that a worker has ready takes as long to receive. The saving assumes that batches are
+prepared beside the step. Each step then lasts as long as it does now without its wait, but for what
+it costs to receive a batch from another process.
 
 In a trace with GPU work the steps are replayed without the wait, because the host may wait while
 the GPU works.
@@ -39,7 +40,7 @@ WORKERS_LABEL = "loader workers to begin with"
 ALONE_LABEL = "step with these workers alone"
 TRANSFER_LABEL = "receiving a batch from a worker, about"
 _RECEIVING_NS = 50_000
-"""What it takes at least to receive a batch that a worker has ready: no wait that advice ends."""
+"""What it takes at least to receive a batch that a worker has ready."""
 _RECORD, _HOST, _REPLAY = "step record", "trace", "trace, replayed"
 _SHARE_LABELS = {
     _RECORD: "share of waiting in the step",
@@ -51,7 +52,7 @@ _SHARE_LABELS = {
 def find(subject: Subject) -> list[Finding]:
     """The finding, if the wait's share of the step is above the threshold."""
     measured = _from_record(subject) or _from_trace(subject)
-    if measured is None:
+    if measured is None or measured[5] < _RECEIVING_NS:
         return []
     step_ns, saved_ns, share = measured[:3]
     limits = subject.thresholds
@@ -213,10 +214,8 @@ def _from_replay(subject: Subject, window: WindowView) -> _Measured | None:
         return None
     share = again.saving_share
     step_ns = subject.step_ns or window.step_ns
-    waiting_ns = window.per_step(waited_ns)
-    if waiting_ns < _RECEIVING_NS:
-        return None
-    return step_ns, round(share * step_ns), share, _REPLAY, window.steps, waiting_ns
+    saved_ns = round(share * step_ns)
+    return step_ns, saved_ns, share, _REPLAY, window.steps, window.per_step(waited_ns)
 
 
 def _changes(subject: Subject) -> Changes | None:

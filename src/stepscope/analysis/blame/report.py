@@ -26,7 +26,7 @@ Definitions
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,11 +86,11 @@ GROUPS: dict[str, pl.DataType | type[pl.DataType]] = {
 
 @dataclass(frozen=True)
 class LateTogether:
-    """Ranks that have to be fixed together.
+    """Ranks that have to be fixed together, or one of which several causes have to be.
 
     Attributes:
         ranks: In order.
-        cause: What they have in common, else `OTHER`.
+        cause: What they have in common, else `OTHER`; of one, what it has most of.
         caused_wait_ns: Of other ranks, summed over them.
         gain_ns: What a step is shorter by without what all of them have beyond the usual.
     """
@@ -117,6 +117,7 @@ class Blame:
         step_ns: Mean step time, as replayed.
         left_out: What is no part of this, by reason.
         together: Ranks that are late together; None where one of them explains the waits.
+        whole: By accused rank with several causes that stand out: all of them together.
         excess_ns: By rank and cause, what its work takes in a step beyond the usual, on average.
         usual: What is beyond the usual, of each piece of work.
         gains: The replay that says what a step is shorter by.
@@ -133,6 +134,7 @@ class Blame:
     step_ns: float
     left_out: dict[str, int]
     together: LateTogether | None
+    whole: Mapping[int, LateTogether]
     excess_ns: Mapping[int, Mapping[str, float]]
     usual: Usual
     gains: Gains
@@ -150,8 +152,7 @@ def find_blame(matched: Matched, clock_offset_ns: Numbers | None = None) -> Blam
     delays = pass_back(matched, usual)
     late_ns = _late_starts_alone(usual, delays)
     links = _Links(matched, usual, delays)
-    table = _work_causes(matched, delays)
-    table = pl.concat([table, links.table()]).sort(
+    table = pl.concat([_work_causes(matched, delays), links.table()]).sort(
         "caused_wait_ns", "rank", "cause", descending=[True, False, False]
     )
     gains = Gains(matched, Replay(matched, clock_offset_ns))
@@ -178,6 +179,7 @@ def find_blame(matched: Matched, clock_offset_ns: Numbers | None = None) -> Blam
     accused = gaining.filter(pl.Series(stands_out, dtype=pl.Boolean)).sort(
         "gain_ns", "caused_wait_ns", "rank", descending=[True, True, False]
     )
+    unusual = _Unusual(matched, usual, late_ns, gains, table)
     return Blame(
         table,
         _ranks(matched, table),
@@ -189,8 +191,9 @@ def find_blame(matched: Matched, clock_offset_ns: Numbers | None = None) -> Blam
         steps,
         step_ns,
         matched.left_out,
-        _late_together(matched, usual, late_ns, gains, table, accused),
-        _excess_of_ranks(matched, usual, steps),
+        unusual.late_together(max(accused["gain_ns"].to_list(), default=0)),
+        unusual.whole_of(accused.filter(pl.col("cause").is_in(matched.causes))["rank"].to_list()),
+        unusual.excess_ns,
         usual,
         gains,
     )
@@ -207,62 +210,72 @@ def _excess_of_ranks(matched: Matched, usual: Usual, steps: int) -> dict[int, di
     return found
 
 
-def _late_together(
-    matched: Matched,
-    usual: Usual,
-    late_ns: Numbers,
-    gains: Gains,
-    causes: pl.DataFrame,
-    accused: pl.DataFrame,
-) -> LateTogether | None:
-    step_ns = gains.whole_ns / gains.steps
-    # One that comes last but one each time makes nobody wait as long as the last one does.
-    excess = _excess_of_ranks(matched, usual, gains.steps)
-    most = sorted(
-        (
-            (ns, rank, cause)
-            for rank, of_rank in excess.items()
-            for cause, ns in of_rank.items()
-            if ns >= _NOTABLE_GAIN * step_ns
-        ),
-        reverse=True,
-    )
-    late: dict[int, dict[str, float]] = {}
-    for ns, rank, cause in most[:_MOST_REPLAYED]:
-        if len(late) == _MOST_TOGETHER and rank not in late:
-            continue
-        if _stands_out(matched, usual, late_ns, step_ns, rank, cause):
-            late.setdefault(rank, {})[cause] = ns
-    # Of most ranks, what they do is the usual.
-    if len(late) < 2 or len(late) > len(matched.ranks) / 2:
-        return None
+class _Unusual:
+    """What ranks have beyond the usual and beyond chance, to be taken away together."""
 
-    def gain_of(ranks: Collection[int]) -> Gain:
+    def __init__(
+        self, matched: Matched, usual: Usual, late_ns: Numbers, gains: Gains, causes: pl.DataFrame
+    ) -> None:
+        self._matched, self._usual, self._gains, self._causes = matched, usual, gains, causes
+        self._step_ns = gains.whole_ns / gains.steps
+        self.excess_ns = _excess_of_ranks(matched, usual, gains.steps)
+        # One that comes last but one each time makes nobody wait as long as the last one does.
+        most = sorted(
+            (
+                (ns, rank, cause)
+                for rank, of_rank in self.excess_ns.items()
+                for cause, ns in of_rank.items()
+                if ns >= _NOTABLE_GAIN * self._step_ns
+            ),
+            reverse=True,
+        )
+        self._late: dict[int, dict[str, float]] = {}
+        for ns, rank, cause in most[:_MOST_REPLAYED]:
+            if len(self._late) == _MOST_TOGETHER and rank not in self._late:
+                continue
+            if _stands_out(matched, usual, late_ns, self._step_ns, rank, cause):
+                self._late.setdefault(rank, {})[cause] = ns
+
+    def late_together(self, alone_ns: int) -> LateTogether | None:
+        """Ranks that are late together; None where the best gains nearly as much alone."""
+        late = self._late
+        # Of most ranks, what they do is the usual.
+        if len(late) < 2 or len(late) > len(self._matched.ranks) / 2:
+            return None
+        gain = self._gain_of(late)
+        if not _is_much(gain, self._step_ns) or gain.sure_ns <= _MORE_TOGETHER * alone_ns:
+            return None
+        notable_ns = _NOTABLE_GAIN * self._step_ns
+        without = {rank: self._gain_of(late.keys() - {rank}) for rank in late}
+        needed = sorted(rank for rank in late if gain.sure_ns - without[rank].sure_ns >= notable_ns)
+        return self._together(needed) if len(needed) > 1 else None
+
+    def whole_of(self, accused: Collection[int]) -> dict[int, LateTogether]:
+        """By accused rank with several causes: all of them together."""
+        several = {rank for rank in accused if len(self._late.get(rank, ())) > 1}
+        return {rank: self._together([rank]) for rank in sorted(several)}
+
+    def _together(self, ranks: Sequence[int]) -> LateTogether:
+        late = self._late
+        main = {max(late[rank], key=late[rank].__getitem__) for rank in ranks}
+        is_own = pl.col("rank").is_in(ranks) & pl.col("cause").is_in(self._matched.causes)
+        return LateTogether(
+            tuple(ranks),
+            main.pop() if len(main) == 1 else OTHER,
+            int(self._causes.filter(is_own)["caused_wait_ns"].sum()),
+            round(self._gain_of(ranks).sure_ns),
+        )
+
+    def _gain_of(self, ranks: Collection[int]) -> Gain:
+        matched, usual = self._matched, self._usual
         work, host = (np.zeros(len(matched.rank), np.int64) for _ in range(2))
         for rank in ranks:
             own = matched.ranks[matched.rank] == rank
-            for cause in late[rank]:
+            for cause in self._late[rank]:
                 less = np.where(own, usual.excess_ns[:, matched.causes.index(cause)], 0)
                 work += less
                 host += 0 if cause in OF_THE_GPU else less
-        return gains.of(Less(work, host_ns=host))
-
-    gain = gain_of(late)
-    alone_ns = max(accused["gain_ns"].to_list(), default=0)
-    if not _is_much(gain, step_ns) or gain.sure_ns <= _MORE_TOGETHER * alone_ns:
-        return None
-    notable_ns = _NOTABLE_GAIN * step_ns
-    without = {rank: gain_of(late.keys() - {rank}) for rank in late}
-    needed = sorted(rank for rank in late if gain.sure_ns - without[rank].sure_ns >= notable_ns)
-    if len(needed) < 2:
-        return None
-    main = {max(late[rank], key=late[rank].__getitem__) for rank in needed}
-    return LateTogether(
-        tuple(needed),
-        main.pop() if len(main) == 1 else OTHER,
-        int(causes.filter(pl.col("rank").is_in(needed))["caused_wait_ns"].sum()),
-        round(gain_of(needed).sure_ns),
-    )
+        return self._gains.of(Less(work, host_ns=host))
 
 
 def late_starts(matched: Matched) -> dict[int, int]:

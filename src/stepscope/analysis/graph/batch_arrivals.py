@@ -8,7 +8,9 @@ begins.
 A wait counts as one for a batch's arrival if it is noted by a loader with workers, or is one for
 another thread, and takes longer than fetching a batch that is ready. Where few batches are waited
 for, nothing shows the pace of the workers, which may be ahead: such waits keep their length. So do
-those for the first batch of an epoch, for which workers start or begin anew.
+those for the first batch of an epoch, for which workers start or begin anew. Where batches were in
+store at first, and late ones are those of one round, they show that the workers do not keep up, but
+not at what pace they work.
 """
 
 from __future__ import annotations
@@ -45,11 +47,13 @@ class BatchArrivals:
         end_ns: When the batch arrived.
         after_ns: From the arrival before to each arrival; for the first, from the last one, if the
             same steps came again.
+        has_pace: Whether they show the pace of the workers, if batches came late.
     """
 
     start_ns: Int64Array
     end_ns: Int64Array
     after_ns: Int64Array
+    has_pace: bool = True
 
     def __len__(self) -> int:
         return len(self.end_ns)
@@ -113,8 +117,9 @@ def find_arrivals(
     # Steps that had batches in store, as while the recorder starts, are shorter than the pace.
     pace_ns = _pace_of_workers(end, late) or _pace_of_rounds(start, end)
     length_ns = max(length_ns, round(pace_ns * batch_count))
+    has_pace = pace_ns > 0 or late[0] == 0
     start, end = start[late], end[late]
-    return BatchArrivals(start, end, np.diff(end, prepend=end[-1] - length_ns))
+    return BatchArrivals(start, end, np.diff(end, prepend=end[-1] - length_ns), has_pace)
 
 
 def _pace_of_workers(end_ns: Int64Array, late: Int64Array) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -162,7 +163,7 @@ def _graph_of(
         host_window=host_window,
     )
     is_elastic = pieces.within(elastic_lane, elastic_start, elastic_end)
-    return assemble(
+    graph = assemble(
         chosen,
         window,
         main_lane,
@@ -186,3 +187,4 @@ def _graph_of(
             measured_step_ns(trace, chosen) if has_steps_or_work else window[1] - window[0]
         ),
     )
+    return replace(graph, has_batch_pace=arrivals.has_pace)

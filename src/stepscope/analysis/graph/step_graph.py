@@ -107,6 +107,7 @@ class StepGraph:
         host_scale: What a replay takes of the measured time of threads, but for waits for input:
             less than 1 where recording slowed them down (`steady_state`).
         has_recorded_pace: Whether the steady state is that of unrecorded steps.
+        has_batch_pace: Whether batches that came late show at what pace they come.
         has_outrun_record: Whether the steps of the step record were the host's alone, which ran
             ahead of the devices.
     """
@@ -138,6 +139,7 @@ class StepGraph:
     host_scale: float = 1.0
     has_recorded_pace: bool = False
     has_outrun_record: bool = False
+    has_batch_pace: bool = True
 
     def __len__(self) -> int:
         return len(self.start_ns)
