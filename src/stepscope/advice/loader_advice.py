@@ -115,6 +115,8 @@ class LoaderAdvice:
         advice: What to do.
         transfer_ns: What receiving a batch adds to the step with them; 0 if it does so already.
         no_saving: Why nothing can be promised; empty where something can.
+        needs_cheaper: Whether a saving takes cheaper batches for granted, because the machine bears
+            no more workers: more of them bring less.
     """
 
     workers: int | None
@@ -123,6 +125,7 @@ class LoaderAdvice:
     advice: str
     transfer_ns: int = 0
     no_saving: str = ""
+    needs_cheaper: bool = False
 
 
 def facts_of(subject: Subject) -> LoaderFacts:
@@ -189,11 +192,15 @@ def advise(facts: LoaderFacts, step_ns: int, waited_ns: int) -> LoaderAdvice:
     )
     if facts.keeps_workers is False:
         assumption += ", and live on from epoch to epoch: what that saves is not counted here"
-    alone_ns = None
+    alone_ns, limited = None, ""
     keep_up = workers >= least
     if not keep_up:
         alone_ns = max(compute_ns, round(work_ns / workers))
         assumption = f"batches cost so much less that {_workers(workers)} can keep up"
+        limited = (
+            f"That alone brings a step to about {duration(alone_ns)}: to keep up it would take "
+            f"{needed}, but {limit}."
+        )
     if now:
         do = f"Raise num_workers from {now} to {workers}"
         if facts.keeps_workers is False:
@@ -215,7 +222,7 @@ def advise(facts: LoaderFacts, step_ns: int, waited_ns: int) -> LoaderAdvice:
     if facts.burns_cpu is False:
         reason = " Loading mostly waits, so there may be more workers than CPUs."
     if not keep_up:
-        reason = f" To keep up it would take {needed}, but {limit}."
+        reason = f" {limited}"
     if facts.is_iterable:
         do += _DIVIDE
     more = f" If that is not enough, {_CHEAPER}." if keep_up else f" Also {_CHEAPER}."
@@ -226,6 +233,7 @@ def advise(facts: LoaderFacts, step_ns: int, waited_ns: int) -> LoaderAdvice:
         assumption,
         f"{do}.{reason}{more}{storage}{_costs(facts)}",
         transfer_ns if facts.batch_bytes is not None else 0,
+        needs_cheaper=not keep_up,
     )
 
 
@@ -272,6 +280,7 @@ def _no_more_workers(facts: LoaderFacts, now: int, needed: int, limit: str) -> L
             None,
             "batches cost hardly anything",
             f"{_capitalised(limit)}: give it more (docker run --shm-size), or {_CHEAPER}.",
+            needs_cheaper=True,
         )
     taken = _all_cpus_taken(facts, now) if is_of_cpus else _capitalised(limit)
     return LoaderAdvice(
@@ -280,6 +289,7 @@ def _no_more_workers(facts: LoaderFacts, now: int, needed: int, limit: str) -> L
         "batches cost so much less that the present workers keep up",
         f"{taken}: {_CHEAPER}, move it to the GPU, or give the job more "
         f"{'CPUs' if is_of_cpus else 'memory'}.",
+        needs_cheaper=True,
     )
 
 

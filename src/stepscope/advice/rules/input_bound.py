@@ -80,6 +80,7 @@ def find(subject: Subject) -> list[Finding]:
             advice=loader.advice,
             changes=_changes(subject) if saving_ns or is_behind_waits else None,
             is_behind_waits=is_behind_waits,
+            is_upper_bound=loader.needs_cheaper,
         )
     ]
 
