@@ -151,7 +151,7 @@ def judge(seed: int, *, with_answers: bool = True, verbose: bool = False) -> Job
     )
 
     from stepscope.advice.diagnosis import diagnose
-    from stepscope.advice.replayed import BATCHES_IN_TIME
+    from stepscope.advice.evidence.replayed import BATCHES_IN_TIME
     from stepscope.run.reader import open_run
 
     began = time.perf_counter()

@@ -51,7 +51,9 @@ def report(path: Path) -> dict[str, float]:
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
 
     keep_freed_memory()  # before numpy is imported, as the command does
-    from stepscope.advice import diagnosis, rank_judging, window_judging
+    from stepscope.advice import diagnosis
+    from stepscope.advice.rank import judging as rank_judging
+    from stepscope.advice.rank import window_judging
     from stepscope.commands import report as command
     from stepscope.commands.main import main
     from stepscope.report.outputs import Output

@@ -33,8 +33,8 @@ import polars as pl
 from click.testing import CliRunner
 
 from stepscope.advice.finding import Finding
-from stepscope.advice.ladder import Ladder
-from stepscope.advice.rank_summary import RankSummary
+from stepscope.advice.rank.ladder import Ladder
+from stepscope.advice.rank.summary import RankSummary
 from stepscope.analysis.comparison.compare import StepChange
 from stepscope.analysis.comparison.gate import Check as ComparisonCheck
 from stepscope.analysis.comparison.repeated_runs import RunsChange

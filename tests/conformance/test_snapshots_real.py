@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 from tests.support.traces import trace_path
 
-from stepscope.advice.rules import memory_fragmented
-from stepscope.advice.subject import Subject
+from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.rules.memory import memory_fragmented
 from stepscope.memory.load import load_snapshot
 from stepscope.memory.questions.settings import settings
 from stepscope.memory.replay.replay import replay

@@ -10,8 +10,8 @@ from tests.support.guides import environment
 from tests.support.warm_python import warm_python
 
 from stepscope.advice.diagnosis import diagnose
-from stepscope.advice.rules import memory_leak, one_tensor_dominates
-from stepscope.advice.subject import Subject
+from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.rules.memory import memory_leak, one_tensor_dominates
 from stepscope.analysis.memory.opening import open_memory
 from stepscope.memory.questions.growth import growth
 

@@ -22,10 +22,10 @@ from tests.support.project import ROOT
 from tests.support.warm_python import VARIABLES, warm_python
 
 from stepscope.advice.diagnosis import diagnose
+from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.rules import RULES
-from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
-from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.replay import replay
 from stepscope.analysis.host.partition import partition_host
 from stepscope.run.reader import open_run

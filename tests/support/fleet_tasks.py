@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.advice.opened_traces import OpenedTraces
+from stepscope.advice.rank.opened_traces import OpenedTraces
 from stepscope.errors import UnreadableInputError
 from stepscope.run.reader import RankRun
 

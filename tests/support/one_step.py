@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
-from stepscope.advice.rank_summary import RankSummary
+from stepscope.advice.rank.summary import RankSummary
 from stepscope.analysis.critical_path import critical_path
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.steady_steps import steady_steps

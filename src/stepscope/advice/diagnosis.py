@@ -11,22 +11,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.advice.accused import (
-    InWindows,
-    compare_windows,
-    find_late,
-    late_starts_in_words,
-)
+from stepscope.advice.evidence.other_ranks import Imbalance, LongerPart, SlowStage
+from stepscope.advice.evidence.specific_causes import specific_first
+from stepscope.advice.evidence.stalls import stalls_in_order
+from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.finding import Finding, Severity
-from stepscope.advice.imbalance import Imbalance, imbalance
-from stepscope.advice.late_parts import LongerPart, longer_parts
-from stepscope.advice.late_ranks import (
-    causes_first,
-    imbalance_first,
-    lateness,
-)
-from stepscope.advice.rank_summary import RankSummary, Request
-from stepscope.advice.ranks import (
+from stepscope.advice.job.accused import InWindows, compare_windows, find_late, late_starts_in_words
+from stepscope.advice.job.compared import (
     ODD_PARTS,
     RankComparison,
     RankMatch,
@@ -34,17 +25,18 @@ from stepscope.advice.ranks import (
     odd_parts,
     recorded_steps,
 )
-from stepscope.advice.read_ranks import EachRank, MeetingTask, SummaryTask, answers, in_turn
+from stepscope.advice.job.imbalance import imbalance
+from stepscope.advice.job.late_parts import longer_parts
+from stepscope.advice.job.late_ranks import causes_first, imbalance_first, lateness
+from stepscope.advice.job.reading import EachRank, MeetingTask, SummaryTask, answers, in_turn
+from stepscope.advice.job.stages import slow_stage, stage_first
+from stepscope.advice.job.worth import limited_by_the_job, limited_to_transfers
+from stepscope.advice.job.worth_of_waits import limited_by_the_next
+from stepscope.advice.rank.summary import RankSummary, Request
 from stepscope.advice.rules import OF_THE_RUN, RULES
 from stepscope.advice.severities import heavier
-from stepscope.advice.specific_causes import specific_first
-from stepscope.advice.stages import SlowStage, slow_stage, stage_first
-from stepscope.advice.stalls import stalls_in_order
-from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.verdict import verdict_of
-from stepscope.advice.worth_of_waits import limited_by_the_next
-from stepscope.advice.worth_to_job import limited_by_the_job, limited_to_transfers
 from stepscope.analysis.record.gpu_clocks import clock_of, slow_clocks
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UnreadableInputError
@@ -53,7 +45,7 @@ from stepscope.run.reader import Run, one_job, open_run
 from stepscope.skew.rank_skew import ARRIVALS, RECORDED_WAITS, RankSkew, rank_skew
 
 if TYPE_CHECKING:
-    from stepscope.advice.window_details import WindowDetails
+    from stepscope.advice.rank.window_details import WindowDetails
     from stepscope.analysis.record.step_strip import StepStrip
     from stepscope.trace.model import Trace
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import polars as pl
 
+from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.rules import MEMORY_RULES, RULES
-from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.memory.opening import open_memory
 from stepscope.memory.program.lines import NO_STACK

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stepscope.advice.evidence.replayed import NO_BATCH_PACE
 from stepscope.advice.finding import Finding, Severity
-from stepscope.advice.late_ranks import Lateness, is_cause, is_slow_link
-from stepscope.advice.rank_summary import RankSummary
-from stepscope.advice.replayed import NO_BATCH_PACE
+from stepscope.advice.job.late_ranks import Lateness, is_cause, is_slow_link
+from stepscope.advice.rank.summary import RankSummary
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.run.figures import duration, percent, plural, ranks_in_words
@@ -254,7 +254,7 @@ def _mostly_compiling(findings: Sequence[Finding], shown: RankSummary) -> Findin
     """The finding that a rank's window is mostly compilation, if it is."""
     for finding in findings:
         if finding.id == "compilation-in-window" and finding.rank == shown.rank:
-            from stepscope.advice.rules import compilation_in_window
+            from stepscope.advice.rules.steps import compilation_in_window
 
             return finding if compilation_in_window.share_of(finding) >= _MOSTLY else None
     return None

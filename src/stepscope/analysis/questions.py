@@ -412,7 +412,7 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         "ladder",
         "the step after each fix in order, what limits it then, and the floor of the work",
-        "stepscope.advice.ladder_answer:ladder_of",
+        "stepscope.advice.rank.ladder_answer:ladder_of",
         {"rungs": "From today's step down"},
         takes_step_record=True,
     ),

@@ -223,8 +223,8 @@ def _write_diagnosis(run: Run, asked: Request, output: Output, sink: Sink, layou
         return
     if output.wants_details:
         with working("Filling the page"):
-            from stepscope.advice.rank_steps import rank_strips
-            from stepscope.advice.read_ranks import details_of
+            from stepscope.advice.job.rank_steps import rank_strips
+            from stepscope.advice.job.reading import details_of
 
             details, strips = details_of(diagnosis.shown), rank_strips(diagnosis)
             diagnosis = replace(diagnosis, details=details, strips=strips)

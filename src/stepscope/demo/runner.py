@@ -14,7 +14,8 @@ from typing import Protocol
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Finding
-from stepscope.advice.rules import busy_cpus, input_bound
+from stepscope.advice.rules.host import busy_cpus
+from stepscope.advice.rules.input import input_bound
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.run.reader import open_run
 from stepscope.trial.measure import ProcessSteps, Ratio, ratio_of, steps_of

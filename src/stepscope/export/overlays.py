@@ -10,8 +10,8 @@ import numpy as np
 import orjson
 import polars as pl
 
+from stepscope.advice.evidence.places import place_of
 from stepscope.advice.finding import Finding
-from stepscope.advice.places import place_of
 from stepscope.analysis.counters import Series, counters_of
 from stepscope.analysis.host.idle_segments import idle_segments
 from stepscope.analysis.selection.gpu_work import gpu_work

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from stepscope.advice.opened_traces import KEPT_BYTES, OpenedTraces
-from stepscope.advice.read_ranks import Answer, EachRank, ReadsRanks, Task, in_turn
+from stepscope.advice.job.reading import Answer, EachRank, ReadsRanks, Task, in_turn
+from stepscope.advice.rank.opened_traces import KEPT_BYTES, OpenedTraces
 from stepscope.fleet.engines.progress_line import ranks_done
 from stepscope.run.reader import RankRun, Run
 from stepscope.system import allowed_cpus

@@ -18,14 +18,9 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.advice.accused import (
-    InWindows,
-    compare_windows,
-    find_late,
-    late_starts_in_words,
-)
+from stepscope.advice.evidence.turns import find_turns
+from stepscope.advice.job.accused import InWindows, compare_windows, find_late, late_starts_in_words
 from stepscope.advice.thresholds import Thresholds
-from stepscope.advice.turns import find_turns
 from stepscope.analysis.blame.compared import StragglerReport, compare_ranks
 from stepscope.analysis.blame.report import Blame
 from stepscope.analysis.ranks.clocks import Clock

@@ -9,7 +9,7 @@ from typing import Any
 
 from stepscope.advice.diagnosis import Diagnosis
 from stepscope.advice.finding import Finding
-from stepscope.advice.rules import input_bound, slow_epoch_start
+from stepscope.advice.rules.input import input_bound, slow_epoch_start
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.memory.allocator.settings import with_settings
 from stepscope.memory.opening import find_snapshots, open_snapshot

@@ -8,8 +8,8 @@ from typing import Any
 import polars as pl
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
+from stepscope.advice.evidence.places import place_of
 from stepscope.advice.finding import Finding
-from stepscope.advice.places import place_of
 from stepscope.analysis.comparison.compare import Comparison, compare
 from stepscope.analysis.comparison.side import Side, make_side
 from stepscope.analysis.record.step_strip import StepStrip

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 
-from stepscope.advice.accused import InWindows, find_late, without_inherited
+from stepscope.advice.job.accused import InWindows, find_late, without_inherited
 from stepscope.advice.thresholds import Thresholds
 from stepscope.skew.rank_skew import BACKWARD, RankSkew, RankWait
 

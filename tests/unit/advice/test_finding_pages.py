@@ -21,10 +21,11 @@ def test_every_rule_has_its_page_and_every_page_its_rule():
 
 def test_every_rule_is_found_by_its_id():
     folder = ROOT / "src" / "stepscope" / "advice" / "rules"
-    modules = {path.stem for path in folder.glob("*.py")} - {"__init__"}
-    assert modules == {rule.replace("-", "_") for rule in RULES}
+    paths = {path.stem: path for path in folder.glob("*/*.py") if path.stem != "__init__"}
+    assert paths.keys() == {rule.replace("-", "_") for rule in RULES}
     for rule in RULES:
-        module = importlib.import_module(f"stepscope.advice.rules.{rule.replace('-', '_')}")
+        path = paths[rule.replace("-", "_")]
+        module = importlib.import_module(f"stepscope.advice.rules.{path.parent.name}.{path.stem}")
         assert rule == module.ID
         assert RULES[rule] is module.find
     assert "os" not in RULES

@@ -20,8 +20,8 @@ from tests.support.planted import (
 )
 from tests.support.rendered import diagnosis_to_markdown
 
-from stepscope.advice import inference
 from stepscope.advice.diagnosis import Diagnosis, diagnose
+from stepscope.advice.rank import inference
 from stepscope.advice.rules import RULES
 from stepscope.analysis.find_purpose import purpose_of
 from stepscope.analysis.selection.purpose import Work

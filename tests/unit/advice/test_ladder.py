@@ -13,15 +13,15 @@ from tests.support.rendered import diagnosis_to_markdown
 from tests.support.step_records import step_records, write_run
 
 from stepscope.advice.diagnosis import diagnose
+from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Finding
-from stepscope.advice.ladder import Ladder
-from stepscope.advice.ladder_answer import ladder_of
-from stepscope.advice.rank_summary import RankSummary, Request
-from stepscope.advice.read_ranks import SummaryTask
+from stepscope.advice.job.reading import SummaryTask
+from stepscope.advice.rank.ladder import Ladder
+from stepscope.advice.rank.ladder_answer import ladder_of
+from stepscope.advice.rank.rungs import climb
+from stepscope.advice.rank.summary import RankSummary, Request
 from stepscope.advice.rules import RULES, rules_of_a_rank
-from stepscope.advice.rungs import climb
-from stepscope.advice.subject import Subject
-from stepscope.advice.window_view import WindowView
 from stepscope.analysis.floors import find_floors
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.replay import replay

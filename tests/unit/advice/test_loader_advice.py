@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from tests.support.gpu_trace import GpuTrace, ms
 from tests.support.step_records import MS, step_records
 
-from stepscope.advice.loader_advice import LoaderFacts, advise, facts_of
-from stepscope.advice.rules import input_bound, slow_epoch_start, uneven_steps
-from stepscope.advice.subject import Subject
-from stepscope.advice.window_view import WindowView
+from stepscope.advice.evidence.loader_advice import LoaderFacts, advise, facts_of
+from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.window_view import WindowView
+from stepscope.advice.rules.input import input_bound, slow_epoch_start
+from stepscope.advice.rules.steps import uneven_steps
 from stepscope.analysis.record.summary import summarise_steps
 from stepscope.run.manifest import LoaderRecord
 

@@ -17,11 +17,12 @@ from tests.support.snapshot_tables import loaded
 from tests.support.snapshots import Frames, plain_training, train
 
 from stepscope.advice.diagnosis import diagnose
+from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Severity
-from stepscope.advice.rules import (
-    OF_THE_RUN,
-    RULES,
-    abnormal_collective,
+from stepscope.advice.rules import OF_THE_RUN, RULES, rules_of_a_rank
+from stepscope.advice.rules.communication import abnormal_collective
+from stepscope.advice.rules.memory import (
     activations_dominate,
     memory_far_below_limit,
     memory_fragmented,
@@ -31,11 +32,8 @@ from stepscope.advice.rules import (
     optimizer_state_dominates,
     out_of_memory,
     reserved_without_bound,
-    rules_of_a_rank,
 )
-from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
-from stepscope.advice.window_view import WindowView
 from stepscope.analysis.memory.opening import memory_of_rank
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.categories.census import SIGHTINGS, Census
@@ -87,7 +85,7 @@ def test_a_report_about_a_trace_does_not_import_what_reads_snapshots(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     imported = {name for name in done.stderr.split() if name.startswith("stepscope.")}
-    assert "stepscope.advice.rules.memory_near_limit" in imported
+    assert "stepscope.advice.rules.memory.memory_near_limit" in imported
     of_memory = {name for name in imported if name.startswith("stepscope.memory.")}
     assert of_memory == {"stepscope.memory.recognition"}
 

@@ -11,12 +11,13 @@ import pytest
 from tests.support.planted import dump
 from tests.support.rank_jobs import rank_of_job
 
-from stepscope.advice import rank_judging, read_ranks
 from stepscope.advice.diagnosis import diagnose
-from stepscope.advice.opened_traces import OpenedTraces
-from stepscope.advice.rank_judging import meeting_of, summarise_rank
-from stepscope.advice.rank_summary import Request
-from stepscope.advice.read_ranks import MeetingTask, in_turn
+from stepscope.advice.job import reading as read_ranks
+from stepscope.advice.job.reading import MeetingTask, in_turn
+from stepscope.advice.rank import judging as rank_judging
+from stepscope.advice.rank.judging import meeting_of, summarise_rank
+from stepscope.advice.rank.opened_traces import OpenedTraces
+from stepscope.advice.rank.summary import Request
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UsageError
 from stepscope.run.reader import open_run

@@ -21,7 +21,7 @@ from tests.support.stragglers import find_stragglers
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Finding, Severity
-from stepscope.advice.rules import full_precision_matmuls
+from stepscope.advice.rules.compute import full_precision_matmuls
 from stepscope.run.figures import ranks_in_words
 from stepscope.run.reader import open_run
 

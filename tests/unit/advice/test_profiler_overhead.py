@@ -6,11 +6,11 @@ import pytest
 from tests.support.gpu_trace import GpuTrace, ms
 from tests.support.step_records import step_records
 
-from stepscope.advice.rank_judging import summarise_rank
-from stepscope.advice.rank_summary import Request
-from stepscope.advice.rules import profiler_overhead
-from stepscope.advice.subject import Subject
-from stepscope.advice.window_view import WindowView
+from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.window_view import WindowView
+from stepscope.advice.rank.judging import summarise_rank
+from stepscope.advice.rank.summary import Request
+from stepscope.advice.rules.recording import profiler_overhead
 from stepscope.analysis.record.summary import summarise_steps
 from stepscope.run.manifest import ArtifactRecord, RankManifest, WindowRecord
 from stepscope.run.reader import RankRun

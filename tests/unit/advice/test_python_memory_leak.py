@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.finding import Severity
-from stepscope.advice.rules import RULES, python_memory_leak
-from stepscope.advice.subject import Subject
+from stepscope.advice.rules import RULES
+from stepscope.advice.rules.memory import python_memory_leak
 from stepscope.analysis.record.python_memory import read_python_memory
 
 HEAD = (

@@ -10,9 +10,9 @@ from tests.support.page_data import blocks_of, data_of
 from tests.support.rank_jobs import rank_of_job
 from tests.support.rendered import diagnosis_to_html
 
-from stepscope.advice import rank_steps as module
 from stepscope.advice.diagnosis import diagnose
-from stepscope.advice.rank_steps import rank_steps
+from stepscope.advice.job import rank_steps as module
+from stepscope.advice.job.rank_steps import rank_steps
 from stepscope.commands.main import cli
 from stepscope.run.reader import open_run
 

@@ -13,9 +13,9 @@ from tests.support.rank_jobs import rank_of_job
 from tests.support.step_records import step_records
 
 from stepscope.advice.diagnosis import diagnose, judge
-from stepscope.advice.rank_judging import meeting_of, summarise_rank
-from stepscope.advice.rank_summary import Request
-from stepscope.advice.ranks import match_ranks, recorded_steps
+from stepscope.advice.job.compared import match_ranks, recorded_steps
+from stepscope.advice.rank.judging import meeting_of, summarise_rank
+from stepscope.advice.rank.summary import Request
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.graph.step_graph import StepGraph
 from stepscope.analysis.record.meetings import MOST_STEPS, MeetingSteps

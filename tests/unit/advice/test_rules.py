@@ -9,24 +9,21 @@ import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.step_records import MS, step_records
 
+from stepscope.advice.evidence.replayed import saved_together
+from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Severity
-from stepscope.advice.replayed import saved_together
-from stepscope.advice.rules import (
-    abnormal_collective,
-    busy_cpus,
-    cpu_bound_python,
-    garbage_collector,
-    input_bound,
-    many_small_collectives,
+from stepscope.advice.rules.communication import abnormal_collective, many_small_collectives
+from stepscope.advice.rules.host import busy_cpus, cpu_bound_python, garbage_collector
+from stepscope.advice.rules.input import input_bound
+from stepscope.advice.rules.steps import (
     recompilation,
     slow_first_steps,
     slow_phase,
     stalled_step,
     uneven_steps,
 )
-from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
-from stepscope.advice.window_view import WindowView
 from stepscope.analysis.record.summary import summarise_steps
 from stepscope.run.manifest import LoaderRecord
 

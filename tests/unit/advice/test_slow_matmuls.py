@@ -10,8 +10,7 @@ from tests.support.planted import HALF, dump, job, products
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Finding
-from stepscope.advice.product_shapes import ShapeCause, shape_cause
-from stepscope.advice.rules.slow_matmuls import REACHABLE
+from stepscope.advice.rules.compute.slow_matmuls import REACHABLE, ShapeCause, shape_cause
 from stepscope.analysis.hardware.devices import peaks_of_name
 from stepscope.run.reader import open_run
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from stepscope.advice.evidence.specific_causes import IDLE_LABEL, specific_first
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.rules import RULES
-from stepscope.advice.specific_causes import IDLE_LABEL, specific_first
 
 LAUNCHES = "launch-bound"
 SPECIFIC = ("many-small-collectives", "unfused-optimizer")

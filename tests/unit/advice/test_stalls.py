@@ -13,10 +13,12 @@ from tests.support.planted import dump, job, products
 from tests.support.step_records import MS, step_records
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
+from stepscope.advice.evidence.stalls import GREW_BY, GREW_MOST, stalls_in_order
+from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.finding import Evidence, Finding, Severity
-from stepscope.advice.rules import RULES, garbage_collector, stalled_step
-from stepscope.advice.stalls import GREW_BY, GREW_MOST, stalls_in_order
-from stepscope.advice.subject import Subject
+from stepscope.advice.rules import RULES
+from stepscope.advice.rules.host import garbage_collector
+from stepscope.advice.rules.steps import stalled_step
 from stepscope.analysis.record.summary import summarise_steps
 from stepscope.report.findings import findings_alike
 from stepscope.run.reader import open_run

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.support.gpu_trace import ms
 
+from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.finding import Finding, Severity
-from stepscope.advice.rules import throttled_gpu
-from stepscope.advice.subject import Subject
+from stepscope.advice.rules.compute import throttled_gpu
 from stepscope.analysis.record.gpu_clocks import GpuClock, SlowClock
 from stepscope.skew.rank_skew import ARRIVALS, RankSkew, RankWait
 

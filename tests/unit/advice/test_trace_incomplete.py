@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.support.gpu_trace import GpuTrace, ms
 
-from stepscope.advice.rules import trace_incomplete
-from stepscope.advice.subject import Subject
-from stepscope.advice.window_view import WindowView
+from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.window_view import WindowView
+from stepscope.advice.rules.recording import trace_incomplete
 
 
 def found(launching_steps, recorded_steps):

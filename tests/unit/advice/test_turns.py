@@ -14,7 +14,7 @@ from tests.support.planted import GEMM, MM
 from tests.support.stragglers import find_stragglers
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
-from stepscope.advice.turns import find_turns
+from stepscope.advice.evidence.turns import find_turns
 from stepscope.report.diagnosis.words import between_ranks
 from stepscope.run.reader import open_run
 

@@ -10,9 +10,9 @@ from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.planted import SCENARIOS, dump
 from tests.support.step_records import step_records, write_run
 
-from stepscope.advice.compute_summary import ComputePart, ComputeSummary
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Severity
+from stepscope.advice.rank.compute_summary import ComputePart, ComputeSummary
 from stepscope.analysis.critical_path import critical_path
 from stepscope.report.diagnosis.words import compute_rows, compute_title
 from stepscope.run.reader import open_run

@@ -19,12 +19,12 @@ from tests.support.planted import SCENARIOS, dump
 from tests.support.rank_jobs import rank_of_job
 from tests.support.step_records import step_records, write_run
 
-from stepscope.advice import window_answers
 from stepscope.advice.diagnosis import diagnose
-from stepscope.advice.rank_summary import RankSummary
-from stepscope.advice.read_ranks import details_of
+from stepscope.advice.job.reading import details_of
+from stepscope.advice.rank import window_answers
+from stepscope.advice.rank.summary import RankSummary
+from stepscope.advice.rank.window_details import TABLES, WindowDetails
 from stepscope.advice.thresholds import Thresholds
-from stepscope.advice.window_details import TABLES, WindowDetails
 from stepscope.analysis.selection.rows import Beginning, Rows
 from stepscope.commands.main import cli
 from stepscope.run.reader import open_run

@@ -11,8 +11,8 @@ from tests.support.planted import dump
 from tests.support.rank_jobs import rank_of_job
 
 from stepscope.advice.diagnosis import diagnose
-from stepscope.advice.opened_traces import KEPT_BYTES
-from stepscope.advice.read_ranks import MeetingTask, answers, in_turn
+from stepscope.advice.job.reading import MeetingTask, answers, in_turn
+from stepscope.advice.rank.opened_traces import KEPT_BYTES
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UsageError
 from stepscope.fleet import each_rank

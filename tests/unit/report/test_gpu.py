@@ -15,11 +15,12 @@ from tests.support.rendered import diagnosis_to_html, print_diagnosis
 from tests.support.step_records import step_records
 
 from stepscope.advice.diagnosis import diagnose
+from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Finding, Severity
-from stepscope.advice.rules import RULES, low_gpu_utilisation
-from stepscope.advice.subject import Subject
+from stepscope.advice.rules import RULES
+from stepscope.advice.rules.host import low_gpu_utilisation
 from stepscope.advice.thresholds import Thresholds
-from stepscope.advice.window_view import WindowView
 from stepscope.commands.report import command
 from stepscope.errors import UnreadableInputError
 from stepscope.report.findings import ranks_with, short_saving

@@ -21,7 +21,7 @@ from tests.support.rendered import diagnosis_to_html
 from tests.support.step_records import step_records, write_run
 
 from stepscope.advice.diagnosis import diagnose
-from stepscope.advice.read_ranks import details_of
+from stepscope.advice.job.reading import details_of
 from stepscope.analysis.record.step_strip import MOST_BARS, OUTLIER, StepStrip
 from stepscope.commands.main import cli
 from stepscope.report.page import document

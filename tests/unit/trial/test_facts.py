@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from stepscope.advice.finding import Evidence, Finding, Severity
-from stepscope.advice.rules import slow_epoch_start
+from stepscope.advice.rules.input import slow_epoch_start
 from stepscope.analysis.record.epoch_starts import EpochStarts
 from stepscope.run.manifest import LoaderRecord
 from stepscope.trial.facts import facts_of

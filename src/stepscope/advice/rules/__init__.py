@@ -1,4 +1,4 @@
-"""One module per rule, named after its id, with `ID` and `find(subject)`, which returns findings.
+"""Rules by cause: one module each, named after its id, with `ID` and `find(subject)`.
 
 Rules import the analyses that they need, so each is imported only when it is asked.
 """
@@ -9,80 +9,80 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import cast
 
+from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.finding import Finding
-from stepscope.advice.subject import Subject
 
-_IDS = (
-    "input-bound",
-    "slow-epoch-start",
-    "launch-bound",
-    "cpu-bound-python",
-    "busy-cpus",
-    "synchronisation",
-    "pageable-copies",
-    "exposed-copies",
-    "exposed-communication",
-    "abnormal-collective",
-    "poor-overlap",
-    "pipeline-bubble",
-    "uneven-stages",
-    "many-small-collectives",
-    "rank-waiting",
-    "late-rank",
-    "imbalance",
-    "throttled-gpu",
-    "allocator-churn",
-    "out-of-memory",
-    "memory-leak",
-    "python-memory-leak",
-    "memory-fragmented",
-    "reserved-without-bound",
-    "memory-near-limit",
-    "memory-far-below-limit",
-    "optimizer-state-dominates",
-    "activations-dominate",
-    "one-tensor-dominates",
-    "low-gpu-utilisation",
-    "tensor-cores-unused",
-    "full-precision-matmuls",
-    "unfused-attention",
-    "slow-matmuls",
-    "fusible-pattern",
-    "unfused-elementwise",
-    "layout-copies",
-    "unfused-optimizer",
-    "gpu-unused",
-    "slow-random-numbers",
-    "zeroed-gradients",
-    "many-small-kernels",
-    "heavy-recomputation",
-    "slow-phase",
-    "slow-first-steps",
-    "one-off-costs",
-    "stalled-step",
-    "uneven-steps",
-    "recompilation",
-    "compilation-in-window",
-    "garbage-collector",
-    "profiler-overhead",
-    "trace-incomplete",
-)
+_CAUSES = {
+    "input-bound": "input",
+    "slow-epoch-start": "input",
+    "launch-bound": "host",
+    "cpu-bound-python": "host",
+    "busy-cpus": "host",
+    "synchronisation": "host",
+    "pageable-copies": "copies",
+    "exposed-copies": "copies",
+    "exposed-communication": "communication",
+    "abnormal-collective": "communication",
+    "poor-overlap": "communication",
+    "pipeline-bubble": "communication",
+    "uneven-stages": "communication",
+    "many-small-collectives": "communication",
+    "rank-waiting": "communication",
+    "late-rank": "communication",
+    "imbalance": "communication",
+    "throttled-gpu": "compute",
+    "allocator-churn": "memory",
+    "out-of-memory": "memory",
+    "memory-leak": "memory",
+    "python-memory-leak": "memory",
+    "memory-fragmented": "memory",
+    "reserved-without-bound": "memory",
+    "memory-near-limit": "memory",
+    "memory-far-below-limit": "memory",
+    "optimizer-state-dominates": "memory",
+    "activations-dominate": "memory",
+    "one-tensor-dominates": "memory",
+    "low-gpu-utilisation": "host",
+    "tensor-cores-unused": "compute",
+    "full-precision-matmuls": "compute",
+    "unfused-attention": "compute",
+    "slow-matmuls": "compute",
+    "fusible-pattern": "compute",
+    "unfused-elementwise": "compute",
+    "layout-copies": "copies",
+    "unfused-optimizer": "host",
+    "gpu-unused": "host",
+    "slow-random-numbers": "compute",
+    "zeroed-gradients": "host",
+    "many-small-kernels": "host",
+    "heavy-recomputation": "compute",
+    "slow-phase": "steps",
+    "slow-first-steps": "steps",
+    "one-off-costs": "steps",
+    "stalled-step": "steps",
+    "uneven-steps": "steps",
+    "recompilation": "steps",
+    "compilation-in-window": "steps",
+    "garbage-collector": "host",
+    "profiler-overhead": "recording",
+    "trace-incomplete": "recording",
+}
+"""Every rule, in the order in which they are asked, and the package that its module stands in."""
 
 
 class _Rules(Mapping[str, Callable[[Subject], list[Finding]]]):
     """Rules by id; a rule's module is imported when it is looked up."""
 
     def __getitem__(self, rule: str) -> Callable[[Subject], list[Finding]]:
-        if rule not in _IDS:
-            raise KeyError(rule)
-        module = importlib.import_module(f"{__name__}.{rule.replace('-', '_')}")
+        name = f"{__name__}.{_CAUSES[rule]}.{rule.replace('-', '_')}"
+        module = importlib.import_module(name)
         return cast(Callable[[Subject], list[Finding]], module.find)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_IDS)
+        return iter(_CAUSES)
 
     def __len__(self) -> int:
-        return len(_IDS)
+        return len(_CAUSES)
 
 
 RULES: Mapping[str, Callable[[Subject], list[Finding]]] = _Rules()

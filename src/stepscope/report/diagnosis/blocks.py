@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from stepscope.advice.diagnosis import Diagnosis
-    from stepscope.advice.rank_summary import RankSummary
+    from stepscope.advice.rank.summary import RankSummary
     from stepscope.report.outputs import Layout
 
 _MOST_NOTES = 5

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from stepscope.advice.diagnosis import Diagnosis
-from stepscope.advice.rank_summary import RankSummary
-from stepscope.advice.ranks import RankComparison
+from stepscope.advice.job.compared import RankComparison
+from stepscope.advice.rank.summary import RankSummary
 from stepscope.analysis.selection.partition import Partition
 from stepscope.report import metrics
 from stepscope.report.findings import finding_to_dict

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.advice.rank_steps import rank_steps
+from stepscope.advice.job.rank_steps import rank_steps
 from stepscope.analysis.questions import question
 from stepscope.report import figures, units
 from stepscope.report.diagnosis.blocks import findings_of, hardware
@@ -48,9 +48,9 @@ from stepscope.report.trial import trials_table
 
 if TYPE_CHECKING:
     from stepscope.advice.diagnosis import Diagnosis
-    from stepscope.advice.drawn_step import TypicalStep
-    from stepscope.advice.rank_summary import RankSummary
-    from stepscope.advice.window_details import DetailedAnswer
+    from stepscope.advice.rank.drawn_step import TypicalStep
+    from stepscope.advice.rank.summary import RankSummary
+    from stepscope.advice.rank.window_details import DetailedAnswer
 
 _MOST_NOTES = 200
 _LADDER = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.advice.diagnosis import Diagnosis
-from stepscope.advice.rank_summary import RankSummary
+from stepscope.advice.rank.summary import RankSummary
 from stepscope.report.findings import findings_table
 from stepscope.skew.rank_skew import ARRIVALS
 

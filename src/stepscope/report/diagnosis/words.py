@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.advice.diagnosis import Diagnosis
-from stepscope.advice.rank_summary import RankSummary
+from stepscope.advice.rank.summary import RankSummary
 from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.record.level_shift import LevelShift
 from stepscope.analysis.record.summary import StepSummary, is_uneven

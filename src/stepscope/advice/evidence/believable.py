@@ -1,0 +1,69 @@
+"""Whether a recorded window holds enough of the GPU's work for a verdict.
+
+Steps that lack GPU work are left out of means and causes (`host.steady_steps`). If they are half of
+the steps or more, the others may be no example either: then there is no verdict on what limits the
+step. Nor is there one if no step is left, or if a file without steps lacks as much as makes a step
+be left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from stepscope.advice.evidence.window_view import WindowView
+from stepscope.analysis.selection.lost_work import NOTABLE_LOSS, lost_work
+from stepscope.run.figures import percent
+
+_NOT_UNDERSTOOD = ("device_lanes_unknown", "xla_on_cpu")
+"""Problems of traces whose work cannot be told from waiting for it."""
+_TOO_MUCH = 0.5  # of the steps
+
+
+@dataclass(frozen=True)
+class Loss:
+    """GPU work that a window lacks.
+
+    Attributes:
+        words: What is missing; empty if nothing notable is.
+        launches: How many launches have no GPU work.
+        is_too_much: Whether there is no verdict.
+        leaves_nothing: Whether no step is left to look for causes in.
+    """
+
+    words: str
+    launches: int
+    is_too_much: bool = False
+    leaves_nothing: bool = False
+
+
+def loss_of(window: WindowView) -> Loss:
+    """The GPU work that a window lacks, which its launches say it had."""
+    unknown = window.trace.problems.filter(pl.col("problem").is_in(_NOT_UNDERSTOOD))
+    if len(unknown):
+        return Loss(unknown["message"][0], 0, is_too_much=True, leaves_nothing=True)
+    lost = lost_work(window.trace)
+    asked = window.asked.steps
+    steps = lost.steps if asked is None else lost.steps.filter(lost.steps["step"].is_in(asked))
+    launches = int(steps["lost"].sum()) if len(steps) else lost.lost
+    if not launches:
+        return Loss("", 0)
+    if lost.lost == lost.launches:
+        words = "kernels were launched, but the trace has no GPU work"
+        return Loss(words, launches, is_too_much=True, leaves_nothing=True)
+    if steps.is_empty():
+        words = f"{percent(lost.share)} of the launches have no GPU work in the trace"
+        if lost.share < NOTABLE_LOSS:
+            return Loss("", launches)
+        return Loss(words, launches, is_too_much=True, leaves_nothing=True)
+    lacking = steps.filter("lacks_work")
+    if lacking.is_empty():
+        return Loss("", launches)
+    whole = bool((lacking["lost"] == lacking["launches"]).all())
+    part = "" if whole else "some of "
+    of = "the only step" if len(steps) == 1 else f"{len(lacking)} of {len(steps)} steps"
+    words = f"{part}the GPU's work of {of} was not recorded"
+    leaves_nothing = set(window.graph.steps) <= set(lacking["step"].to_list())
+    is_too_much = leaves_nothing or len(lacking) >= _TOO_MUCH * len(steps)
+    return Loss(words, launches, is_too_much, leaves_nothing)

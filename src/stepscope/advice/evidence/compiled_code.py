@@ -1,0 +1,72 @@
+"""Whether a window runs compiled code already, so that no finding advises to begin with it.
+
+`torch.compile` counts as in use where a notable share of the GPU work, by number or by time, is
+launched within ranges of compiled code or has the name of a kernel of the compiler; without a GPU,
+where such ranges hold a notable share of the steps. A single range does not count: a library may
+compile one small function of a model that otherwise runs eagerly.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from stepscope.advice.evidence.window_view import WindowView
+from stepscope.analysis.calls.graph_launches import launches_graphs
+from stepscope.analysis.calls.parents import parents_of_events
+from stepscope.analysis.selection.names import names_that
+from stepscope.trace.arrays.blockwise import gather
+from stepscope.trace.arrays.nullable import filled
+from stepscope.trace.classify import is_compiled_kernel
+from stepscope.trace.derive.ancestors import nearest_of
+
+_RUNS_COMPILED = (
+    # The range around compiled code (torch 2.2 and later), the autograd function of compiled
+    # forward and backward passes, and the range around a graph of the default backend.
+    r"^Torch-Compiled Region|^CompiledFunction(Backward)?$|^## Call CompiledFxGraph"
+)
+_IN_USE = 0.1
+"""Share of the window from which compiled code counts. An optimizer that runs eagerly launches many
+more kernels than the compiled passes before it."""
+
+
+def runs_compiled_code(window: WindowView) -> bool:
+    """Whether a notable share of the window is code that torch.compile made."""
+    return window.once(_compiled_share) >= _IN_USE
+
+
+def graphs_to_launch(window: WindowView) -> str:
+    """What makes launches cheap: CUDA graphs, in words that fit what runs already."""
+    if not runs_compiled_code(window):
+        return "torch.compile(mode='reduce-overhead') or CUDA graphs"
+    if launches_graphs(window.trace):
+        return "more of the step in the CUDA graphs"
+    return "CUDA graphs for the compiled code (mode='reduce-overhead')"
+
+
+def what_is_left_out(window: WindowView) -> str:
+    """Where torch.compile is in use, a further sentence: how to see what it leaves out."""
+    if not runs_compiled_code(window):
+        return ""
+    logs = "graph_breaks,recompiles"
+    if launches_graphs(window.trace):
+        logs += ",cudagraphs"
+    return f" torch.compile is in use: TORCH_LOGS={logs} names what it leaves out."
+
+
+def _compiled_share(window: WindowView) -> float:
+    """The compiled share of the GPU work, by number or by time; without a GPU, of the steps."""
+    is_range = pl.col("name").str.contains(_RUNS_COMPILED)
+    ranges = names_that(window.trace, is_range)
+    if not window.has_gpu:
+        return window.share(window.spans(window.main_spans(is_range)).total_ns)
+    work = window.work
+    kernels = names_that(window.trace, is_compiled_kernel(pl.col("name")))
+    is_compiled = kernels[work["name_id"].to_numpy()]
+    if ranges.any():
+        is_range_of = gather(ranges, window.trace.columns("name_id")["name_id"].to_numpy())
+        begin = filled(work.select(pl.coalesce("launch", "op")).to_series(), -1)
+        is_compiled |= nearest_of(parents_of_events(window.trace), begin, is_range_of) >= 0
+    dur = work["dur_ns"].to_numpy()
+    by_time = float(np.sum(dur, where=is_compiled)) / max(1, int(dur.sum()))
+    return max(by_time, float(np.mean(is_compiled)))

@@ -1,0 +1,367 @@
+"""How many workers a loader needs, from those that it has, the machine, and what loading costs.
+
+Let a step take C without its wait for input, and S with it. A loader without workers makes a batch
+in S - C, so k workers make one every (S - C) / k. A loader with w workers that cannot keep up makes
+a batch every S, so each worker takes w S for one, and k workers make one every w S / k. The step
+then takes the longer of that and C. One worker more than needed evens out what varies between
+batches. A thread that reads a loader without workers counts as one worker.
+
+Work that uses a CPU cannot use more of them than there are: then the training thread keeps one, and
+the workers share the others, each the part of a CPU that it was seen to use. Each worker also holds
+the batches that it prepares ahead in shared memory, and memory of its own. Where the use of the CPU
+was not measured, neither case is assumed.
+
+A batch that comes from another process has a cost of its own: each tensor's memory is passed as a
+file and mapped by the training process. CPU time measured with torch 2.13 on Linux: about 0.7 ms,
+0.35 ms for each tensor, and 0.15 ms for each megabyte (`transfer_ns`). Where loading in the
+training process takes hardly longer, workers do not help.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import polars as pl
+
+from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.figures import binary_size
+from stepscope.run.figures import duration
+
+_BURNS = 0.5
+"""Loading that spends at least this share of its time on a CPU counts as CPU work."""
+_CHEAPER = (
+    "make the work per sample cheaper (decode and tokenise ahead of time, store larger records, "
+    "read from local disk)"
+)
+KEEP_WORKERS = (
+    "Keep the loader's workers: DataLoader(..., persistent_workers=True), made once, before the "
+    "loop over epochs"
+)
+_DIVIDE = (
+    ", and let the IterableDataset give each worker its part (torch.utils.data.get_worker_info): "
+    "otherwise each returns all of the data"
+)
+_PER_BATCH_NS, _PER_TENSOR_NS, _PER_BYTE_NS = 700_000, 350_000, 0.15
+_HELPS = 0.7
+"""Workers help if receiving a batch takes at most this share of loading it."""
+_PREFETCH = 2
+"""Batches that each worker of a DataLoader prepares ahead if nobody says otherwise."""
+_LEAST_SHARE = 0.02
+_ONE_PROCESS, _WORKERS = "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"
+
+
+@dataclass(frozen=True)
+class LoaderFacts:
+    """What is known of a loader; None: unknown.
+
+    Attributes:
+        workers: Its `num_workers`.
+        has_workers: Whether it has any.
+        cpus: CPUs that this rank may use for itself.
+        cpu_share: Share of the time of loading that is work for a CPU.
+        keeps_workers: Whether the same workers serve all epochs.
+        is_iterable: Whether its dataset is an `IterableDataset`.
+        is_beside: Whether a thread beside the training's reads it.
+        batch_bytes: Size of the tensors of a batch.
+        batch_tensors: Their number.
+        prefetch: Batches that each worker prepares ahead.
+        shared_memory_bytes: Free space for the batches that workers pass on.
+        memory_bytes: Memory that is available for further workers.
+        worker_bytes: What a worker needs of it, beside its batches.
+    """
+
+    workers: int | None = None
+    has_workers: bool | None = None
+    cpus: int | None = None
+    cpu_share: float | None = None
+    keeps_workers: bool | None = None
+    is_iterable: bool | None = None
+    is_beside: bool = False
+    batch_bytes: int | None = None
+    batch_tensors: int | None = None
+    prefetch: int | None = None
+    shared_memory_bytes: int | None = None
+    memory_bytes: int | None = None
+    worker_bytes: int | None = None
+
+    @property
+    def burns_cpu(self) -> bool | None:
+        """Whether loading is work for a CPU, rather than waiting."""
+        return None if self.cpu_share is None else self.cpu_share >= _BURNS
+
+    @property
+    def transfer_ns(self) -> int:
+        """What it takes to receive a batch from a worker: at least, if its size is unknown."""
+        size, tensors = self.batch_bytes or 0, self.batch_tensors or 0
+        return round(_PER_BATCH_NS + tensors * _PER_TENSOR_NS + size * _PER_BYTE_NS)
+
+    @property
+    def ahead_bytes(self) -> int | None:
+        """Size of the batches that one worker prepares ahead."""
+        if self.batch_bytes is None:
+            return None
+        return (_PREFETCH if self.prefetch is None else self.prefetch) * self.batch_bytes
+
+
+@dataclass(frozen=True)
+class LoaderAdvice:
+    """What to do about a loader.
+
+    Attributes:
+        workers: How many workers it should have; None if nobody knows how many it has.
+        alone_ns: The step with these workers and nothing else changed, if they cannot keep up.
+        assumption: What a saving takes for granted.
+        advice: What to do.
+        transfer_ns: What receiving a batch adds to the step with them; 0 if it does so already.
+        no_saving: Why nothing can be promised; empty where something can.
+        needs_cheaper: Whether a saving takes cheaper batches for granted, because the machine bears
+            no more workers: more of them bring less.
+    """
+
+    workers: int | None
+    alone_ns: int | None
+    assumption: str
+    advice: str
+    transfer_ns: int = 0
+    no_saving: str = ""
+    needs_cheaper: bool = False
+
+
+def facts_of(subject: Subject) -> LoaderFacts:
+    """What record and trace tell of the loader."""
+    host = subject.steps.host if subject.steps is not None else None
+    loader = subject.loader
+    if loader is not None:
+        share = loader.worker_cpu_share
+        if loader.workers == 0 and not loader.is_beside:
+            share = host.wait_cpu_share if host is not None else None
+        return LoaderFacts(
+            workers=loader.workers,
+            has_workers=loader.workers > 0,
+            cpus=max(1, loader.cpus // loader.local_ranks),
+            cpu_share=share,
+            keeps_workers=loader.is_persistent if loader.workers else None,
+            is_iterable=loader.is_iterable,
+            is_beside=loader.is_beside,
+            batch_bytes=loader.batch_bytes,
+            batch_tensors=loader.batch_tensors,
+            prefetch=loader.prefetch_factor,
+            shared_memory_bytes=loader.shared_memory_bytes,
+            memory_bytes=loader.memory_bytes,
+            worker_bytes=loader.worker_bytes,
+        )
+    if subject.window is None:
+        return LoaderFacts()
+    name = pl.col("name")
+    names = subject.window.trace.name_rows.select(
+        without=name.str.contains(_ONE_PROCESS, literal=True).any(),
+        with_workers=name.str.contains(_WORKERS, literal=True).any(),
+    )
+    if names["with_workers"][0]:
+        return LoaderFacts(has_workers=True)
+    return LoaderFacts(workers=0, has_workers=False) if names["without"][0] else LoaderFacts()
+
+
+def advise(facts: LoaderFacts, step_ns: int, waited_ns: int) -> LoaderAdvice:
+    """Says how many workers a loader should have.
+
+    Args:
+        facts: What is known of it.
+        step_ns: The step now, on average.
+        waited_ns: How much of it is waiting for input.
+    """
+    compute_ns = max(1, step_ns - waited_ns)
+    if facts.has_workers and not facts.workers:
+        return _unknown_number(step_ns, compute_ns)
+    now = facts.workers or 0
+    makers = now or int(facts.is_beside)
+    transfer_ns = 0 if makers or facts.has_workers is None else facts.transfer_ns
+    if transfer_ns > _HELPS * waited_ns:
+        return _not_worth_it(facts, waited_ns)
+    work_ns = makers * step_ns if makers else waited_ns
+    least = max(now, math.ceil(work_ns / (compute_ns + transfer_ns)))
+    needed = least + 1
+    most, limit = _most_workers(facts, now)
+    workers = needed if most is None else max(now, min(needed, most))
+    if workers == now:
+        return _no_more_workers(facts, now, needed, limit)
+    prepare, take = ("prepares", "takes") if workers == 1 else ("prepare", "take")
+    assumption = (
+        f"{_workers(workers)} {prepare} batches beside the step and {take} no CPU time away from it"
+    )
+    if facts.keeps_workers is False:
+        assumption += ", and live on from epoch to epoch: what that saves is not counted here"
+    alone_ns, limited = None, ""
+    keep_up = workers >= least
+    if not keep_up:
+        alone_ns = max(compute_ns, round(work_ns / workers))
+        assumption = f"batches cost so much less that {_workers(workers)} can keep up"
+        limited = (
+            f"That alone brings a step to about {duration(alone_ns)}: to keep up it would take "
+            f"{needed}, but {limit}."
+        )
+    if now:
+        do = f"Raise num_workers from {now} to {workers}"
+        if facts.keeps_workers is False:
+            do += (
+                " and keep them (persistent_workers=True, with the loader made once): now each "
+                "epoch starts its workers anew, which takes longer the more there are"
+            )
+    elif facts.is_beside:
+        do = (
+            "A thread reads the loader and makes one batch after another. Let workers make them: "
+            f"DataLoader(num_workers={workers}, persistent_workers=True)"
+        )
+    else:
+        do = (
+            "Prepare batches in the background: "
+            f"DataLoader(num_workers={workers}, persistent_workers=True, pin_memory=True on a GPU)"
+        )
+    reason = ""
+    if facts.burns_cpu is False:
+        reason = " Loading mostly waits, so there may be more workers than CPUs."
+    if not keep_up:
+        reason = f" {limited}"
+    if facts.is_iterable:
+        do += _DIVIDE
+    more = f" If that is not enough, {_CHEAPER}." if keep_up else f" Also {_CHEAPER}."
+    storage = f" {_storage(facts)}" if not keep_up and _storage(facts) else ""
+    return LoaderAdvice(
+        workers,
+        alone_ns,
+        assumption,
+        f"{do}.{reason}{more}{storage}{_costs(facts)}",
+        transfer_ns if facts.batch_bytes is not None else 0,
+        needs_cheaper=not keep_up,
+    )
+
+
+def _most_workers(facts: LoaderFacts, now: int) -> tuple[int | None, str]:
+    """How many workers the machine bears, if that is known, and what limits them."""
+    limits: list[tuple[int, str]] = []
+    if facts.cpus is not None and facts.cpu_share is not None and not facts.burns_cpu:
+        each = max(_LEAST_SHARE, facts.cpu_share)
+        limits.append((max(1, int((facts.cpus - 1) / each)), _few_cpus(facts)))
+    elif facts.cpus is not None:
+        limits.append((max(1, facts.cpus - 1), _few_cpus(facts)))
+    ahead = facts.ahead_bytes
+    if facts.shared_memory_bytes is not None and ahead:
+        fit = now + facts.shared_memory_bytes // ahead
+        limits.append((fit, f"there is shared memory (/dev/shm) for {_workers(fit)} only"))
+    if facts.memory_bytes is not None and facts.worker_bytes is not None:
+        fit = now + facts.memory_bytes // max(1, facts.worker_bytes + (ahead or 0))
+        limits.append((fit, f"there is memory for {_workers(fit)} only"))
+    return min(limits) if limits else (None, "")
+
+
+def _few_cpus(facts: LoaderFacts) -> str:
+    return f"there are only {_cpus(facts)}, and the training needs one"
+
+
+def _no_more_workers(facts: LoaderFacts, now: int, needed: int, limit: str) -> LoaderAdvice:
+    """Advice where the machine bears no more workers, or may not, as far as is known."""
+    is_of_cpus = limit == _few_cpus(facts)
+    if is_of_cpus and facts.burns_cpu is None:
+        tried = min(needed, max(now + 1, 2 * (facts.cpus or 1)))
+        return LoaderAdvice(
+            tried,
+            None,
+            f"loading mostly waits for storage or a network, so that {_workers(tried)} can keep "
+            "up, or batches cost less: which of the two was not measured",
+            "How much of a CPU the loader's workers use was not measured. If they wait for "
+            f"storage or a network, raise num_workers from {now} to {tried}. If they compute, the "
+            f"{_cpus(facts)} bear no more of them: {_CHEAPER}, move it to the GPU, or give the job "
+            "more CPUs.",
+        )
+    if not now:
+        return LoaderAdvice(
+            None,
+            None,
+            "batches cost hardly anything",
+            f"{_capitalised(limit)}: give it more (docker run --shm-size), or {_CHEAPER}.",
+            needs_cheaper=True,
+        )
+    taken = _all_cpus_taken(facts, now) if is_of_cpus else _capitalised(limit)
+    return LoaderAdvice(
+        now,
+        None,
+        "batches cost so much less that the present workers keep up",
+        f"{taken}: {_CHEAPER}, move it to the GPU, or give the job more "
+        f"{'CPUs' if is_of_cpus else 'memory'}.",
+        needs_cheaper=True,
+    )
+
+
+def _not_worth_it(facts: LoaderFacts, waited_ns: int) -> LoaderAdvice:
+    """Advice where receiving a batch from a worker takes about as long as making it here."""
+    size = f" of {binary_size(facts.batch_bytes)}" if facts.batch_bytes is not None else ""
+    return LoaderAdvice(
+        None,
+        None,
+        "",
+        f"Workers would not help: receiving a batch{size} from another process takes about "
+        f"{duration(facts.transfer_ns)}, and making it here takes {duration(waited_ns)}. Make it "
+        "cheaper instead: index the whole batch at once (a dataset with __getitems__, or "
+        "data[indices] with batch_size=None and a BatchSampler as sampler) rather than sample by "
+        "sample, and keep data that fits on the device there.",
+        no_saving="it depends on how much cheaper making a batch becomes",
+    )
+
+
+def _costs(facts: LoaderFacts) -> str:
+    """What workers cost, as far as it is known."""
+    ahead = facts.ahead_bytes
+    if ahead is None or facts.batch_bytes is None:
+        return ""
+    own = ""
+    if facts.worker_bytes is not None:
+        own = f" and {binary_size(facts.worker_bytes)} of memory of its own"
+    return (
+        f" Each worker takes {binary_size(ahead)} of shared memory for the batches that it "
+        f"prepares{own}."
+    )
+
+
+def _capitalised(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def _unknown_number(step_ns: int, compute_ns: int) -> LoaderAdvice:
+    """Advice where a trace shows that there are workers, but not how many."""
+    times = step_ns / compute_ns
+    return LoaderAdvice(
+        None,
+        None,
+        f"the workers keep up, as about {times:.1f} times as many do if there are CPUs for them",
+        f"The loader has workers, and they do not keep up: raise num_workers, to about {times:.1f} "
+        "times what it is if the machine has that many CPUs to spare, raise prefetch_factor if "
+        f"the waits come in bursts, or {_CHEAPER}.",
+    )
+
+
+def _workers(number: int) -> str:
+    return "1 worker" if number == 1 else f"{number} workers"
+
+
+def _all_cpus_taken(facts: LoaderFacts, now: int) -> str:
+    """Why there can be no more workers."""
+    take = "takes" if now == 1 else "take"
+    if facts.cpus is None or now >= facts.cpus:
+        return f"The loader's {_workers(now)} already {take} the {_cpus(facts)}"
+    rest = "the other" if now == 1 else f"the other {now}"
+    return (
+        f"The training takes one of the {_cpus(facts)}, and the loader's {_workers(now)} already "
+        f"{take} {rest}"
+    )
+
+
+def _cpus(facts: LoaderFacts) -> str:
+    return "1 CPU" if facts.cpus == 1 else f"{facts.cpus} CPUs"
+
+
+def _storage(facts: LoaderFacts) -> str:
+    """Where nobody knows whether loading uses a CPU, the advice is for the case that it does."""
+    if facts.burns_cpu is None:
+        return "If loading waits for storage instead of using a CPU, more workers help."
+    return ""

@@ -1,0 +1,135 @@
+"""Where in a trace to look for a finding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import polars as pl
+
+from stepscope.advice.evidence.window_view import WindowView
+from stepscope.advice.finding import Finding
+from stepscope.analysis.calls.kernel_origins import places_of_calls
+from stepscope.analysis.timeline import DeviceSets
+from stepscope.run.figures import duration, significant
+from stepscope.trace.arrays.intervals import Intervals
+from stepscope.trace.model import Trace
+
+_MOST = 3
+_LEAST = 0.01  # of the wait at all places
+
+
+def waiting_places(window: WindowView, calls: pl.DataFrame) -> list[str]:
+    """Where the host waits longest: operator, module and Python line, how often and how long."""
+    places = window.places_of(calls["event"])
+    by_place = (
+        calls.with_columns(
+            operator=pl.coalesce(places["operator"], window.names_of(calls["op"]), "name"),
+            line=places_of_calls(window.trace, calls["event"]),
+        )
+        .group_by("operator", "line")
+        .agg("start_ns", "end_ns")
+    )
+    waits = [
+        (
+            window.waits_of(pl.DataFrame({"start_ns": starts, "end_ns": ends})).total_ns,
+            operator if line is None else f"{operator} in {line}",
+            len(starts),
+        )
+        for operator, line, starts, ends in zip(
+            by_place["operator"],
+            by_place["line"],
+            by_place["start_ns"],
+            by_place["end_ns"],
+            strict=True,
+        )
+    ]
+    least_ns = max(1.0, _LEAST * sum(wait for wait, _, _ in waits))
+    return [
+        f"{place} ({significant(count / window.steps)}× per step, "
+        f"{duration(total_ns / window.steps)})"
+        for total_ns, place, count in sorted(waits, key=lambda wait: (-wait[0], wait[1]))[:_MOST]
+        if total_ns >= least_ns
+    ]
+
+
+_CAUSES_OF: dict[str, tuple[str, ...]] = {
+    "input-bound": ("input",),
+    "slow-epoch-start": ("input",),
+    "synchronisation": ("synchronisation",),
+    "allocator-churn": ("allocation",),
+    "pageable-copies": ("pageable_copy",),
+    "slow-phase": ("annotated_phase",),
+    "launch-bound": ("op_dispatch",),
+    "many-small-kernels": ("op_dispatch",),
+    "cpu-bound-python": ("python", "not_recorded", "backward"),
+    "garbage-collector": ("python", "not_recorded"),
+    "one-off-costs": ("one_off",),
+}
+"""Findings whose time is idle time of some causes: its longest stretch is where to look."""
+_EXPOSED_OF = {
+    "exposed-communication": "exposed_communication",
+    "poor-overlap": "exposed_communication",
+    "exposed-copies": "exposed_memcpy",
+}
+"""Findings about work that nothing hides: its longest stretch."""
+
+
+class Place(NamedTuple):
+    """Where to look, on the trace's clock.
+
+    Attributes:
+        start_ns: From when.
+        end_ns: Until when.
+        event: What the host did then, such as a Python function; None where nothing tells.
+    """
+
+    start_ns: int
+    end_ns: int
+    event: int | None = None
+
+
+def place_of(
+    finding: Finding, trace: Trace, idle: pl.DataFrame | None, sets: Sequence[DeviceSets]
+) -> Place | None:
+    """The longest stretch of what a finding counts, else the first of its steps.
+
+    Args:
+        finding: The finding, about the rank of this trace.
+        trace: The trace.
+        idle: Its idle time (`analysis.host.idle_segments`); None: nobody asked for it yet.
+        sets: What each of its devices does when.
+
+    Returns:
+        The place; None where the trace has none to show.
+    """
+    causes = _CAUSES_OF.get(finding.id)
+    if idle is not None and causes is not None:
+        mine = idle.filter(pl.col("cause").is_in(list(causes)))
+        if len(mine):
+            row = mine.row(int((mine["end_ns"] - mine["start_ns"]).arg_max() or 0), named=True)
+            return Place(row["start_ns"], row["end_ns"], row["event"])
+    longest = _longest_exposed(finding.id, sets)
+    if longest is not None:
+        return Place(*longest)
+    steps = trace.steps.filter(pl.col("step").is_in(list(finding.steps)))
+    if not len(steps):
+        return None
+    first = steps.row(0, named=True)
+    return Place(first["start_ns"], first["end_ns"])
+
+
+def _longest_exposed(rule: str, sets: Sequence[DeviceSets]) -> tuple[int, int] | None:
+    """The longest stretch of what a rule about exposed work counts; None for other rules."""
+    attribute = _EXPOSED_OF.get(rule)
+    if attribute is None:
+        return None
+    best: tuple[int, int] | None = None
+    for device in sets:
+        stretches: Intervals = getattr(device, attribute)
+        if len(stretches):
+            at = int(stretches.lengths.argmax())
+            span = int(stretches.starts[at]), int(stretches.ends[at])
+            if best is None or span[1] - span[0] > best[1] - best[0]:
+                best = span
+    return best

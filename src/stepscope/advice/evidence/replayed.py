@@ -1,0 +1,279 @@
+"""Findings whose saving is estimated by a replay of the steps."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import replace
+
+from stepscope.advice.evidence.loader_advice import facts_of
+from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.window_view import WindowView
+from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.severities import severity_of
+from stepscope.analysis.graph.changes import Changes
+from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
+from stepscope.analysis.graph.replay import host_alone_ns, is_host_bound, replay, unchanged
+from stepscope.analysis.record.summary import is_uneven
+from stepscope.run.figures import duration
+
+_WAITS_FOR_GPU = 0.98
+"""Share of the step below which the host's own time does not limit it now."""
+_NOTABLY_LONGER = 1.05
+"""How many times as long recorded steps must be to be told apart from unrecorded ones."""
+
+
+BATCHES_IN_TIME = "the loader's workers keep up with steps of"
+NO_BATCH_PACE = (
+    "batches came late, and one round of them does not show how fast the loader's workers are: "
+    "record more steps"
+)
+
+
+def replayed_finding(
+    subject: Subject,
+    window: WindowView,
+    changes: Changes,
+    *,
+    rule: str,
+    title: str,
+    assumption: str,
+    evidence: tuple[Evidence, ...],
+    advice: str,
+    steps: tuple[int, ...] = (),
+    least: float | None = None,
+    before: Changes | None = None,
+    about_collectives: bool = False,
+    waits_for: int | None = None,
+    is_upper_bound: bool = False,
+    most_ns: int | None = None,
+) -> list[Finding]:
+    """The finding, if the replay with the changes is shorter by a notable share.
+
+    Where it is not, but the rank waits for others, the finding is behind these waits
+    (`Finding.is_behind_waits`): without them it may shorten the step.
+
+    Where batches come from workers that keep up, how soon they could have the next one is unknown:
+    the assumption says with what steps they must keep up. Where workers do not keep up, and the
+    window does not show at what pace they work, nothing is promised.
+
+    Where a step record shows what a step takes without recording, the saving is the same share of
+    that step, and the assumption says so where the two differ notably. Where some unrecorded steps
+    take so much longer that their mean is far above their median, which the window does not show,
+    it is that share of the median step. Where recording made the steps much longer
+    (`profiler_factor`), the finding is of low severity.
+
+    Args:
+        subject: What is looked at.
+        window: Its window.
+        changes: The steps without the cause.
+        rule: Id of the rule.
+        title: What is wrong.
+        assumption: What the saving assumes.
+        evidence: The measurements; the mean step of the window is added.
+        advice: What to do.
+        steps: Steps in which it shows best.
+        least: Share of the step that the saving must reach; default: `saving_low`.
+        before: What is assumed to be fixed first; default: nothing. The saving is what the changes
+            save beyond that.
+        about_collectives: Whether the changes are to collectives. In other replays collectives keep
+            their length, including waits for other ranks, and the assumption says so.
+        waits_for: The rank whose coming earlier the saving rests on; None otherwise.
+        is_upper_bound: Whether no fix brings more, and most bring less (`Finding`).
+        most_ns: What the step record lets it save at most; None: it does not tell. Recording slows
+            what consists of many operators more than the rest.
+    """
+    window.return_freed_memory()  # a replay needs memory of other sizes than what came before
+    again = replay(changes)
+    limits = subject.thresholds
+    share = again.saving_share
+    if before is not None:
+        share -= replay(before).saving_share
+    if most_ns is not None:
+        share = min(share, most_ns / max(1, subject.step_ns or window.step_ns))
+    is_too_little = share < (limits.saving_low if least is None else least)
+    if is_too_little and (subject.waits is None or about_collectives or waits_for is not None):
+        return []
+    graph = window.graph
+    if not about_collectives and (graph.kind == NodeKind.COMMUNICATION).any():
+        assumption += "; collectives last as long as now"
+    if _comes_sooner_than_known(subject, window):
+        then_ns = round((1 - share) * (subject.step_ns or window.step_ns))
+        assumption += f"; {BATCHES_IN_TIME} {duration(then_ns)}"
+    alone_ns = host_alone_of(window)
+    if alone_ns < _WAITS_FOR_GPU * graph.replayed_step_ns and is_host_bound(changes, again):
+        then_ns = window.per_step(again.steady_state_ns)
+        assumption += (
+            f"; the host then needs {duration(then_ns)} per step: below that, a faster GPU does "
+            "not help"
+        )
+        host_needs = Evidence("host time per step, waits for the GPU apart", alone_ns, "ns")
+        evidence = (*evidence, host_needs)
+    severity = severity_of(share, limits)
+    factor = subject.recording_factor
+    step_ns = subject.step_ns or window.step_ns
+    alike_ns = _like_those_recorded(subject, window, step_ns)
+    if factor >= limits.profiler_factor and not graph.has_recorded_pace:
+        severity = Severity.LOW
+    if graph.has_recorded_pace:
+        assumption += "; replayed at the pace of unrecorded steps"
+    elif factor >= _NOTABLY_LONGER:
+        assumption += (
+            f"; it saves the same share of an unrecorded step as of a recorded one, which takes "
+            f"{factor:.2f}× as long"
+        )
+    elif step_ns >= _NOTABLY_LONGER * window.step_ns:
+        assumption += (
+            "; it saves the same share of an unrecorded step as of the recorded ones, which took "
+            f"{duration(window.step_ns)}"
+        )
+    if alike_ns < step_ns:
+        alike = duration(alike_ns)
+        assumption += f"; some unrecorded steps take far longer: it is counted for one of {alike}"
+    saving_ns = min(round(share * alike_ns), step_ns)
+    found = [
+        Finding(
+            id=rule,
+            title=title,
+            severity=severity,
+            rank=subject.rank,
+            saving_ns=saving_ns,
+            saving_reason="",
+            assumption=assumption,
+            predicted_step_ns=step_ns - saving_ns,
+            evidence=(*evidence, *_mean_step(window, evidence)),
+            steps=steps,
+            advice=advice,
+            changes=changes,
+            waits_for=waits_for,
+            is_upper_bound=is_upper_bound,
+            is_behind_waits=is_too_little,
+        )
+    ]
+    return found if graph.has_batch_pace else [without_batch_pace(one) for one in found]
+
+
+def without_batch_pace(one: Finding) -> Finding:
+    """A finding in steps that do not show at what pace batches come: they may limit it."""
+    return replace(
+        one,
+        saving_ns=None,
+        saving_reason=NO_BATCH_PACE,
+        assumption="",
+        predicted_step_ns=None,
+        changes=None,
+    )
+
+
+def _comes_sooner_than_known(subject: Subject, window: WindowView) -> bool:
+    """Whether workers make the batches, and no wait shows how soon they can."""
+    has_pace = (window.graph.edge_kind == EdgeKind.ARRIVAL).any()
+    return not has_pace and bool(facts_of(subject).has_workers)
+
+
+def host_alone_of(window: WindowView) -> int:
+    """What the host needs per step if neither the GPU nor batches make it wait."""
+    return window.per_step(window.once(_host_alone_ns))
+
+
+def _host_alone_ns(window: WindowView) -> int:
+    return host_alone_ns(unchanged(window.graph))
+
+
+def _mean_step(window: WindowView, evidence: tuple[Evidence, ...]) -> list[Evidence]:
+    """The mean step of the window; and that of the host, if something takes longer than the first.
+
+    A window may begin while the device still has earlier work. Then the host's steps begin earlier
+    than the device's, which are shown, and take longer: what the host does is a part of those.
+    """
+    mean = [Evidence("mean step of the window", window.step_ns, "ns")]
+    longest = max((one.value for one in evidence if one.unit == "ns"), default=0)
+    host_ns = window.per_step(window.graph.host_time_ns)
+    if window.has_gpu and float(longest) > window.step_ns and host_ns > window.step_ns:
+        mean.append(Evidence("mean step on the host", host_ns, "ns"))
+    return mean
+
+
+def _like_those_recorded(subject: Subject, window: WindowView, step_ns: int) -> int:
+    """The step that a share of the window's step is taken from."""
+    summary = subject.steps
+    if summary is None or not is_uneven(summary.mean_ns, summary.median_ns):
+        return step_ns
+    return min(step_ns, max(summary.median_ns, window.step_ns))
+
+
+def saved_together(
+    findings: Sequence[Finding], window: WindowView | None, step_ns: int
+) -> int | None:
+    """What the findings of one rank save together, per step; None if none has a saving.
+
+    Savings overlap, so they do not add up: one replay removes the causes of all replayed findings
+    at once (`saved_by`).
+
+    Args:
+        findings: The findings.
+        window: The window that they were replayed on.
+        step_ns: The step that they save from.
+    """
+    savings = [one for one in findings if one.saving_ns is not None]
+    if not savings:
+        return None
+    changes = [one.changes for one in savings if one.changes is not None]
+    share = None
+    if changes and window is not None:
+        again = replay(functools.reduce(Changes.and_also, changes))
+        share = again.saving_share
+    return min(saved_by(savings, share, step_ns), sum(one.saving_ns or 0 for one in savings))
+
+
+def saved_by(findings: Sequence[Finding], replayed_share: float | None, step_ns: int) -> int:
+    """What a replay and the findings that were not replayed save together, per step.
+
+    Causes that were not replayed and have a time of their own, such as a phase, are added up. The
+    replay, and each cause that slows everything (`Finding.slows_everything`), save their share of
+    what is left. The result is at least the largest saving, and at most the step.
+
+    Args:
+        findings: Findings with a saving.
+        replayed_share: Share of the step that the replay with the changes of all of them saves;
+            None without one.
+        step_ns: The step that they save from.
+    """
+    unreplayed = [one for one in findings if one.changes is None]
+    alone = sum(one.saving_ns or 0 for one in unreplayed if not one.slows_everything)
+    slowing = [one.saving_ns or 0 for one in unreplayed if one.slows_everything]
+    shares = [saving / max(1, step_ns) for saving in slowing]
+    if replayed_share is not None:
+        shares.append(replayed_share)
+    for share in shares:
+        alone += round(max(0, step_ns - alone) * share)
+    return min(max(alone, *(one.saving_ns or 0 for one in findings), 0), step_ns)
+
+
+def finding_without_saving(
+    subject: Subject,
+    *,
+    rule: str,
+    title: str,
+    severity: Severity,
+    reason: str,
+    evidence: tuple[Evidence, ...],
+    advice: str,
+    steps: tuple[int, ...] = (),
+) -> list[Finding]:
+    """A finding without a saving per step, with the reason."""
+    return [
+        Finding(
+            id=rule,
+            title=title,
+            severity=severity,
+            rank=subject.rank,
+            saving_ns=None,
+            saving_reason=reason,
+            assumption="",
+            predicted_step_ns=None,
+            evidence=evidence,
+            steps=steps,
+            advice=advice,
+        )
+    ]

@@ -1,0 +1,108 @@
+"""What the rules look at: one rank of a run, with the analyses that they need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stepscope.advice.thresholds import Thresholds
+from stepscope.analysis.record.summary import StepSummary
+from stepscope.analysis.selection.purpose import Purpose, Work
+from stepscope.run.step_record import BACKWARD, OPTIMIZER
+
+if TYPE_CHECKING:
+    from stepscope.advice.evidence.other_ranks import Imbalance, LongerPart, SlowStage
+    from stepscope.advice.evidence.window_view import WindowView
+    from stepscope.analysis.host.partition import HostPartition
+    from stepscope.analysis.record.gpu_clocks import SlowClock
+    from stepscope.analysis.record.python_memory import PythonMemory
+    from stepscope.memory.view import MemoryView
+    from stepscope.run.manifest import LoaderRecord
+    from stepscope.skew.rank_skew import RankSkew
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One rank of a run.
+
+    Attributes:
+        rank: The rank.
+        steps: The summary of its step record; None without one.
+        host: The partition of its main thread in a recorded window; None without a trace.
+        window: The recorded window with its graph; None without a trace.
+        waits: Its collectives, and how long it waited for other ranks in each, columns
+            `ranks.WAITS`; None if the other ranks' traces do not show it.
+        problems: Problems that were found while the trace was read: problem, count, message.
+        thresholds: Limits above which findings are reported.
+        skew: Which ranks come late where they meet; None if unknown.
+        memory: Its recorded memory; None if it recorded none.
+        loader: The training's DataLoader; None if unknown.
+        gc_calls: Where code requested collections of garbage, as "file:line".
+        training_phases: Phases of the loop's own that contain a backward pass or an optimizer's
+            step, as far as that was recorded.
+        window_files: Kinds of the files of its windows, such as "trace"; empty for loose files.
+        python_memory: What tracemalloc recorded of its last such window; None if nothing did.
+        has_peers: Whether other ranks are known to train together with this one.
+        shown_step_ns: The step that the report states for this rank, if neither record nor window
+            are given; None otherwise.
+        shown_compute_ns: The computing in that step, likewise.
+        slow_stage: The stage of the pipeline that computes longest; None without a pipeline.
+        imbalance: How unequal the work of the ranks is, if that makes them wait; else None.
+        longer_parts: What takes longer on the late ranks than on the others, if any come late.
+        job_devices: Names of the GPUs that the job's processes see, by its description.
+        slow_clock: How its GPU's clock compares with its peers', if it is lower; None otherwise.
+    """
+
+    rank: int
+    steps: StepSummary | None = None
+    host: HostPartition | None = None
+    window: WindowView | None = None
+    waits: pl.DataFrame | None = None
+    problems: tuple[tuple[str, int, str], ...] = ()
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    skew: RankSkew | None = None
+    memory: MemoryView | None = None
+    python_memory: PythonMemory | None = None
+    has_peers: bool = False
+    loader: LoaderRecord | None = None
+    gc_calls: tuple[str, ...] = ()
+    training_phases: frozenset[str] = frozenset()
+    window_files: frozenset[str] = frozenset()
+    shown_step_ns: int | None = None
+    shown_compute_ns: int | None = None
+    slow_clock: SlowClock | None = None
+    slow_stage: SlowStage | None = None
+    imbalance: Imbalance | None = None
+    longer_parts: tuple[LongerPart, ...] = ()
+    job_devices: tuple[str, ...] = ()
+
+    @property
+    def step_ns(self) -> int | None:
+        """The step time that the report states and takes savings from.
+
+        It is the mean steady step of the record if there is one, else of the window.
+        """
+        if self.steps is not None:
+            return self.steps.mean_ns
+        return self.shown_step_ns if self.window is None else self.window.step_ns
+
+    @property
+    def purpose(self) -> Purpose:
+        """Whether the rank trains: by its step record, else by its trace."""
+        if self.steps is not None:
+            for phase in (BACKWARD, OPTIMIZER):
+                if self.steps.partition.of(phase):
+                    return Purpose(Work.TRAINING, f"the step record has the phase '{phase}'")
+        if self.window is None:
+            return Purpose(Work.UNKNOWN, "no operator was recorded")
+        from stepscope.analysis.find_purpose import purpose_of
+
+        return purpose_of(self.window.trace)
+
+    @property
+    def recording_factor(self) -> float:
+        """How many times as long recording made the steps; 1 if unknown."""
+        factor = self.steps.recording_factor if self.steps is not None else None
+        return factor or 1.0

@@ -1,0 +1,456 @@
+"""Which ranks make the others wait: the one place that says so, for every verb.
+
+Two things show it, and `find_late` puts them together:
+
+* Step records: many unrecorded steps, of which they show what a rank does before it waits
+  (`stepscope.skew.rank_skew`).
+* Windows: a few steps, of which they show everything. On GPUs collectives are matched, unusual work
+  is found, and one replay says what the step would be without it (`analysis.blame`). Without a GPU
+  each training thread waits for the others in its collectives, and a trace shows for how long; the
+  rank that waits least arrives last. That holds whatever else a rank does, while the phase
+  `backward` of a record, in which DistributedDataParallel waits, is also longer on a rank with more
+  to compute.
+
+On GPUs windows decide who it is, as records do not see what devices do later. On CPUs records do,
+where there are any: a few steps of processes that share CPUs are no example of the others. With two
+ranks there is no usual: it is said which of them comes last, and neither is accused
+(`RankSkew.accuses`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stepscope.advice.rules.communication.late_rank import is_late
+from stepscope.advice.thresholds import Thresholds
+from stepscope.analysis.ranks.local_time import COMPUTE, HOST
+from stepscope.analysis.ranks.rank_arrivals import RankArrivals
+from stepscope.run.figures import duration
+from stepscope.run.step_record import BACKWARD, FORWARD
+from stepscope.skew.course import course_of, in_some_steps
+from stepscope.skew.rank_causes import (
+    FEWEST_RANKS,
+    LATE_START,
+    OTHER,
+    SLOW_LINK,
+    SLOW_STAGE,
+    in_words,
+)
+from stepscope.skew.rank_skew import (
+    ARRIVALS,
+    OFF_CPU,
+    RECORDED_WAITS,
+    RankSkew,
+    RankSteps,
+    RankWait,
+    rank_skew,
+    saved_without,
+    skew_of_positions,
+)
+
+if TYPE_CHECKING:
+    from stepscope.analysis.blame.compared import Compared
+    from stepscope.analysis.blame.report import Blame
+    from stepscope.analysis.blame.stages import SlowPart
+
+_FEWEST_STEPS = 3
+"""Fewer recorded steps do not contradict the records of many."""
+_MOSTLY = 0.5
+_MOST_NAMED = 8
+_MOST_OUTSIDE = 0.9
+"""Of the step outside backward: what lies before the first collective of ranks that meet in it."""
+_NOTABLE = 0.05
+"""Of the step: by how much waits must change over the steps to be worth a word."""
+_PARTLY_RECORDED = ("compute", SLOW_LINK)
+"""Causes that records see only before the phase in which the ranks wait."""
+
+Waits = Mapping[int, Mapping[int, int]]
+
+
+@dataclass(frozen=True)
+class Accused:
+    """Ranks that make the others wait in the recorded windows.
+
+    Attributes:
+        ranks: The rank; of a slow link all that it may be as well.
+        cause: Why, as `analysis.blame` names it; of several causes the main one.
+        wait_ns: What another rank waits for them in a step, on average.
+        gain_ns: What a step is shorter by without that.
+    """
+
+    ranks: tuple[int, ...]
+    cause: str
+    wait_ns: int
+    gain_ns: int
+
+
+@dataclass(frozen=True)
+class InWindows:
+    """What the recorded windows show of the ranks.
+
+    Attributes:
+        compared: Their collectives.
+        blame: Who made whom wait in them.
+        step_ns: The mean of the recorded steps; 0 where traces have no steps.
+        waits_ns: By rank and step, what waiting for the others costs it; with GPUs only of two
+            ranks.
+    """
+
+    compared: Compared
+    blame: Blame
+    step_ns: int = 0
+    waits_ns: Waits = field(default_factory=dict)
+
+    @property
+    def of_host(self) -> bool:
+        """Whether the collectives ran on CPUs."""
+        return self.compared.of_host
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether anything can be told by them."""
+        return self.compared.report.fits and len(self.compared.matched.rank) > 0
+
+    @cached_property
+    def stages(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks of each stage of a pipeline; none where it is none."""
+        from stepscope.analysis.blame.stages import find_stages
+
+        return find_stages(self.compared.matched) if self.is_comparable else ()
+
+    @cached_property
+    def slow_in_pipeline(self) -> SlowPart | None:
+        """The rank or stage of a pipeline that computes longer than others."""
+        from stepscope.analysis.blame.stages import find_slow
+
+        if not self.stages:
+            return None
+        return find_slow(self.compared.matched, self.blame.gains, self.stages)
+
+    @cached_property
+    def accused(self) -> Accused | None:
+        """The rank, or ranks that are late together, whose fix brings most; None: nobody is."""
+        if len(self.compared.report.ranks) < FEWEST_RANKS:
+            return None
+        blame, ranks = self.blame, len(self.compared.report.ranks)
+        if self.stages and (slow := self.slow_in_pipeline) is not None:
+            wait_ns = min(slow.compute_ns - slow.usual_ns, self.longest_step_ns)
+            cause = SLOW_STAGE if slow.is_stage else COMPUTE
+            return Accused(slow.ranks, cause, wait_ns, slow.gain_ns)
+        if (several := blame.together) is not None:
+            late, cause = several.ranks, several.cause
+            caused_wait_ns, gain_ns = several.caused_wait_ns, several.gain_ns
+        else:
+            worst = next(
+                (
+                    row
+                    for row in blame.accused.iter_rows(named=True)
+                    # It may be any rank's, or is over: there is nobody to accuse.
+                    if 1 + len(row["peers"] or ()) < ranks
+                    and row["cause"]
+                    not in ((LATE_START, COMPUTE) if self.stages else (LATE_START,))
+                ),
+                None,
+            )
+            if worst is None:
+                return None
+            late, cause = tuple(sorted((worst["rank"], *(worst["peers"] or ())))), worst["cause"]
+            caused_wait_ns, gain_ns = worst["caused_wait_ns"], worst["gain_ns"]
+            whole = blame.whole.get(late[0])
+            if whole is not None and len(late) == 1 and whole.gain_ns > gain_ns:
+                caused_wait_ns, gain_ns = whole.caused_wait_ns, whole.gain_ns
+        wait_ns = round(caused_wait_ns / (ranks - len(late)) / blame.steps)
+        return Accused(late, cause, min(wait_ns, self.longest_step_ns), gain_ns)
+
+    @property
+    def gained_share(self) -> float:
+        """How much of what the accused rank has beyond the usual a step is shorter by without it.
+
+        Less than all of it: without it, the rank may still be the last one at times.
+        """
+        accused = self.accused
+        if accused is None or len(accused.ranks) > 1:
+            return 1.0
+        rank = accused.ranks[0]
+        of_rank = self.blame.excess_ns.get(rank, {})
+        excess_ns = of_rank.get(accused.cause, 0)
+        if rank in self.blame.whole:
+            excess_ns = sum(of_rank.values())
+        return min(1.0, accused.gain_ns / excess_ns) if excess_ns > 0 else 1.0
+
+    def backward_work(self, ranks: Sequence[RankSteps]) -> float:
+        """How long a device works in backward before the ranks meet, per time of its forward.
+
+        By the records of the recorded steps; what of backward is communication beside which
+        nothing is computed is no work.
+
+        Args:
+            ranks: The records.
+
+        Returns:
+            0 where that is not known, and where ranks meet before backward: then a forward has
+            waits in it.
+        """
+        import numpy as np  # which reports of single ranks that are cached start without
+
+        if not ranks or self.of_host or not self.is_comparable:
+            return 0.0
+        matched, by_rank = self.compared.matched, {one.rank: one.records for one in ranks}
+        exposed_ns = matched.end_ns - matched.start_ns - matched.beside_ns
+        before_ns = matched.start_ns - matched.end_ns[matched.previous]
+        is_first = (matched.previous >= 0) & (np.diff(matched.step, prepend=-1) > 0)
+        found = []
+        for place, rank in enumerate(matched.ranks.tolist()):
+            own = matched.rank == place
+            steps = set(matched.step[own].tolist())
+            times_ns = np.array([
+                (one.device_phases[FORWARD], one.device_phases[BACKWARD], one.dur_ns)
+                for one in by_rank.get(rank, ())
+                if one.step in steps and {FORWARD, BACKWARD} <= one.device_phases.keys()
+            ])  # fmt: skip
+            if not len(times_ns) or not (own & is_first).any():
+                return 0.0
+            forward_ns, backward_ns, step_ns = times_ns.mean(axis=0)
+            outside_ns = _MOST_OUTSIDE * (step_ns - backward_ns)
+            if not forward_ns or before_ns[own & is_first].mean() < outside_ns:
+                return 0.0
+            found.append((backward_ns - exposed_ns[own].sum() / len(steps)) / forward_ns)
+        return max(0.0, float(np.median(found)))
+
+    @property
+    def longest_step_ns(self) -> int:
+        """The step, or what lies between its first collective and its last where that is longer."""
+        return max(round(self.blame.step_ns), self.step_ns)
+
+    def skew(self) -> RankSkew | None:
+        """The accused ranks in the form in which the step records give them."""
+        accused, blame = self.accused, self.blame
+        if accused is None:
+            return None
+        own = blame.by_step.filter(pl.col("rank").is_in(accused.ranks))
+        others = len(blame.ranks) - len(accused.ranks)
+        by_step = dict(own.group_by("step").agg(pl.col("caused_wait_ns").sum()).iter_rows())
+        steps = sorted({int(step) for step in self.compared.matched.step if step >= 0})
+        waits = [round(by_step.get(step, 0) / others) for step in steps]
+        least_ns = _NOTABLE * self.longest_step_ns
+        waited = blame.ranks.sort("waited_ns", "rank").select("rank", "waited_ns", "last_arrivals")
+        return RankSkew(
+            basis=ARRIVALS,
+            is_device=not self.of_host,
+            steps=blame.steps,
+            step_ns=self.longest_step_ns,
+            late=accused.ranks,
+            wait_ns=accused.wait_ns,
+            saving_ns=accused.gain_ns,
+            last_share=1.0,
+            error_ns=0,
+            ranks=tuple(
+                RankWait(rank, round(ns / blame.steps), last)
+                for rank, ns, last in waited.iter_rows()
+            ),
+            course=course_of(steps, waits, least_ns) or in_some_steps(steps, waits),
+            cause=in_words(accused.cause, several=len(accused.ranks) > 1),
+        )
+
+    def skew_of_waits(self, recorded: RankSkew | None) -> RankSkew | None:
+        """How far apart the ranks come, from how long each waits.
+
+        Args:
+            recorded: By the step records, whose steps are not slowed down by recording.
+
+        Returns:
+            The skew; None where waits are not known, or with fewer than three steps in common.
+        """
+        shared = set.intersection(*(set(one) for one in self.waits_ns.values() or [()]))
+        if len(shared) < _FEWEST_STEPS:
+            return None
+        factor = 1.0
+        if recorded is not None and self.longest_step_ns:
+            factor = min(1.0, recorded.step_ns / self.longest_step_ns)
+        steps = sorted(shared)
+        # Who waits least comes last.
+        rows = [[-round(one[step] * factor) for one in self.waits_ns.values()] for step in steps]
+        step_ns = round(self.longest_step_ns * factor)
+        basis = RECORDED_WAITS if self.of_host else ARRIVALS
+        skew = skew_of_positions(list(self.waits_ns), step_ns, rows, basis, steps)
+        accused, places = self.accused, {rank: place for place, rank in enumerate(self.waits_ns)}
+        if not self.of_host or accused is None or accused.cause in (OTHER, SLOW_LINK):
+            return skew
+        if set(skew.late) != set(accused.ranks) or skew.course is not None:
+            return skew
+        if len(set(self.compared.matched.group.tolist())) > 1:
+            return skew  # others may come late only because they waited for it in a smaller group
+        # What the others have less to wait for is what it has beyond the usual in each step.
+        late = [places[rank] for rank in skew.late]
+        others = [place for place in places.values() if place not in late]
+        matched = self.compared.matched
+        ranks = matched.ranks[matched.rank]
+        excess_ns = self.blame.usual.excess_ns[:, matched.causes.index(accused.cause)]
+        saved = []
+        for step, row in zip(steps, rows, strict=True):
+            spent_ns = [0] * len(row)
+            for rank in skew.late:
+                own = (matched.step == step) & (ranks == rank)
+                spent_ns[places[rank]] = round(int(excess_ns[own].sum()) * factor)
+            saved.append(saved_without(row, spent_ns, late, others))
+        return replace(skew, saving_ns=min(skew.saving_ns, max(0, round(fmean(saved)))))
+
+
+def compare_windows(
+    compared: Compared, step_ns: int = 0, waits_ns: Waits | None = None
+) -> InWindows:
+    """What the recorded windows of several ranks show.
+
+    Args:
+        compared: Their collectives.
+        step_ns: The mean of their steps.
+        waits_ns: By rank and step, what waiting for the others costs it.
+    """
+    # Reports of single ranks that are cached start without it.
+    from stepscope.analysis.blame.report import find_blame
+
+    is_used = compared.of_host or len(compared.report.ranks) < FEWEST_RANKS
+    waits = waits_ns if waits_ns is not None and is_used else {}
+    return InWindows(compared, find_blame(compared.matched, compared.offset_ns), step_ns, waits)
+
+
+def find_late(
+    windows: InWindows | None,
+    recorded: RankSkew | None,
+    limits: Thresholds,
+    ranks: Sequence[RankSteps] = (),
+) -> RankSkew | None:
+    """The ranks that make the others wait, notably and beyond chance; None: nobody does.
+
+    Args:
+        windows: What the windows show; None where they cannot be compared.
+        recorded: How far apart the ranks come by their step records; None without any.
+        limits: What is notable.
+        ranks: The step records.
+    """
+    work = 0.0 if windows is None or recorded is None else windows.backward_work(ranks)
+    recorded = rank_skew(ranks, work) if work else recorded
+    known = recorded if recorded is not None and is_late(recorded, limits) else None
+    if windows is None or not windows.is_comparable:
+        return known
+    if known is not None or recorded is None:
+        seen = windows.skew_of_waits(recorded)
+        known = _surest(known, seen if seen is not None and is_late(seen, limits) else None)
+    if known is None and recorded is None and windows.of_host:
+        known = _agreed(windows, windows.skew_of_waits(None))
+    late = _with_accused(known, windows, limits, is_whole=bool(work))
+    return late if late is not None and is_late(late, limits) else None
+
+
+def _agreed(windows: InWindows, seen: RankSkew | None) -> RankSkew | None:
+    """A rank that comes last in a few steps on CPUs, for a cause that it has beyond chance.
+
+    Waits of few steps are not beyond chance by themselves, and work takes longer on a busy machine.
+    But what else keeps a rank, and no other, is its own.
+    """
+    accused, late = windows.accused, windows.skew()
+    if accused is None or late is None or seen is None or len(accused.ranks) > 1:
+        return None
+    is_own = accused.cause not in (COMPUTE, HOST, OTHER, SLOW_LINK)
+    if not is_own or seen.ranks[0].rank != accused.ranks[0]:
+        return None
+    is_same = set(seen.late) == set(late.late)
+    return replace(late, saving_ns=min(late.saving_ns, seen.saving_ns)) if is_same else late
+
+
+def _surest(recorded: RankSkew | None, seen: RankSkew | None) -> RankSkew | None:
+    """The skew of the step records, or of the windows where these show what records do not.
+
+    In the windows a rank is seen to be late by all that it does, in a phase of a record by what it
+    does before the ranks wait. So if by both the same ranks are late in all steps, the longer wait
+    counts.
+    """
+    if recorded is None or seen is None:
+        return recorded or seen
+    is_partly_seen = recorded.course is None and recorded.basis != OFF_CPU
+    is_same = set(seen.late) == set(recorded.late) and is_partly_seen
+    return seen if is_same and seen.wait_ns > recorded.wait_ns else recorded
+
+
+def _with_accused(
+    recorded: RankSkew | None, windows: InWindows, limits: Thresholds, *, is_whole: bool
+) -> RankSkew | None:
+    """The late ranks by the records or by waiting threads, and those accused in the windows.
+
+    Of the same ranks, the records' many steps say how late they are, unless records do not see all
+    of it; and the windows say how much of that a step is shorter by without it, because they show
+    all that the ranks do later.
+    """
+    if recorded is not None:
+        recorded = without_inherited(recorded, windows.blame.excess_ns)
+    accused, seen = windows.accused, windows.skew()
+    if accused is None or seen is None:
+        return recorded
+    if recorded is not None and set(recorded.late) == set(accused.ranks):
+        if accused.cause != OTHER:
+            recorded = replace(recorded, cause=seen.cause)
+        if windows.of_host or recorded.course is not None:
+            return recorded
+        if is_whole and accused.cause != SLOW_LINK:
+            return recorded
+        if accused.cause not in _PARTLY_RECORDED:
+            saving_ns = min(recorded.saving_ns, round(recorded.wait_ns * windows.gained_share))
+            return replace(recorded, saving_ns=saving_ns)
+        if accused.gain_ns <= recorded.saving_ns:
+            return recorded
+    if windows.of_host or not is_late(seen, limits):
+        return recorded
+    if recorded is None and is_whole and accused.cause == COMPUTE:
+        return None  # the records of many steps see all of it, and do not show it
+    if recorded is not None and windows.blame.steps < _FEWEST_STEPS:
+        return recorded
+    return seen
+
+
+def without_inherited(recorded: RankSkew, excess_ns: Mapping[int, Mapping[str, float]]) -> RankSkew:
+    """Late ranks without those that are late because they waited for one of the others.
+
+    Records do not tell them apart: the members of a group that has waited for one of them come as
+    late to the next group. In the windows, the one has more work than usual, and the others do not.
+
+    Args:
+        recorded: Late ranks by the step records.
+        excess_ns: By rank and cause, what its work takes in a step of the windows beyond the usual.
+
+    Returns:
+        The same where the windows do not show as much work as the ranks are late by.
+    """
+    own = {rank: sum(excess_ns.get(rank, {}).values()) for rank in recorded.late}
+    most_ns = max(own.values())
+    if recorded.course is not None or most_ns < _MOSTLY * recorded.wait_ns:
+        return recorded
+    late = tuple(rank for rank in recorded.late if own[rank] >= _MOSTLY * most_ns)
+    main = {max(excess_ns[rank], key=excess_ns[rank].__getitem__) for rank in late}
+    cause = main.pop() if len(main) == 1 else OTHER
+    is_main = all(excess_ns[rank].get(cause, 0) >= _MOSTLY * own[rank] for rank in late)
+    why = in_words(cause, several=len(late) > 1) if is_main and cause != OTHER else ""
+    return replace(recorded, late=late, cause=recorded.cause or why)
+
+
+def late_starts_in_words(ranks: Sequence[RankArrivals], step_ns: float) -> list[str]:
+    """Ranks that began the recording late by a step or more, over all recorded steps.
+
+    It happens once: the steps that a report counts do not show it, and no step is shorter without.
+    """
+    from stepscope.analysis.blame.compared import match_arrivals
+    from stepscope.analysis.blame.report import late_starts
+
+    if len(ranks) < FEWEST_RANKS or not step_ns:
+        return []
+    late = {rank: ns for rank, ns in late_starts(match_arrivals(ranks)).items() if ns >= step_ns}
+    return [
+        f"rank {rank} began late: the others waited {duration(wait_ns)} for it once, which is no "
+        "part of the steady state"
+        for rank, wait_ns in list(late.items())[:_MOST_NAMED]
+    ]

@@ -1,0 +1,375 @@
+"""The ranks of a run compared: who waits for whom, and what is each one's own time.
+
+Collectives are matched between the ranks by `analysis.blame.compared`, over the steps that
+all ranks recorded. What a rank waits in a collective is the latest arrival less its own, but no
+longer than its kernel where ranks may leave before all have come. While it waits, its GPU may have
+other work, which goes on: what the waits cost it is what its step is shorter by without them. Its
+own time is its step less that, so that the rank with the most of it sets the pace.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stepscope.advice.evidence.turns import Turns, find_turns
+from stepscope.advice.job.late_parts import NOT_OWN
+from stepscope.advice.rank.summary import Meeting, Waits
+from stepscope.advice.thresholds import Thresholds
+from stepscope.analysis.selection.partition import Partition
+from stepscope.errors import UsageError
+from stepscope.skew.rank_skew import RankSteps, rank_steps
+
+if TYPE_CHECKING:
+    from stepscope.analysis.blame.compared import Compared, StragglerReport
+    from stepscope.analysis.blame.gains import Gains, OnTime
+
+WAITS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "event": pl.Int64,  # the collective, in this rank's trace
+    "wait_ns": pl.Int64,  # until the last rank came
+    "last_rank": pl.Int64,
+}
+
+RANK_TIMES: dict[str, pl.DataType | type[pl.DataType]] = {
+    "rank": pl.Int64,
+    "wait_ns": pl.Int64,  # per step, what waiting for other ranks in collectives costs it
+    "own_ns": pl.Int64,  # mean step of the window less the wait
+    "last": pl.Int64,  # collectives that it was the last to join
+    "collectives": pl.Int64,  # that could be matched
+}
+"""One row per rank with matched collectives, by rank."""
+
+ODD_PARTS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "rank": pl.Int64,
+    "part": pl.String,  # of the step
+    "per_step_ns": pl.Int64,
+    "others_ns": pl.Int64,  # median of the other ranks' means per step
+}
+"""One row per part of a rank's step that sets it apart, the greatest difference first."""
+
+_NOTABLE_COST = 0.05
+"""Of a step: what waiting must cost every rank for ranks that are late in turn within a step."""
+
+
+@dataclass(frozen=True)
+class RankMatch:
+    """The collectives of several ranks, matched over the steady steps that all windows have.
+
+    Attributes:
+        compared: Who waits for whom, with sends and receives.
+        steps: The steps; empty where the traces have none in common.
+        meetings: What is known of each of the ranks.
+    """
+
+    compared: Compared
+    steps: tuple[int, ...]
+    meetings: tuple[Meeting, ...]
+
+    @property
+    def tells_waits(self) -> bool:
+        """Whether it is known how long ranks wait in their collectives."""
+        report = self.report
+        return not self.compared.of_host and report.fits and not report.sets.is_empty()
+
+    @cached_property
+    def report(self) -> StragglerReport:
+        """Who waits for whom, without sends and receives."""
+        return self._report_of(self.steps) if self.compared.has_exchanges else self.compared.report
+
+    def _report_of(self, steps: tuple[int, ...]) -> StragglerReport:
+        from stepscope.analysis.blame.compared import compare_ranks
+
+        arrivals = [one.arrivals for one in self.meetings if one.arrivals is not None]
+        return compare_ranks(arrivals, steps or None, point_to_point=False).report
+
+    def waits_of(self, rank: int) -> Waits | None:
+        """What a rank waited in its matched collectives, columns `WAITS`; None without any."""
+        windows = {one.rank: one.window for one in self.meetings}
+        window = windows.get(rank)
+        if window is None or not self.tells_waits:
+            return None
+        return Waits(window, self._waits.get((rank,), pl.DataFrame(schema=WAITS)))
+
+    @cached_property
+    def _waits(self) -> dict[tuple[object, ...], pl.DataFrame]:
+        """Of each rank, columns `WAITS`, over all steps, those too that are like no others."""
+        in_all = set.intersection(*(set(one.all_steps) for one in self.meetings))
+        is_same = in_all == set(self.steps)
+        whole = self.report if is_same else self._report_of(tuple(sorted(in_all)))
+        waits = whole.arrivals.join(
+            whole.sets.select("set", "last_rank"), on="set", maintain_order="left"
+        ).select("rank", *(pl.col(name).cast(dtype) for name, dtype in WAITS.items()))
+        return waits.partition_by("rank", as_dict=True, include_key=False)
+
+
+@dataclass(frozen=True)
+class RankComparison:
+    """What the traces of several ranks tell together.
+
+    Attributes:
+        report: Who waits for whom.
+        steps: Number of steps that it covers; 1 where the traces have none in common.
+        table: Columns `RANK_TIMES`.
+        step_costs_ns: By rank of the table and step that all have: what waiting costs it then.
+            Empty where that is unknown.
+        accused: The ranks that make the others wait, where `accused` tells; empty: it does not.
+        gains: The replay that says what a step is shorter by; None: there is none.
+    """
+
+    report: StragglerReport
+    steps: int
+    table: pl.DataFrame
+    step_costs_ns: Mapping[int, Mapping[int, int]]
+    accused: tuple[int, ...] = ()
+    gains: Gains | None = None
+
+    @classmethod
+    def of(
+        cls,
+        match: RankMatch,
+        step_ns: Mapping[int, int],
+        cost_ns: Mapping[int, int],
+        step_costs_ns: Mapping[int, Mapping[int, int]],
+    ) -> RankComparison:
+        """Put the waits and the ranks' mean steps together.
+
+        Args:
+            match: The collectives.
+            step_ns: Mean step of each rank's window.
+            cost_ns: What waiting costs each rank per step. Where that is unknown, all its waits
+                count.
+            step_costs_ns: The same by rank and step. If known of all, only steps that all have
+                count: how long a rank waits in others is not known.
+        """
+        steps = max(1, len(match.steps))
+        met = match.report.ranks.filter(pl.col("sets") > 0)
+        of_all = _of_all(step_costs_ns, met["rank"].sort().to_list())
+        of_shared = {
+            rank: _mean(list(of_rank.values())) for rank, of_rank in of_all.items() if of_rank
+        }
+        costs = pl.DataFrame(
+            list({**cost_ns, **of_shared}.items()),
+            schema={"rank": pl.Int64, "cost_ns": pl.Int64},
+            orient="row",
+        )
+        mean_steps = pl.DataFrame(
+            list(step_ns.items()), schema={"rank": pl.Int64, "step_ns": pl.Int64}, orient="row"
+        )
+        table = (
+            met.join(mean_steps, on="rank")
+            .join(costs, on="rank", how="left")
+            .with_columns(wait_ns=(pl.col("total_wait_ns") / steps).round().cast(pl.Int64))
+            .with_columns(wait_ns=pl.coalesce("cost_ns", "wait_ns"))
+            .with_columns(own_ns=pl.col("step_ns") - pl.col("wait_ns"), collectives=pl.col("sets"))
+            .sort("rank")
+            .select(pl.col(name).cast(dtype) for name, dtype in RANK_TIMES.items())
+        )
+        of_table = _of_all(step_costs_ns, table["rank"].to_list())
+        return cls(match.report, steps, table, of_table)
+
+    @property
+    def straggler(self) -> int | None:
+        """The rank that the others wait for; None where nobody waits."""
+        waited = int(self.report.ranks["total_wait_ns"].sum())
+        return self.report.straggler if waited else None
+
+    @cached_property
+    def waits_for_ranks(self) -> dict[int, int]:
+        """By rank: how long others waited for it, in all collectives that it joined last."""
+        last = self.report.sets.select("set", "last_rank")
+        waits = self.report.arrivals.join(last, on="set").group_by("last_rank")
+        return dict(waits.agg(pl.col("wait_ns").sum()).iter_rows())
+
+    @cached_property
+    def waits_in_collectives_ns(self) -> dict[int, int]:
+        """By rank: how long it waits for others in the collectives of a step."""
+        rows = self.report.ranks.filter(pl.col("sets") > 0).select("rank", "total_wait_ns")
+        return {rank: round(ns / max(1, self.steps)) for rank, ns in rows.iter_rows()}
+
+    @cached_property
+    def step_waits_ns(self) -> dict[int, dict[int, int]]:
+        """By rank and step: how long it waits for others in its collectives."""
+        rows = self.report.arrivals.join(self.report.sets.select("set", "step"), on="set")
+        sums = rows.drop_nulls("step").group_by("rank", "step").agg(pl.col("wait_ns").sum())
+        found: dict[int, dict[int, int]] = {}
+        for rank, step, wait_ns in sums.iter_rows():
+            found.setdefault(rank, {})[step] = wait_ns
+        return found
+
+    @property
+    def late(self) -> tuple[int, ...]:
+        """The ranks that make the others wait; where nobody is accused of it, the straggler."""
+        straggler = self.straggler
+        return self.accused or (() if straggler is None else (straggler,))
+
+    @property
+    def share_for_late(self) -> float:
+        """How much of all waiting in collectives is for the late ranks."""
+        return sum(self._share_of_waiting(rank) for rank in self.late)
+
+    def _share_of_waiting(self, rank: int) -> float:
+        total_ns = sum(self.waits_for_ranks.values())
+        return self.waits_for_ranks.get(rank, 0) / total_ns if total_ns else 0.0
+
+    @cached_property
+    def turns(self) -> Turns | None:
+        """The ranks that are late in turn; None where one is late, or several in the same steps."""
+        last = self.report.sets.select("set", "step", "last_rank")
+        return find_turns(self.report.arrivals.join(last, on="set"))
+
+    def gain_of_fixing(self, late: Collection[int]) -> OnTime | None:
+        """How much shorter a step gets if some ranks come no later than the others.
+
+        None where the collectives cannot be replayed, or there are no others.
+        """
+        return None if self.gains is None else self.gains.on_time(late)
+
+    @cached_property
+    def is_uneven(self) -> bool:
+        """Whether ranks are late in turn within each step, so that waiting costs every rank much.
+
+        Each has less to do than others before some collectives and more before others: the step is
+        shorter by what waiting costs the one that it costs least if all came together each time.
+        """
+        if self.turns is not None or len(self.table) < 2 or not self.step_costs_ns:
+            return False
+        step_ns = int((self.table["wait_ns"] + self.table["own_ns"]).sum()) / len(self.table)
+        least_ns = self.least_cost_ns
+        fixed = self.gain_of_fixing(self.late)
+        is_more = fixed is None or least_ns > fixed.gain_ns
+        return is_more and least_ns >= _NOTABLE_COST * step_ns
+
+    @cached_property
+    def least_cost_ns(self) -> int:
+        """What waiting costs in a step the rank that it costs least in it, on average."""
+        steps = self._costs_of_steps
+        if not steps:
+            return int(self.table["wait_ns"].min() or 0)  # type: ignore[arg-type]
+        return round(sum(min(costs.values()) for costs in steps) / len(steps))
+
+    @cached_property
+    def cost_of_turns_ns(self) -> int | None:
+        """What waiting for the last rank costs the others in a step, on average.
+
+        None where it is unknown what waiting costs a rank in a step.
+        """
+        steps = self._costs_of_steps
+        if not steps or len(self.table) < 2:
+            return None
+        others = [sum(costs.values()) - min(costs.values()) for costs in steps]
+        return max(0, round(sum(others) / len(steps) / (len(self.table) - 1)))
+
+    @cached_property
+    def _costs_of_steps(self) -> list[dict[int, int]]:
+        """For each step, what waiting costs each rank in it."""
+        of_ranks = self.step_costs_ns
+        steps = next(iter(of_ranks.values()), {})
+        return [{rank: costs[step] for rank, costs in of_ranks.items()} for step in steps]
+
+    @property
+    def wait_ns(self) -> int:
+        """What waiting costs a rank per step, on average over all."""
+        return round(int(self.table["wait_ns"].sum()) / max(1, len(self.table)))
+
+    @property
+    def others_wait_ns(self) -> int:
+        """What waiting costs a rank other than the late ones per step, on average.
+
+        Where nobody waits, nobody is late, and these are all ranks.
+        """
+        others = self.table.filter(~pl.col("rank").is_in(self.late))["wait_ns"]
+        return round(int(others.sum()) / max(1, len(others)))
+
+
+def _mean(values: Sequence[int]) -> int:
+    return round(sum(values) / len(values))
+
+
+def _of_all(
+    step_costs_ns: Mapping[int, Mapping[int, int]], ranks: Sequence[int]
+) -> dict[int, dict[int, int]]:
+    """The costs of the steps that all ranks have; empty where those of a rank are unknown."""
+    if not ranks or not all(rank in step_costs_ns for rank in ranks):
+        return {}
+    steps = set(step_costs_ns[ranks[0]]).intersection(*(step_costs_ns[rank] for rank in ranks))
+    return {rank: {step: step_costs_ns[rank][step] for step in sorted(steps)} for rank in ranks}
+
+
+def match_ranks(meetings: Sequence[Meeting]) -> tuple[RankMatch | None, tuple[str, ...]]:
+    """Match the collectives of ranks over the steady steps that all their windows have.
+
+    Returns:
+        The match, None where fewer than two communicate; and why it was refused, or tells no waits,
+        where traces do not go together.
+    """
+    met = tuple(one for one in meetings if one.arrivals is not None)
+    if len(met) < 2:
+        return None, ()
+    from stepscope.analysis.blame.compared import compare_ranks
+
+    steps = tuple(sorted(set.intersection(*(set(one.window_steps) for one in met))))
+    arrivals = [one.arrivals for one in met if one.arrivals is not None]
+    try:
+        found = RankMatch(compare_ranks(arrivals, steps or None), steps, met)
+    except UsageError as error:
+        return None, (f"the ranks are not compared: {error}",)
+    report = found.report
+    if found.compared.of_host or report.fits or report.sets.is_empty():
+        return found, ()
+    return found, tuple(f"the ranks are not compared: {note}" for note in report.notes)
+
+
+def recorded_steps(meetings: Sequence[Meeting]) -> tuple[RankSteps, ...]:
+    """The step records of ranks."""
+    return rank_steps([(m.manifest, m.steps.records()) for m in meetings if m.manifest is not None])
+
+
+def odd_parts(partitions: Sequence[tuple[int, Partition]], limits: Thresholds) -> pl.DataFrame:
+    """What takes far longer on one rank than on the others.
+
+    Args:
+        partitions: Rank and partition of its step; those of different kinds are kept apart.
+        limits: The smallest difference to report (`odd_rank_share`, `odd_rank_factor`).
+
+    Returns:
+        Columns `ODD_PARTS`.
+    """
+    means: dict[tuple[str, str], list[float]] = {}
+    for basis in {partition.basis for _, partition in partitions}:
+        alike = [partition for _, partition in partitions if partition.basis == basis]
+        for name in {part.name for one in alike for part in one.parts}.difference(NOT_OWN):
+            means[basis, name] = sorted(_mean_ns(one, name) for one in alike)
+    rows = []
+    for rank, mine in partitions:
+        step_ns = mine.total_ns / max(1, mine.steps)
+        for part in mine.parts:
+            among = means.get((mine.basis, part.name), [])
+            if len(among) < 2:
+                continue
+            taken = mine.per_step_ns(part)
+            usual = round(_median_without(among, _mean_ns(mine, part.name)))
+            is_long = taken >= limits.odd_rank_factor * usual
+            if is_long and taken - usual >= max(1, limits.odd_rank_share * step_ns):
+                rows.append((rank, part.name, taken, usual))
+    table = pl.DataFrame(rows, schema=ODD_PARTS, orient="row")
+    return table.sort(
+        pl.col("per_step_ns") - pl.col("others_ns"), "rank", "part", descending=[True, False, False]
+    )
+
+
+def _mean_ns(partition: Partition, name: str) -> float:
+    return partition.of(name) / max(1, partition.steps)
+
+
+def _median_without(ordered: Sequence[float], value: float) -> float:
+    """The median of values in order, without one that is equal to `value`."""
+    left_out = bisect.bisect_left(ordered, value)
+    count = len(ordered) - 1
+    middle = ((count - 1) // 2, count // 2)
+    lower, upper = (ordered[place if place < left_out else place + 1] for place in middle)
+    return (lower + upper) / 2

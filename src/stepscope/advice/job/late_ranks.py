@@ -1,0 +1,317 @@
+"""What a late rank does to the findings of the others: causes go above symptoms.
+
+Ranks that train together wait for the last one, so whatever keeps one rank makes communication long
+on all others. Findings about communication on ranks that wait are symptoms then; what keeps the
+late rank is the cause, and comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from stepscope.advice.evidence.replayed import NO_BATCH_PACE, without_batch_pace
+from stepscope.advice.finding import Finding, Severity
+from stepscope.advice.job.compared import RankComparison
+from stepscope.advice.rank.summary import RankSummary
+from stepscope.advice.rules import OF_COMMUNICATION, OF_COMPUTE
+from stepscope.advice.rules.communication import imbalance, late_rank
+from stepscope.advice.severities import with_saving
+from stepscope.advice.thresholds import Thresholds
+from stepscope.run.figures import duration, ranks_in_words, significant
+from stepscope.run.step_record import BACKWARD, COMMUNICATION
+from stepscope.skew.course import (
+    Course,
+    EveryNth,
+    Rising,
+)
+from stepscope.skew.rank_skew import RankSkew
+
+_LINK = (
+    "Look at the links of {0} first: communication takes far longer there than on the other ranks, "
+    "and these wait for it (`stepscope show collectives` on all ranks' traces compares the "
+    "bandwidths of the groups). Then: {1}"
+)
+_MAKES_LATE = "above larger savings, because {} would not come late without it"
+_COMES_FROM = "below smaller savings, because it comes from {} being late"
+_OF_SINGLE_COLLECTIVES = "abnormal-collective"
+_RANK_WAITING = "rank-waiting"
+_FOLLOWS = "below smaller savings, because it comes from unequal work"
+_UNEQUAL = "the ranks wait for the one with the most work in the step"
+_WAITED_IN = (f"'{BACKWARD}'", f"'{COMMUNICATION}'")
+"""Phases in which ranks wait for others, as titles name them."""
+_MOSTLY = 0.5
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """Which ranks come late, and what the others wait for them.
+
+    Attributes:
+        ranks: The late ranks.
+        wait_ns: What another rank waits for them in a step.
+        more_compute_ns: By late rank: how much longer its GPU computes in a step than that of any
+            other rank, where that is known.
+        more_communication_ns: The same for how long its GPU communicates, waits for other ranks
+            apart.
+        course: How the wait changes over the steps, if that is known.
+        saving_ns: How much shorter a step is if the late ranks come as the others do.
+        cause: Why they come late, as a clause, where the windows tell.
+    """
+
+    ranks: tuple[int, ...]
+    wait_ns: int
+    more_compute_ns: Mapping[int, int] = field(default_factory=dict)
+    more_communication_ns: Mapping[int, int] = field(default_factory=dict)
+    course: Course | None = None
+    saving_ns: int = 0
+    cause: str = ""
+
+    @property
+    def who(self) -> str:
+        """The ranks in words."""
+        return ranks_in_words(self.ranks)
+
+    @property
+    def with_usual_links(self) -> tuple[int, ...]:
+        """Those that do not come late because they communicate longer, where that is known."""
+        least_ns = _MOSTLY * self.wait_ns
+        return tuple(rank for rank, ns in self.more_communication_ns.items() if ns < least_ns)
+
+    def words(self) -> str:
+        """One clause for a verdict."""
+        several = len(self.ranks) > 1
+        when = growing = ""
+        if isinstance(self.course, Rising) or (
+            isinstance(self.course, EveryNth) and not self.course.only
+        ):
+            growing = f", {self.course.words}"
+        elif self.course is not None:
+            when = f" {self.course.words}"
+        return (
+            f"{self.who} come{'' if several else 's'} late{when}, and the "
+            f"others wait {significant(self.wait_ns / 1e6)} ms per step for "
+            f"{'them' if several else 'it'}{growing}"
+        )
+
+
+def lateness(
+    skew: RankSkew | None,
+    limits: Thresholds,
+    ranks: Sequence[RankSummary] = (),
+    between: RankComparison | None = None,
+) -> Lateness | None:
+    """The late ranks, if the others wait for them notably.
+
+    Args:
+        skew: How far apart the ranks come.
+        limits: What is notable.
+        ranks: The ranks, for how long each computes and communicates.
+        between: Their collectives, matched, for how long each waits in them.
+    """
+    if skew is None or not late_rank.is_late(skew, limits):
+        return None
+    computing = {rank.rank: ns for rank in ranks if (ns := rank.compute_ns) is not None}
+    waits = {} if between is None else between.waits_in_collectives_ns
+    communicating = {
+        rank.rank: rank.communication[0] - waits[rank.rank]
+        for rank in ranks
+        if rank.communication is not None and rank.rank in waits
+    }
+    return Lateness(
+        skew.late,
+        skew.wait_ns,
+        _beyond_others(computing, skew.late),
+        _beyond_others(communicating, skew.late),
+        skew.course,
+        skew.saving_ns,
+        skew.cause,
+    )
+
+
+def _beyond_others(times_ns: Mapping[int, int], late: Sequence[int]) -> dict[int, int]:
+    """By late rank: how much more time it takes than any other rank."""
+    others = [ns for rank, ns in times_ns.items() if rank not in late]
+    known = [rank for rank in late if others and rank in times_ns]
+    return {rank: times_ns[rank] - max(others) for rank in known}
+
+
+def causes_first(
+    findings: Sequence[Finding],
+    late: Lateness | None,
+    ranks: Sequence[RankSummary],
+    limits: Thresholds,
+) -> tuple[Finding, ...]:
+    """Findings in their order, with those that explain a wait above it and its symptoms below.
+
+    A finding that saves more than the others wait for the late ranks stays above both: it is the
+    larger problem. What ranks wait for late ones saves no more than they do. It is no symptom where
+    no finding says who is late, or why: of two ranks, neither is accused. Where the windows do not
+    show at what pace batches come, these may keep the step as long without the late ranks.
+
+    Args:
+        findings: The findings of all ranks, in the order in which they would be shown otherwise.
+        late: The late ranks; None where nobody is late.
+        ranks: The ranks.
+        limits: Limits for the severity.
+    """
+    if late is None:
+        return tuple(findings)
+    waits = {rank.rank: late.wait_ns for rank in ranks if rank.rank not in late.ranks}
+    is_explained = any(
+        one.id == late_rank.ID or is_cause(one, late, findings) or is_slow_link(one, late, findings)
+        for one in findings
+    )
+    has_pace = all(one.saving_reason != NO_BATCH_PACE for one in findings)
+    causes, rank_findings, larger, others, symptoms = [], [], [], [], []
+    for one in findings:
+        if one.id == late_rank.ID:
+            rank_findings.append(one if has_pace else without_batch_pace(one))
+        elif is_cause(one, late, findings):
+            causes.append(one)
+        elif is_slow_link(one, late, findings):
+            causes.append(_of_slow_link(one, late, limits))
+        elif _waits_for(one, late) and not is_explained:
+            rank_findings.append(_no_more_than(late.saving_ns, one))
+        elif _is_symptom(one, late, waits) or _waits_for(one, late):
+            words = late.words()
+            assumption = "; ".join(part for part in (one.assumption, words) if part)
+            lower = replace(one, severity=Severity.LOW, assumption=assumption)
+            symptoms.append(
+                _no_more_than(late.saving_ns, lower) if _waits_for(one, late) else lower
+            )
+        elif (one.saving_ns or 0) > late.wait_ns:
+            larger.append(one)
+        else:
+            others.append(one)
+    below = max((one.saving_ns or 0 for one in others), default=0)
+    causes = [
+        one if (one.saving_ns or 0) >= below else replace(one, placed=_MAKES_LATE.format(late.who))
+        for one in causes
+    ]
+    above = min((one.saving_ns or 0 for one in (*causes, *rank_findings, *others)), default=0)
+    symptoms = [
+        one if (one.saving_ns or 0) <= above else replace(one, placed=_COMES_FROM.format(late.who))
+        for one in symptoms
+    ]
+    return (*larger, *causes, *rank_findings, *others, *symptoms)
+
+
+def _waits_for(one: Finding, late: Lateness) -> bool:
+    return one.id == _RANK_WAITING and (one.waits_for is None or one.waits_for in late.ranks)
+
+
+def _no_more_than(saving_ns: int, one: Finding) -> Finding:
+    if not saving_ns or one.saving_ns is None or one.saving_ns <= saving_ns:
+        return one
+    step_ns = one.predicted_step_ns
+    if step_ns is not None:
+        step_ns += one.saving_ns - saving_ns
+    return replace(one, saving_ns=saving_ns, predicted_step_ns=step_ns)
+
+
+def imbalance_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Findings with unequal work above the waits that come from it."""
+    unequal = next((one for one in findings if one.id == imbalance.ID), None)
+    if unequal is None or not unequal.saving_ns:
+        return tuple(findings)
+    others, symptoms = [], []
+    for one in findings:
+        saving_ns = one.saving_ns or 0
+        is_of_waits = one.id in OF_COMMUNICATION or one.id == _OF_SINGLE_COLLECTIVES
+        if is_of_waits and (one.id == _RANK_WAITING or unequal.saving_ns >= _MOSTLY * saving_ns):
+            words = "; ".join(part for part in (one.assumption, _UNEQUAL) if part)
+            placed = _FOLLOWS if saving_ns > unequal.saving_ns else one.placed
+            lower = replace(one, severity=Severity.LOW, assumption=words, placed=placed)
+            symptoms.append(lower)
+        else:
+            others.append(one)
+    return (*others, *symptoms)
+
+
+def is_cause(one: Finding, late: Lateness, findings: Sequence[Finding]) -> bool:
+    """Whether a finding explains why its rank comes late.
+
+    It does if its rank would save at least half of the others' wait by it, beyond what any other
+    rank saves by the same.
+    """
+    if one.id in OF_COMMUNICATION or one.id == late_rank.ID:
+        return False
+    if one.id in OF_COMPUTE:
+        # Others may save less by the same only because they wait for the late rank anyway.
+        more_ns = late.more_compute_ns.get(one.rank, late.wait_ns)
+        if more_ns < _MOSTLY * late.wait_ns:
+            return False
+    return _sets_apart(one, late, findings)
+
+
+def is_slow_link(one: Finding, late: Lateness, findings: Sequence[Finding]) -> bool:
+    """Whether late ranks communicate so much longer than all others that it makes them late.
+
+    Known waits for other ranks are no part of what `exposed-communication` saves. Where the
+    comparison of all ranks says why they come late, that is the cause.
+    """
+    if late.cause or one.id != "exposed-communication" or one.rank in late.with_usual_links:
+        return False
+    return _sets_apart(one, late, findings)
+
+
+def _of_slow_link(one: Finding, late: Lateness, limits: Thresholds) -> Finding:
+    """A slow link's finding, with what the job gains if the link is as fast as the others."""
+    one = replace(one, advice=_LINK.format(late.who, one.advice))
+    hidden_ns, step_ns = one.saving_ns or 0, (one.saving_ns or 0) + (one.predicted_step_ns or 0)
+    if not 0 < late.saving_ns < hidden_ns:
+        return one
+    return replace(
+        with_saving(one, min(late.saving_ns, step_ns), limits),
+        is_upper_bound=False,
+        assumption=f"communication takes no longer on {late.who} than on the next rank; hiding all "
+        f"of it as well saves up to {duration(hidden_ns)}",
+        own_saving_ns=_own_saving_ns(one),
+        next_rank=None,
+    )
+
+
+def _sets_apart(one: Finding, late: Lateness, findings: Sequence[Finding]) -> bool:
+    if one.rank not in late.ranks or one.saving_ns is None:
+        return False
+    elsewhere = [
+        _own_saving_ns(other)
+        for other in findings
+        if other.id == one.id
+        and other.rank not in late.ranks
+        and not _is_slow_by_waiting(other, late)
+    ]
+    return _own_saving_ns(one) - max(elsewhere, default=0) >= _MOSTLY * late.wait_ns
+
+
+def _own_saving_ns(one: Finding) -> int:
+    """What its rank has less to do without it, whatever the job gains by that."""
+    return one.own_saving_ns or one.saving_ns or 0
+
+
+def _is_symptom(one: Finding, late: Lateness, waits: dict[int, int]) -> bool:
+    """Whether a finding of another rank comes from the late ranks."""
+    if one.id in OF_COMMUNICATION or _is_slow_by_waiting(one, late):
+        return _is_wait(one, waits)
+    return one.id == _OF_SINGLE_COLLECTIVES and one.waits_for in late.ranks
+
+
+def _is_slow_by_waiting(one: Finding, late: Lateness) -> bool:
+    """Whether steps are long on a rank that waits, those in which others come late."""
+    if not isinstance(late.course, EveryNth) or one.rank in late.ranks or not one.steps:
+        return False
+    is_of_all = one.id == "uneven-steps"
+    is_of_waits = one.id == "slow-phase" and any(name in one.title for name in _WAITED_IN)
+    if not is_of_all and not is_of_waits:
+        return False
+    at = late.course.steps[0] % late.course.every
+    due = sum(step % late.course.every == at for step in one.steps)
+    return due >= _MOSTLY * len(one.steps)
+
+
+def _is_wait(one: Finding, waits: dict[int, int]) -> bool:
+    """Whether what a finding about communication saves is mostly waiting for a late rank."""
+    if one.rank not in waits:
+        return False
+    return one.saving_ns is None or waits[one.rank] >= _MOSTLY * one.saving_ns

@@ -1,0 +1,141 @@
+"""What fixing a finding on one stage of a pipeline is worth to the whole job, at most.
+
+A replay of one stage keeps its sends and receives as long as they are, with the waits for other
+stages in them. How these change is not known from one stage, so what its own step gets shorter by
+is the most that the job gains if the finding is fixed there alone. And a step cannot be shorter
+than what the GPU of any stage computes in it: the job gains no more than is left on the stage that
+would be left with the least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from stepscope.advice.finding import Finding, Severity
+from stepscope.advice.rank.summary import RankSummary
+from stepscope.advice.severities import severity_again
+from stepscope.advice.thresholds import Thresholds
+from stepscope.run.figures import duration
+
+_APART = frozenset({"slow-first-steps", "stalled-step", "uneven-steps"})
+"""Rules about other steps than the one shown."""
+_FIXED_HERE = "; the other stages wait for this one, and do not hold it up then"
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """The most that the job gains by something.
+
+    Attributes:
+        share: Of the step.
+        rank: The rank whose computing leaves no more.
+    """
+
+    share: float
+    rank: int
+
+
+def limited_by_the_stages(
+    ranks: Sequence[RankSummary], limits: Thresholds
+) -> tuple[RankSummary, ...]:
+    """The ranks of a pipeline, with no finding that saves more than the job can gain by it.
+
+    Args:
+        ranks: The ranks.
+        limits: Limits for the severity.
+    """
+    left = {
+        rank.rank: max(0.0, 1 - rank.compute_ns / rank.step_ns)
+        for rank in ranks
+        if rank.compute_ns is not None and rank.step_ns
+    }
+    if len(left) < 2:
+        return tuple(ranks)
+    found: dict[str, dict[int, float]] = {}
+    for rank in ranks:
+        for one in rank.findings:
+            share = _share(one)
+            if share is not None and rank.rank in left:
+                of_rule = found.setdefault(one.id, {})
+                of_rule[rank.rank] = max(share, of_rule.get(rank.rank, 0.0))
+    bounds = {rule: _bound(shares, left) for rule, shares in found.items()}
+    whole = {rank.rank: (rank.together_ns or 0) / max(1, rank.step_ns or 1) for rank in ranks}
+    together = _bound(whole, left)
+    everywhere = {rule for rule, shares in found.items() if set(shares) == set(left)}
+    return tuple(_limited(rank, bounds, everywhere, together, limits) for rank in ranks)
+
+
+def _share(one: Finding) -> float | None:
+    """What a finding saves as a share of its rank's step; None where it says nothing of that."""
+    if one.saving_ns is None or one.predicted_step_ns is None or one.id in _APART:
+        return None
+    return one.saving_ns / max(1, one.saving_ns + one.predicted_step_ns)
+
+
+def _bound(shares: Mapping[int, float], left: Mapping[int, float]) -> _Bound:
+    """The most that the job gains if something is fixed on all ranks that have it.
+
+    Args:
+        shares: By rank with it: what the fix saves of its step, computing perhaps.
+        left: By rank: what of its step its GPU does not compute.
+    """
+    most = {rank: share + shares.get(rank, 0.0) for rank, share in left.items()}
+    rank = min(most, key=lambda one: (most[one], one))
+    return _Bound(min(1.0, most[rank]), rank)
+
+
+def _limited(
+    rank: RankSummary,
+    bounds: Mapping[str, _Bound],
+    everywhere: set[str],
+    together: _Bound,
+    limits: Thresholds,
+) -> RankSummary:
+    findings = tuple(
+        _with_limit(one, bounds[one.id], one.id in everywhere, limits)
+        if one.id in bounds and _share(one) is not None
+        else one
+        for one in rank.findings
+    )
+    if findings == rank.findings or rank.together_ns is None:
+        return replace(rank, findings=findings)
+    savings = [one.saving_ns for one in findings if one.saving_ns is not None]
+    if not savings:
+        return replace(rank, findings=findings, together_ns=None, together_own_ns=None)
+    bound_ns = round(together.share * (rank.step_ns or 0))
+    together_ns = max(*savings, 0, min(rank.together_ns, bound_ns, sum(savings)))
+    return replace(rank, findings=findings, together_ns=together_ns)
+
+
+def _with_limit(one: Finding, bound: _Bound, is_everywhere: bool, limits: Thresholds) -> Finding:
+    saving_ns, step_ns = one.saving_ns or 0, (one.saving_ns or 0) + (one.predicted_step_ns or 0)
+    most_ns = int(bound.share * step_ns)
+    own = f"rank {one.rank}'s own step is {duration(saving_ns)} shorter without it"
+    if saving_ns > most_ns and bound.share < limits.saving_low:
+        return replace(
+            one,
+            saving_ns=None,
+            predicted_step_ns=None,
+            severity=Severity.INFO,
+            saving_reason=f"{own}, but the GPU of rank {bound.rank} computes nearly all the time",
+            assumption="",
+        )
+    if saving_ns <= most_ns and is_everywhere:
+        return one
+    assumption = one.assumption if is_everywhere else one.assumption + _FIXED_HERE
+    own_ns = next_rank = None
+    if saving_ns > most_ns:
+        assumption += f"; {own}, but then the GPU of rank {bound.rank} computes all the time"
+        own_ns, next_rank = saving_ns, bound.rank
+    gain_ns = min(saving_ns, most_ns)
+    return replace(
+        one,
+        saving_ns=gain_ns,
+        predicted_step_ns=step_ns - gain_ns,
+        severity=severity_again(one, gain_ns / max(1, step_ns), limits),
+        assumption=assumption,
+        own_saving_ns=own_ns,
+        next_rank=next_rank,
+        is_upper_bound=True,
+    )

@@ -1,0 +1,217 @@
+"""What making the rank that others wait for quicker is worth: no more than the next rank allows.
+
+How long a rank waits for another is known from the arrivals of all, and what its own step would be
+without that from a replay. But ranks meet in every step, so the job's step gets shorter only until
+it is the next rank that sets the pace: by what waiting costs the rank that it costs least.
+
+Where ranks are late in turn, a rank does not wait in the steps in which it is late itself, but the
+job loses as much in these: in each step what the other ranks wait, on average, for the late one.
+
+Where ranks are late in turn within a step, each waits in it, and the step would be shorter by what
+waiting costs the rank that it costs least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from stepscope.advice.evidence import waiting_words
+from stepscope.advice.evidence.waiting_words import IN_TURN, IN_TURN_WITHIN
+from stepscope.advice.finding import Finding, Severity
+from stepscope.advice.job.compared import RankComparison
+from stepscope.advice.rank.summary import RankSummary
+from stepscope.advice.severities import with_saving
+from stepscope.advice.thresholds import Thresholds
+from stepscope.run.figures import duration, ranks_in_words
+
+_RANK_WAITING = "rank-waiting"
+_NOTABLY_LESS = 0.95
+"""Up to which part of a saving a lower limit is worth a word."""
+
+
+@dataclass(frozen=True)
+class _Fixed:
+    """What the job gains if some ranks come earlier.
+
+    Attributes:
+        ranks: Those that come earlier.
+        next_rank: The rank that sets the pace then.
+        gain_ns: What a step gets shorter by.
+        is_passing: Whether they come late mostly because their hosts were less ahead when the
+            window began.
+    """
+
+    ranks: tuple[int, ...]
+    next_rank: int
+    gain_ns: int
+    is_passing: bool
+
+    @property
+    def who(self) -> str:
+        """The ranks in words."""
+        return ranks_in_words(self.ranks)
+
+
+def limited_by_the_next(
+    ranks: Sequence[RankSummary], between: RankComparison | None, limits: Thresholds
+) -> tuple[RankSummary, ...]:
+    """The ranks, with no finding about waiting that saves more than fixing its cause brings.
+
+    Args:
+        ranks: The ranks.
+        between: Their collectives, matched; None where they are not.
+        limits: Limits for the severity.
+    """
+    if between is None:
+        return tuple(ranks)
+    return tuple(_limited(rank, between, limits) for rank in ranks)
+
+
+def _limited(rank: RankSummary, between: RankComparison, limits: Thresholds) -> RankSummary:
+    rank = replace(rank, findings=tuple(_of_all_late(one, between.late) for one in rank.findings))
+    if between.turns is not None:
+        findings = tuple(_of_all_turns(one, rank, between, limits) for one in rank.findings)
+    elif between.is_uneven:
+        findings = tuple(_of_each_meeting(one, rank, between, limits) for one in rank.findings)
+    else:
+        findings = tuple(_with_limit(one, rank, between, limits) for one in rank.findings)
+    if findings == rank.findings:
+        return rank
+    together_ns = rank.together_ns
+    if all(one.saving_ns is None for one in findings):
+        return replace(rank, findings=findings, together_ns=None, together_own_ns=None)
+    if together_ns is not None and between.turns is not None:
+        more_ns = sum(
+            max(0, (new.saving_ns or 0) - (old.saving_ns or 0))
+            for new, old in zip(findings, rank.findings, strict=True)
+        )
+        all_ns = sum(one.saving_ns or 0 for one in findings)
+        together_ns = min(together_ns + more_ns, all_ns, rank.step_ns or all_ns)
+        return replace(rank, findings=findings, together_ns=together_ns)
+    if together_ns is not None and between.is_uneven:
+        savings = [one.saving_ns for one in findings if one.saving_ns is not None]
+        return replace(rank, findings=findings, together_ns=min(together_ns, sum(savings)))
+    if together_ns is not None:
+        about_others = [one.saving_ns or 0 for one in findings if one.waits_for is not None]
+        own_ns = (rank.together_own_ns or 0) + max(about_others)
+        least_ns = max((one.saving_ns or 0 for one in findings), default=0)
+        together_ns = max(least_ns, min(together_ns, own_ns))
+    return replace(rank, findings=findings, together_ns=together_ns)
+
+
+def _of_all_late(one: Finding, late: Sequence[int]) -> Finding:
+    """A finding about waiting for one of several late ranks, which names them all.
+
+    Which of them comes last is a matter of chance.
+    """
+    if one.id != _RANK_WAITING or one.waits_for is None:
+        return one
+    if len(late) < 2 or one.waits_for not in late:
+        return one
+    words = waiting_words.for_ranks(late)
+    return replace(one, title=words.title, advice=words.advice)
+
+
+def _of_all_turns(
+    one: Finding, rank: RankSummary, between: RankComparison, limits: Thresholds
+) -> Finding:
+    """A finding that ranks are late in turn, with what the job loses in its rank's turns."""
+    if one.id != _RANK_WAITING:
+        return one
+    if one.saving_ns is None or one.predicted_step_ns is None:
+        return one
+    cost_ns = between.cost_of_turns_ns
+    if not cost_ns:
+        return one
+    saving_ns = min(_of_its_step(cost_ns, one, rank), one.saving_ns + one.predicted_step_ns)
+    return replace(
+        with_saving(one, saving_ns, limits),
+        title=IN_TURN.title,
+        advice=IN_TURN.advice,
+        waits_for=None,
+        assumption="in each step, the last rank comes when the others do, on average",
+    )
+
+
+def _of_each_meeting(
+    one: Finding, rank: RankSummary, between: RankComparison, limits: Thresholds
+) -> Finding:
+    """A finding about waiting, with what every rank loses by it."""
+    if one.id != _RANK_WAITING or one.saving_ns is None or one.predicted_step_ns is None:
+        return one
+    saving_ns = min(one.saving_ns, _of_its_step(between.least_cost_ns, one, rank))
+    return replace(
+        with_saving(one, saving_ns, limits),
+        title=IN_TURN_WITHIN.title,
+        advice=IN_TURN_WITHIN.advice,
+        waits_for=None,
+        assumption="each rank has as much to do in a step as now, and all come to each collective "
+        "together",
+    )
+
+
+def _with_limit(
+    one: Finding, rank: RankSummary, between: RankComparison, limits: Thresholds
+) -> Finding:
+    """A finding, with what fixing the rank that it names brings, where that is notably less."""
+    if one.waits_for is None or one.saving_ns is None or one.predicted_step_ns is None:
+        return one
+    fixed = _fixed(one.waits_for, between)
+    if fixed is None:
+        return one
+    gain_ns = _of_its_step(fixed.gain_ns, one, rank)
+    if gain_ns > _NOTABLY_LESS * one.saving_ns:
+        return one
+    if gain_ns / max(1, one.saving_ns + one.predicted_step_ns) < limits.saving_low:
+        return _worth_nothing(one, fixed)
+    come = "come" if len(fixed.ranks) > 1 else "comes"
+    return replace(
+        with_saving(one, gain_ns, limits),
+        assumption=f"{fixed.who} {come} no later than the next, rank {fixed.next_rank}, which "
+        f"then limits the step; {duration(one.saving_ns)} only if {one.assumption}",
+        is_upper_bound=False,
+    )
+
+
+def _of_its_step(window_ns: float, one: Finding, rank: RankSummary) -> int:
+    """A time in a step of the window, as a time in the step that a finding saves from.
+
+    A step of the record may take another time than one of the window, which was replayed.
+    """
+    step_ns = (one.saving_ns or 0) + (one.predicted_step_ns or 0)
+    return round(window_ns * step_ns / max(1, rank.window_step_ns or step_ns))
+
+
+def _worth_nothing(one: Finding, fixed: _Fixed) -> Finding:
+    """A finding that says something of the job, but nothing that fixing its cause would bring."""
+    then = f"{one.advice[:1].lower()}{one.advice[1:]}"
+    reason = (
+        f"fixing {fixed.who} alone brings little, because rank {fixed.next_rank} takes nearly as "
+        "long by itself"
+    )
+    if fixed.is_passing:
+        several = len(fixed.ranks) > 1
+        reason = (
+            f"{fixed.who} came late because {'their hosts were' if several else 'its host was'} "
+            "less ahead when the window began than later, which brings little in the steady state"
+        )
+    return replace(
+        one,
+        saving_ns=None,
+        predicted_step_ns=None,
+        severity=Severity.INFO,
+        saving_reason=reason,
+        assumption="",
+        advice="Begin with what slows all ranks (the other findings; `stepscope show stragglers` "
+        f"on all ranks' traces replays what each cause costs). Then: {then}",
+    )
+
+
+def _fixed(waits_for: int, between: RankComparison) -> _Fixed | None:
+    """The gain if a rank, and those that are late together with it, come earlier."""
+    ranks = between.late if waits_for in between.late else (waits_for,)
+    fixed = between.gain_of_fixing(ranks)
+    if fixed is None:
+        return None
+    return _Fixed(ranks, fixed.next_rank, fixed.gain_ns, fixed.is_passing)

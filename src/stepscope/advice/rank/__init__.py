@@ -1,0 +1,1 @@
+"""One rank: its window read, its findings, its ladder, and its summary."""

@@ -1,0 +1,167 @@
+"""What the compute of a recorded window consists of, small enough to keep without its tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stepscope.run.figures import percent
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from stepscope.advice.evidence.window_view import WindowView
+    from stepscope.analysis.compute import Compute
+
+_DESCRIBED_FROM = 0.3  # of the devices' time: below it, something else limits the step
+_MOST = 5
+_MOST_SHAPES = 3
+_NOTABLE = 0.05
+_IN_A_SENTENCE = 3
+_PRODUCTS = ("matrix products", "convolutions")  # as kinds of compute are called
+
+
+@dataclass(frozen=True)
+class ComputePart:
+    """Compute of one kind, operator or place.
+
+    Attributes:
+        name: Its name.
+        total_ns: Sum of the durations of its kernels, over the steps of the window.
+        share: Share of all compute, from 0 to 1.
+    """
+
+    name: str
+    total_ns: int
+    share: float
+
+
+@dataclass(frozen=True)
+class ComputeSummary:
+    """What the compute of a window consists of; see `analysis.compute` for the definitions.
+
+    Attributes:
+        total_ns: Sum of the durations of all computing kernels.
+        steps: Number of steps; 0: the trace has none, and is taken whole.
+        devices: Number of devices.
+        kinds: By kind; these add up to the total.
+        operators: The operators with the most of it.
+        places: The modules and functions with the most of it; empty without recorded frames.
+        mfu_share: MFU; None if unknown.
+        product_attained_share: What matrix products and convolutions attain of the device's limits,
+            or None.
+        bandwidth_share: What elementwise operators attain of the memory's bandwidth, or None.
+        unclassified: What could not be classified and how much, in words; empty if it is little.
+        is_on_cpu: Whether it is what a CPU computes, where nothing ran on a GPU. Then times are
+            self times of operators instead of kernels' durations, over all threads.
+        shapes: On a CPU, the operators with the most of it by the shapes of their operands.
+        threads: On a CPU, the threads that run operators, in words.
+    """
+
+    total_ns: int
+    steps: int
+    devices: int
+    kinds: tuple[ComputePart, ...]
+    operators: tuple[ComputePart, ...]
+    places: tuple[ComputePart, ...]
+    mfu_share: float | None
+    product_attained_share: float | None
+    bandwidth_share: float | None
+    unclassified: str
+    is_on_cpu: bool = False
+    shapes: tuple[ComputePart, ...] = ()
+    threads: str = ""
+
+    def in_words(self) -> str:
+        """The largest kinds: "61% elementwise, 28% matrix products"."""
+        return ", ".join(
+            f"{percent(part.share)} {part.name}" for part in self.kinds[:_IN_A_SENTENCE]
+        )
+
+    def products_in_words(self) -> str:
+        """What `product_attained_share` is about: those of the two kinds that there are."""
+        names = {part.name for part in self.kinds}
+        there = [kind for kind in _PRODUCTS if kind in names]
+        return " and ".join(there or _PRODUCTS)
+
+
+def count_calls(view: WindowView) -> None:
+    """Ask ahead for the half of the summary that takes the most memory, if there will be one."""
+    if _is_described(view):
+        from stepscope.analysis.calls.counted_calls import counted_calls
+
+        counted_calls(view.trace)
+
+
+def _is_described(view: WindowView) -> bool:
+    """Whether compute is more than a small part of the devices' time."""
+    return view.has_gpu and view.timeline.compute_ns >= _DESCRIBED_FROM * view.device_ns
+
+
+def summarise_compute(view: WindowView) -> ComputeSummary | None:
+    """The summary; None if compute is a small part of the devices' time, or nothing ran."""
+    if not view.has_gpu:
+        return _on_cpu(view)
+    if not _is_described(view):
+        return None
+    from stepscope.analysis.compute import compute
+
+    found = compute(view.trace, view.scope)
+    return ComputeSummary(
+        total_ns=found.compute_ns,
+        steps=len(view.graph.steps),
+        devices=max(1, len(view.timeline.scope.devices)),
+        kinds=_parts(found, "kinds", "kind", len(found.kinds)),
+        operators=_parts(found, "operators", "operator", _MOST),
+        places=_parts(found, "places", "place", _MOST),
+        mfu_share=found.mfu_share,
+        product_attained_share=found.product_attained_share,
+        bandwidth_share=found.bandwidth_share,
+        unclassified=_unclassified(found),
+    )
+
+
+def _on_cpu(view: WindowView) -> ComputeSummary | None:
+    from stepscope.analysis.host_compute import host_compute
+
+    found = host_compute(view.trace, view.scope)
+    if not found.total_ns:
+        return None
+    return ComputeSummary(
+        total_ns=found.total_ns,
+        steps=len(view.graph.steps),
+        devices=1,
+        kinds=_shares(found.kinds, "kind", len(found.kinds)),
+        operators=_shares(found.operators, "operator", _MOST),
+        places=(),
+        mfu_share=None,
+        product_attained_share=None,
+        bandwidth_share=None,
+        unclassified="",
+        is_on_cpu=True,
+        shapes=_shares(found.shapes, "call", _MOST_SHAPES),
+        threads=found.threads,
+    )
+
+
+def _unclassified(found: Compute) -> str:
+    parts = []
+    if found.unclassified_share >= _NOTABLE:
+        names = ", ".join(found.unclassified)
+        parts.append(f"{percent(found.unclassified_share)} of the kernels' time, most in {names}")
+    if found.uncounted_ns:
+        share = found.uncounted_ns / max(1, found.compute_ns)
+        parts.append(f"events of unknown categories, as long as {percent(share)} of the compute")
+    return "; ".join(parts)
+
+
+def _parts(found: Compute, table: str, key: str, most: int) -> tuple[ComputePart, ...]:
+    return _shares(getattr(found, table), key, most)
+
+
+def _shares(table: pl.DataFrame, key: str, most: int) -> tuple[ComputePart, ...]:
+    rows = table.drop_nulls(key).head(most)
+    return tuple(
+        ComputePart(name, total_ns, share)
+        for name, total_ns, share in rows.select(key, "total_ns", "compute_share").iter_rows()
+    )

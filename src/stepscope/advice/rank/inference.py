@@ -1,0 +1,224 @@
+"""Advice for inference, where a rule's own is for a training.
+
+Whether a rank trains is decided in one place (`find_purpose`). Rules measure the same in both; here
+their findings get the advice of inference, and findings that mean nothing there are dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from stepscope.advice.evidence.compiled_code import (
+    graphs_to_launch,
+    runs_compiled_code,
+    what_is_left_out,
+)
+from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.finding import Finding
+
+_GRAPHS_OF_ENGINES = {
+    "vLLM": "the engine's CUDA graphs (vLLM: without enforce_eager)",
+    "SGLang": "the engine's CUDA graphs (SGLang: without --disable-cuda-graph)",
+    "TensorRT-LLM": "the engine's CUDA graphs (TensorRT-LLM: cuda_graph_config)",
+}
+_PIPELINE = "transformers' pipeline"
+_SENTENCES = "sentence-transformers"
+_COMMUNICATION = (
+    "Use fewer GPUs per replica (a smaller tensor-parallel size), the engine's own all-reduce for "
+    "small messages, and larger batches, so that communication is a smaller share; check whether "
+    "a rank comes late or the bus bandwidth is far below the link's."
+)
+
+
+def for_purpose(findings: Sequence[Finding], subject: Subject) -> list[Finding]:
+    """The findings of a rule, with the advice that fits what the rank does."""
+    if not findings or not subject.purpose.is_inference:
+        return list(findings)
+    found = []
+    for finding in findings:
+        advise = _ADVICE.get(finding.id)
+        advice = finding.advice if advise is None else advise(finding, subject)
+        if advice is not None:
+            found.append(
+                replace(
+                    finding,
+                    title=_neutral(finding.title),
+                    assumption=_neutral(finding.assumption),
+                    advice=_neutral(advice),
+                )
+            )
+    return found
+
+
+def _neutral(words: str) -> str:
+    """Words about the thread that runs the loop, which trains nothing here."""
+    return words.replace("the training thread", "the main thread").replace(
+        "beside the training", "beside the main thread"
+    )
+
+
+def _launch_bound(_finding: Finding, subject: Subject) -> str:
+    window, engine = subject.window, subject.purpose.engine
+    graphs = "CUDA graphs" if window is None else graphs_to_launch(window)
+    more = "" if window is None else what_is_left_out(window)
+    return (
+        f"Give the host less to launch: {_GRAPHS_OF_ENGINES.get(engine, graphs)}, fused operators, "
+        f"or more work per launch (a larger batch, more requests at once).{_static_cache(subject)}"
+        f"{more}"
+    )
+
+
+def _static_cache(subject: Subject) -> str:
+    """What graphs need for generation, where no engine takes care of it."""
+    if subject.purpose.engine:
+        return ""
+    return (
+        " For generation, graphs need a KV cache of fixed size (transformers: "
+        "cache_implementation='static', if the model supports it)."
+    )
+
+
+def _many_small_kernels(_finding: Finding, subject: Subject) -> str:
+    window, engine = subject.window, subject.purpose.engine
+    is_compiled = window is not None and runs_compiled_code(window)
+    graphs = _GRAPHS_OF_ENGINES.get(engine, "a CUDA graph of the forward pass")
+    return (
+        f"Fuse them: {'' if is_compiled else 'torch.compile, '}fused normalisations, rotary "
+        f"embeddings and activations; or launch them by {graphs}; or give each kernel more work "
+        f"with a larger batch.{'' if window is None else what_is_left_out(window)}"
+    )
+
+
+def _cpu_bound_python(finding: Finding, subject: Subject) -> str:
+    stacks = (
+        " Record with stacks to see the lines." if "Record with stacks" in finding.advice else ""
+    )
+    if finding.title.startswith("the model is too small"):
+        return (
+            "Give each step more work, with a larger batch. torch.compile takes some of the Python "
+            "away. If the step is short enough for you, nothing is wrong."
+        )
+    return f"{_beside_the_gpu(subject)}{stacks}"
+
+
+def _beside_the_gpu(subject: Subject) -> str:
+    """How inputs get ready while the GPU works on others."""
+    purpose = subject.purpose
+    if purpose.engine:
+        return (
+            "Take that Python off the engine's loop: tokenise, detokenise and post-process in "
+            "other processes, and let the engine schedule the next step while the GPU works "
+            "(asynchronous scheduling)."
+        )
+    if purpose.library == _PIPELINE:
+        return (
+            "Prepare inputs beside the GPU: call the pipeline on a dataset or generator, with its "
+            "own arguments num_workers=... and batch_size=..., so that its loader's workers do the "
+            "preprocessing of the next batches. Decode and resize ahead of time what repeats."
+        )
+    if purpose.library == _SENTENCES:
+        return (
+            "Prepare inputs beside the GPU: pass many sentences to one encode(batch_size=...), or "
+            "tokenise them ahead of time."
+        )
+    return (
+        "Prepare the next inputs and handle the last results in another thread or process while "
+        "the GPU works, and send inputs in batches instead of one by one."
+    )
+
+
+def _input_bound(finding: Finding, subject: Subject) -> str:
+    if subject.purpose.library in (_PIPELINE, _SENTENCES) or subject.purpose.engine:
+        return _beside_the_gpu(subject)
+    return finding.advice.replace("the training needs one", "the main thread needs one")
+
+
+def _pageable_copies(finding: Finding, subject: Subject) -> str:
+    if "DataLoader" not in finding.advice:
+        return finding.advice
+    if subject.purpose.library == _PIPELINE:
+        return (
+            "Give the pipeline device=..., so that it moves whole batches (batch_size=...), and "
+            "keep tensors that do not change on the GPU."
+        )
+    return (
+        "Pin the inputs (tensor.pin_memory(), or DataLoader(pin_memory=True) if the loop has one) "
+        "and copy them with non_blocking=True; keep tensors that do not change on the GPU."
+    )
+
+
+def _full_precision(finding: Finding, _subject: Subject) -> str:
+    type_ = "float16" if "float16" in finding.advice else "bfloat16"
+    load = f"run the model in half precision (dtype=torch.{type_} where it is loaded, or autocast)"
+    if "Allow TF32" in finding.advice:
+        allow, _, _ = finding.advice.partition(", or ")
+        return f"{allow}, or {load}."
+    return f"{load[:1].upper()}{load[1:]}."
+
+
+def _memory_near_limit(_finding: Finding, subject: Subject) -> str | None:
+    if subject.purpose.engine:
+        return None  # engines reserve what is left for their KV cache, by design
+    return (
+        "Leave a tenth free: a smaller batch or shorter sequences, weights or a KV cache in fewer "
+        "bits, or the model spread over more GPUs. Run it under torch.inference_mode(), which "
+        "keeps no activations. If far more is reserved than allocated, it is fragmented: set "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+    )
+
+
+def _memory_far_below(_finding: Finding, subject: Subject) -> str:
+    if subject.purpose.engine:
+        return (
+            "Let the engine run more requests at once (vLLM: max_num_seqs and "
+            "gpu_memory_utilization; SGLang: --max-running-requests and --mem-fraction-static), "
+            "and compare tokens per second."
+        )
+    if subject.purpose.library == _PIPELINE:
+        return "Try a larger batch (the pipeline's batch_size=...), and compare samples per second."
+    return "Try a larger batch, and compare samples per second."
+
+
+def _activations(_finding: Finding, _subject: Subject) -> str:
+    return (
+        "Run the model under torch.inference_mode(), which keeps no activations for a backward "
+        "pass; then use a smaller batch, or shorter pieces of a long input."
+    )
+
+
+def _collectives(_finding: Finding, _subject: Subject) -> str:
+    return _COMMUNICATION
+
+
+def _uneven(finding: Finding, subject: Subject) -> str:
+    if not subject.purpose.engine:
+        return finding.advice
+    return (
+        "Steps that prefill prompts take longer than steps that decode: judge them apart "
+        "(--steps). If prefills hold up the decoding of other requests, limit the tokens per step "
+        "(chunked prefill), or serve the two on different GPUs."
+    )
+
+
+def _nothing(_finding: Finding, _subject: Subject) -> None:
+    return None
+
+
+_ADVICE: Mapping[str, Callable[[Finding, Subject], str | None]] = {
+    "launch-bound": _launch_bound,
+    "many-small-kernels": _many_small_kernels,
+    "cpu-bound-python": _cpu_bound_python,
+    "input-bound": _input_bound,
+    "pageable-copies": _pageable_copies,
+    "full-precision-matmuls": _full_precision,
+    "memory-near-limit": _memory_near_limit,
+    "memory-far-below-limit": _memory_far_below,
+    "activations-dominate": _activations,
+    "exposed-communication": _collectives,
+    "poor-overlap": _collectives,
+    "many-small-collectives": _collectives,
+    "uneven-steps": _uneven,
+    "unfused-optimizer": _nothing,
+}
+"""By rule: the advice for inference; None where the finding means nothing there."""

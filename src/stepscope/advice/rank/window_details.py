@@ -1,0 +1,115 @@
+"""What a page shows beside the diagnosis: the answers about the window of the rank shown.
+
+The diagnosis itself keeps no table of a trace. Only an output that asks for details pays for them:
+`window_answers` makes them, and `read_ranks` keeps them. A page of what is kept shall start at
+once: this module imports no analysis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stepscope.advice.rank.drawn_step import TypicalStep
+from stepscope.analysis.selection.rows import Beginning
+from stepscope.analysis.selection.scope import AnsweredScope
+
+MOST_ROWS = 300
+"""Rows of each table."""
+TABLES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "kernels": {
+        "groups": ("group", "kind", "count", "total_ns", "work_share", "mean_ns"),
+        "kernels": (
+            "name", "group", "count", "total_ns", "work_share", "mean_ns", "p50_ns", "max_ns",
+        ),
+    },
+    "operators": {
+        "table": (
+            "name", "group", "count", "kernels", "device_self_ns", "device_total_ns",
+            "host_self_ns", "host_total_ns", "backward_device_ns", "recomputed_device_ns",
+        )
+    },
+    "modules": {
+        "table": (
+            "path", "calls", "forward_device_total_ns", "backward_device_total_ns",
+            "recomputed_device_total_ns", "forward_host_total_ns", "backward_host_total_ns",
+        )
+    },
+    "communication": {
+        "devices": (
+            "device", "collectives", "communication_ns", "overlapped_ns", "exposed_ns",
+            "overlap_share",
+        ),
+        "sizes": (
+            "kind", "message_bytes", "dtype", "group", "group_size", "count", "total_ns",
+            "median_ns", "max_ns", "exposed_ns", "bus_bandwidth_gb_per_s",
+        ),
+    },
+    "memory": {
+        "devices": (
+            "kind", "device", "allocations", "frees", "peak_allocated_bytes",
+            "peak_reserved_bytes", "capacity_bytes", "peak_share",
+        ),
+        "at_peak": (
+            "operator", "inner_operator", "frame", "device", "allocations", "live_bytes",
+            "peak_share",
+        ),
+    },
+}  # fmt: skip
+"""Tables of each answer, and their columns, in the order of a page."""
+
+
+@dataclass(frozen=True)
+class DetailedAnswer:
+    """The answer to a question about a window.
+
+    Attributes:
+        question: Name of the question.
+        tables: Its tables by field, in the order of a page: the columns that a page shows.
+        scope: What it covers.
+        notes: What a reader must know.
+    """
+
+    question: str
+    tables: dict[str, Beginning]
+    scope: AnsweredScope
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Who recorded a trace, and where; see `analysis.contents.Contents`.
+
+    Attributes:
+        path: Where the trace was read from.
+        producer: The program that wrote it.
+        accelerator: The kind of device; None without calls of a device's runtime.
+        gpus: Names of the GPUs with events.
+        backend: Communication backend; None if the file does not say.
+        header: Plain values of the file's header.
+    """
+
+    path: str
+    producer: str
+    accelerator: str | None
+    gpus: tuple[str, ...]
+    backend: str | None
+    header: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class WindowDetails:
+    """A window in detail.
+
+    Attributes:
+        recording: Where its trace comes from.
+        answers: The answer to each question that has one, in the order of a page.
+        notes: Why the others have none.
+        step: A typical step of it; None without one.
+    """
+
+    recording: Recording
+    answers: tuple[DetailedAnswer, ...]
+    notes: tuple[str, ...]
+    step: TypicalStep | None

@@ -1,0 +1,1 @@
+"""Rules about communication and ranks that wait for each other."""

@@ -1,0 +1,1 @@
+"""Rules about what the device, or a CPU, computes."""

@@ -1,0 +1,422 @@
+"""CPU-bound Python: the step waits for Python code outside operators.
+
+Measured as stretches of the training thread in which nothing is recorded but Python: no operator,
+no call, no wait for input, no wait of autograd's engine for its threads, nor the beginning of an
+epoch (`slow-epoch-start`). Short ones lie between any
+two operators and are left to `launch-bound`. Left out, too, is when Stepscope timed and noted
+the steps, as far as stacks show its functions: nothing of it can be moved out of the step.
+Where several ranks train, stretches inside backward and communication and right after the call of
+a collective are left out: a wait for other ranks leaves no event on this thread and looks the same.
+The saving assumes that the long ones are gone.
+
+A thread that has no CPU looks the same, and so does one that the garbage collector stops, where
+torch does not write its pauses. If the step record shows that these are at least half of the time
+in such stretches, there is no finding: `busy-cpus` or `garbage-collector` has it. But a thread
+loses its CPU in all work alike. Where the longest stretches, half of all, lie in one function and
+in half of the steps, and what the thread itself runs of that function is notable, the function is
+named, and the saving is of the stretches in it. And a thread that sleeps, or waits for a file or
+for another thread, neither runs nor waits for a CPU, which the step record shows, however busy the
+CPUs are (`asleep`). `slow-phase` has it if a phase that it reports holds at least half, unless the
+function is known. And in a step of a few
+milliseconds whose stretches are short in most steps, no Python is slow: eager-mode overhead
+dominates, and the finding says that.
+
+Without Python frames nobody knows that a stretch is Python: the finding then says that the host
+delays the step, and that the cause was not recorded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+
+from stepscope.advice.evidence.main_thread_work import MainThreadWork
+from stepscope.advice.evidence.replayed import replayed_finding
+from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.window_view import WindowView
+from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.rules.input import slow_epoch_start
+from stepscope.advice.rules.steps import slow_phase
+from stepscope.advice.severities import severity_of
+from stepscope.advice.thresholds import Thresholds
+from stepscope.analysis.graph.replay import unchanged
+from stepscope.analysis.host.causes import CAUSES, UNNAMED, HostCause
+from stepscope.analysis.host.waits import shows_collectives
+from stepscope.run.figures import percent
+from stepscope.trace.arrays import intervals
+from stepscope.trace.arrays.intervals import Intervals
+
+
+def asleep_per_step(subject: Subject, window: WindowView) -> int:
+    """What a step takes beyond running, waiting for a CPU and known waits, in ns.
+
+    From the step record (Linux). Known waits are those for input and, by the trace, for other
+    ranks. 0 where a GPU works, whose host waits for it, and where waits for other ranks are not
+    known.
+
+    Args:
+        subject: The rank.
+        window: Its window.
+    """
+    summary = subject.steps
+    if summary is None or summary.host.is_on_device or window.has_gpu:
+        return 0
+    host = summary.host
+    if host.cpu_ns is None or host.queued_ns is None:
+        return 0
+    if subject.has_peers and not shows_collectives(window.trace):
+        return 0
+    graph = window.graph
+    waits = graph.host.of(HostCause.COMMUNICATION, lanes=(graph.main_lane,))
+    waiting_ns = window.per_step(intervals.clip(waits, *window.window).total_ns)
+    for_input_ns = round(summary.wait_ns * (1 - min(1.0, host.wait_cpu_share or 0.0)))
+    known_ns = host.cpu_ns + host.queued_ns + for_input_ns + waiting_ns
+    return max(0, summary.mean_ns - known_ns)
+
+
+ID = "cpu-bound-python"
+
+_ADVICE = (
+    "Move that Python out of the step: prepare data in DataLoader workers, vectorise loops as "
+    "tensor operations, do logging and bookkeeping less often or in another thread."
+)
+_NO_STACKS = (
+    "Record with stacks to see what the host does there: without Python frames the trace does not "
+    "say whether it is Python, a library or a wait."
+)
+_NO_STACKS_BACKWARD = (
+    "Gradient hooks, custom autograd functions and the bookkeeping of wrappers run there. Record "
+    "with stacks to see which."
+)
+_IN_BACKWARD = "between operators of backward"
+_TOO_SMALL = "eager-mode overhead dominates: {} of the step passes between operators"
+_MORE_WORK = (
+    "Give each step more work, with a larger batch. torch.compile and a fused optimizer take some "
+    "of the Python away. If the step is short enough for you, nothing is wrong."
+)
+_ASLEEP = "the training thread sleeps or waits outside operators, and not for a CPU"
+_ADVICE_ASLEEP = (
+    "Take sleeps out of the step, and hand reads and requests to DataLoader workers or to a thread "
+    "beside the training. Where it waits for such a thread, make that one quicker, or use several."
+)
+_ASLEEP_WHERE = "Take sleeps out of the step, and have what it waits for ready in time."
+_FEWEST_STEPS = 3
+_MOSTLY = 0.9
+_STACKS = "Record with stacks to see the lines."
+_BETWEEN = "between operators"
+_UNRECORDED = "host between operators per step, cause not recorded"
+_ANYWHERE = "outside operators"
+_MEETINGS = ("backward", "communication")
+"""Phases in which ranks wait for each other."""
+_MOST_LOOKED_AT = 8
+"""How many stretches may make up half of them for the title to name their function."""
+_MOST_IN_A_FUNCTION = 64
+_OF_THE_RECORDER = r"(^|/)stepscope/capture/(steps|record|requests|together)/"
+"""Functions that time, note and agree on steps: none of them calls code of the training."""
+_ENGINE = "<built-in method run_backward"
+_DATA_PARALLEL = "DistributedDataParallel.forward"
+_COLLECTIVE = "c10d::"
+
+
+def find(subject: Subject) -> list[Finding]:
+    """The finding, if long stretches of Python lengthen the step."""
+    window = subject.window
+    if window is None:
+        return []
+    long = _stretches(window, subject.thresholds.python_stretch_ns, subject.has_peers)
+    if not len(long):
+        return []
+    queued_ns, paused_ns = _not_python_ns(subject, window)
+    if 2 * (queued_ns + paused_ns) >= window.per_step(long.total_ns):
+        every, long = long, _of_one_function(window, long)
+        own_ns = (window.per_step(long.total_ns) - paused_ns) * _running_share(subject, queued_ns)
+        if not len(long) or own_ns < subject.thresholds.saving_low * window.step_ns:
+            return _of_a_sleeping_thread(subject, window, every)
+    lengths = long.lengths
+    outside_ns = window.per_step(long.total_ns)
+    longest = int(np.argmax(lengths))
+    evidence = [
+        Evidence(
+            "Python outside operators per step" if window.has_stacks else _UNRECORDED,
+            outside_ns,
+            "ns",
+        ),
+        Evidence("stretches per step", len(long) / window.steps, "count"),
+        Evidence("longest", int(lengths[longest]), "ns"),
+    ]
+    place, function = _where(window, long, longest)
+    window.return_freed_memory()  # they were found among all operators
+    if place:
+        evidence.append(Evidence("the longest is", place, "text"))
+    graph = window.graph
+    per_step = intervals.covered(long, graph.step_starts_ns, graph.step_ends_ns)
+    if function is None and _is_one_phase(subject, window.per_step(long.total_ns)):
+        return []
+    # Where most of it falls into few steps, these are to be looked at.
+    uneven = per_step > 2 * per_step.mean()
+    is_small = _is_small(window, long, subject.thresholds)
+    where = function or _ANYWHERE
+    title, advice = f"Python {where} delays the step", _ADVICE
+    assumption = "the long stretches of Python are gone, or run beside the training thread"
+    if not window.has_stacks:
+        title, advice = _without_stacks(window, long, function)
+        assumption = "the long stretches between operators are gone"
+    if _mostly_asleep(subject, window, long):
+        title = f"the training thread sleeps or waits {where}"
+        advice = _ADVICE_ASLEEP if window.has_stacks else f"{_ASLEEP_WHERE} {_STACKS}"
+        assumption = "it no longer sleeps there, and what it waits for is ready in time"
+    found = replayed_finding(
+        subject,
+        window,
+        unchanged(graph).scale_host(long, 0.0, lanes=(graph.main_lane,)),
+        rule=ID,
+        title=_TOO_SMALL.format(percent(outside_ns / max(1, window.step_ns)))
+        if is_small
+        else title,
+        assumption=assumption,
+        evidence=tuple(evidence),
+        steps=tuple(int(graph.steps[i]) for i in np.nonzero(uneven)[0]) if graph.steps else (),
+        advice=_MORE_WORK if is_small else advice,
+    )
+    if is_small and not window.has_gpu:
+        return [replace(one, severity=Severity.LOW) for one in found]
+    return found
+
+
+def _without_stacks(window: WindowView, long: Intervals, function: str | None) -> tuple[str, str]:
+    """Title and advice where no Python frames tell what ran in the stretches."""
+    backward = intervals.intersection(long, window.graph.host.of(HostCause.BACKWARD))
+    if 2 * backward.total_ns >= long.total_ns:
+        return f"the host delays the step {_IN_BACKWARD}", _NO_STACKS_BACKWARD
+    where = function or _BETWEEN
+    return f"the host delays the step {where}; the cause was not recorded", _NO_STACKS
+
+
+def _of_a_sleeping_thread(subject: Subject, window: WindowView, long: Intervals) -> list[Finding]:
+    """The finding for a thread that sleeps at one place of each step, while the CPUs are busy."""
+    asleep_ns = asleep_per_step(subject, window)
+    summary, limits = subject.steps, subject.thresholds
+    if summary is None or asleep_ns < limits.saving_medium * summary.mean_ns:
+        return []
+    graph = window.graph
+    of_steps = intervals.covered(long, graph.step_starts_ns, graph.step_ends_ns)
+    ran, places = MainThreadWork(window), set()
+    for start, end in zip(graph.step_starts_ns, graph.step_ends_ns, strict=True):
+        inside = intervals.clip(long, int(start), int(end))
+        if not len(inside) or 2 * int(inside.lengths.max()) < asleep_ns:
+            return []
+        longest = int(np.argmax(inside.lengths))
+        places.add(_place(ran, int(inside.starts[longest]), int(inside.ends[longest])))
+    if len(of_steps) < _FEWEST_STEPS or of_steps.min() < _MOSTLY * asleep_ns or len(places) != 1:
+        return []
+    share = asleep_ns / max(1, summary.mean_ns)
+    advice = _ADVICE_ASLEEP if window.has_stacks else f"{_ASLEEP_WHERE} {_STACKS}"
+    return [
+        Finding(
+            id=ID,
+            title=_ASLEEP,
+            severity=severity_of(share, limits),
+            rank=subject.rank,
+            saving_ns=asleep_ns,
+            saving_reason="",
+            assumption="it no longer sleeps or waits there; what the CPUs are busy with stays",
+            predicted_step_ns=summary.mean_ns - asleep_ns,
+            evidence=(
+                Evidence("neither running nor waiting for a CPU, per step", asleep_ns, "ns"),
+                Evidence("share of the step", share, "share"),
+                Evidence("waiting for a CPU per step", summary.host.queued_ns or 0, "ns"),
+                Evidence("the longest stretch is", places.pop(), "text"),
+                Evidence("mean step", summary.mean_ns, "ns"),
+                Evidence("measured by", "step record and trace", "text"),
+            ),
+            steps=(),
+            advice=advice,
+        )
+    ]
+
+
+def _mostly_asleep(subject: Subject, window: WindowView, long: Intervals) -> bool:
+    """Whether it sleeps or waits in most of the stretches, by the record or by its frames."""
+    if 2 * asleep_per_step(subject, window) >= window.per_step(long.total_ns):
+        return True
+    longest = _longest_half(long)
+    return longest is not None and all(
+        window.waits_over(int(start), int(end))
+        for start, end in zip(longest.starts, longest.ends, strict=True)
+    )
+
+
+def _is_small(window: WindowView, long: Intervals, limits: Thresholds) -> bool:
+    """Whether steps are short and most of them have no slow stretch: the model is just small.
+
+    Single slow stretches in a few steps do not change that: the system interrupts any thread.
+    """
+    graph = window.graph
+    slow = long.lengths > limits.small_step_stretch_ns
+    has_slow = intervals.covered(
+        intervals.merge(long.starts[slow], long.ends[slow]),
+        graph.step_starts_ns,
+        graph.step_ends_ns,
+    )
+    usual_ns = float(np.median(graph.step_ends_ns - graph.step_starts_ns))
+    return usual_ns <= limits.small_step_ns and 2 * int((has_slow > 0).sum()) < len(has_slow)
+
+
+def _of_one_function(window: WindowView, long: Intervals) -> Intervals:
+    """The stretches in the function that the longest, half of all, lie in, if these lie in one.
+
+    It must have some in half of the steps. Only the longest of all are looked at.
+    """
+    longest = _longest_half(long)
+    if longest is None:
+        return intervals.empty()
+    some = np.argsort(-long.lengths, kind="stable")[:_MOST_IN_A_FUNCTION]
+    frames = [window.frame_over(int(long.starts[at]), int(long.ends[at])) for at in some]
+    if frames[0] is None or set(frames[: len(longest)]) != {frames[0]}:
+        return intervals.empty()
+    kept = some[[frame == frames[0] for frame in frames]]
+    found = intervals.merge(long.starts[kept], long.ends[kept])
+    graph = window.graph
+    in_steps = intervals.covered(found, graph.step_starts_ns, graph.step_ends_ns) > 0
+    return found if 2 * int(in_steps.sum()) >= len(in_steps) else intervals.empty()
+
+
+def _running_share(subject: Subject, queued_ns: int) -> float:
+    """Of the time in which the training thread can run, how much it does; 0 where unknown.
+
+    It loses its CPU as often in one piece of work as in another, so this holds for each of them.
+    """
+    if subject.steps is None:
+        return 0.0
+    recorded, usual = subject.steps.recorded_host, subject.steps.host
+    cpu_ns = recorded.cpu_ns or usual.cpu_ns or 0
+    return cpu_ns / max(1, cpu_ns + queued_ns)
+
+
+def _not_python_ns(subject: Subject, window: WindowView) -> tuple[int, int]:
+    """What kept the training thread from running Python in a recorded step, as far as known.
+
+    Its wait for a CPU, and the garbage collector's pauses, by the step record. Pauses that the
+    trace has as well are no part of the stretches, and those that a GPU may have waited for promise
+    nothing elsewhere.
+    """
+    if subject.steps is None:
+        return 0, 0
+    recorded, usual = subject.steps.recorded_host, subject.steps.host
+    queued_ns = recorded.queued_ns or usual.queued_ns or 0
+    if usual.is_on_device or len(window.graph.host.of(HostCause.GARBAGE_COLLECTION)):
+        return queued_ns, 0
+    return queued_ns, recorded.gc_ns or usual.gc_ns
+
+
+def _stretches(window: WindowView, least_ns: int, has_peers: bool) -> Intervals:
+    """Long stretches of the main thread's own time in which it ran nothing but Python."""
+    graph = window.graph
+    mine = (~graph.is_gpu) & (graph.lane == graph.main_lane)
+    works = intervals.merge(graph.start_ns[mine], graph.end_ns[mine])
+    known = graph.host.of(*(set(CAUSES) - set(UNNAMED)), lanes=(graph.main_lane,))
+    plain = intervals.difference(works, known)
+    plain = intervals.difference(plain, _meetings(window, plain, has_peers))
+    plain = intervals.difference(plain, _in_engine(window))
+    plain = intervals.difference(plain, _in_the_recorder(window))
+    plain = intervals.difference(plain, window.once(slow_epoch_start.between_epochs, least_ns))
+    long = plain.lengths >= least_ns
+    return intervals.merge(plain.starts[long], plain.ends[long])
+
+
+def _in_engine(window: WindowView) -> Intervals:
+    """When the main thread waits in autograd's engine, whose call is a frame but runs no Python.
+
+    Hooks and functions written in Python have frames of their own inside it.
+    """
+    is_frame = pl.col("category") == "python_function"
+    is_engine = pl.col("name").str.starts_with(_ENGINE)
+    engine = window.spans(window.main_spans(is_frame & is_engine))
+    if not len(engine):
+        return engine
+    others = window.main_events(is_frame & ~is_engine)
+    starts = window.trace.columns("start_ns")["start_ns"].to_numpy()[others]
+    inside = others[intervals.contains(engine, starts)]
+    return intervals.difference(engine, window.spans_of_events(inside))
+
+
+def _in_the_recorder(window: WindowView) -> Intervals:
+    """When the main thread recorded its steps, by the frames that stacks have of that."""
+    is_own = pl.col("name").str.contains(_OF_THE_RECORDER)
+    return window.spans(window.main_spans((pl.col("category") == "python_function") & is_own))
+
+
+def _meetings(window: WindowView, plain: Intervals, has_peers: bool) -> Intervals:
+    """Where the main thread may be waiting for other ranks, of which it shows nothing itself."""
+    name = pl.col("name")
+    mine = window.host_events(
+        name.str.starts_with(_COLLECTIVE) | name.is_in([*_MEETINGS, _DATA_PARALLEL])
+    ).filter(pl.col("lane_id") == window.graph.main_lane)
+    waits = intervals.empty()
+    if not shows_collectives(window.trace):
+        # Whoever calls a collective on the CPU waits for it as soon as it has been handed over.
+        # Where the thread that does it notes it, the wait is known and was taken out before.
+        called = mine.filter(name.str.starts_with(_COLLECTIVE))["end_ns"].to_numpy()
+        follows = np.isin(plain.starts, called)
+        waits = intervals.merge(plain.starts[follows], plain.ends[follows])
+    if has_peers or (mine["name"] == _DATA_PARALLEL).any():
+        phases = mine.filter(name.is_in(_MEETINGS))
+        spans = intervals.merge(phases["start_ns"].to_numpy(), phases["end_ns"].to_numpy())
+        waits = intervals.union(waits, spans)
+    return waits
+
+
+def _is_one_phase(subject: Subject, stretches_ns: int) -> bool:
+    """Whether a phase that `slow-phase` reports has at least half of the stretches in a step.
+
+    Two parts of a step that are longer together than the step share what they exceed it by.
+    """
+    if subject.steps is None:
+        return False
+    for phase in slow_phase.dominating(subject, subject.steps):
+        phase_ns = phase.total_ns / len(subject.steps.steps)
+        if 2 * (stretches_ns + phase_ns - subject.steps.mean_ns) >= stretches_ns:
+            return True
+    return False
+
+
+def _where(window: WindowView, long: Intervals, longest: int) -> tuple[str, str | None]:
+    """Where the longest stretch lies, and what has the longest ones, half of all, if one has."""
+    ran = MainThreadWork(window)
+    place = _place(ran, int(long.starts[longest]), int(long.ends[longest]))
+    half = _longest_half(long)
+    name = None if half is None else _name_of(ran, half)
+    return place, None if name is None else f"in {name}"
+
+
+def _longest_half(long: Intervals) -> Intervals | None:
+    """The longest stretches that are half of all; None where these are many.
+
+    Many short ones have no function in common, so only a few are looked at.
+    """
+    order = np.argsort(-long.lengths, kind="stable")
+    half = int(np.searchsorted(2 * np.cumsum(long.lengths[order]), long.total_ns)) + 1
+    if half > _MOST_LOOKED_AT:
+        return None
+    return intervals.merge(long.starts[order[:half]], long.ends[order[:half]])
+
+
+def _name_of(ran: MainThreadWork, stretches: Intervals) -> str | None:
+    """The function or range in which all of some stretches lie."""
+    names = {
+        ran.around(int(start), int(end))
+        for start, end in zip(stretches.starts, stretches.ends, strict=True)
+    }
+    return names.pop() if len(names) == 1 else None
+
+
+def _place(ran: MainThreadWork, start_ns: int, end_ns: int) -> str:
+    """Where a stretch lies: in what, else between which operators."""
+    name = ran.around(start_ns, end_ns)
+    if name is not None:
+        return f"in {name}"
+    words = [f"after {name}" for name in ran.last_before(start_ns)]
+    words += [f"before {name}" for name in ran.first_after(end_ns)]
+    return " and ".join(words)

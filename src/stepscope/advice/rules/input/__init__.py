@@ -1,0 +1,1 @@
+"""Rules about the input: batches that come late."""

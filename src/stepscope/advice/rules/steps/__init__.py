@@ -1,0 +1,1 @@
+"""Rules about steps that are unlike the others, and parts of steps."""

@@ -1,0 +1,294 @@
+"""Slow phase: a named part of the step costs more than it should.
+
+There are three cases, all measured from the phases of the step record over the steady steps. A
+phase *dominates* if it is not the training's own work but takes a large share of the step; the fix
+removes its time. What a phase contains decides, not its name: a backward pass or an optimizer's
+step in it makes it the training's own work (`is_own_work`). A phase is *rare* if
+fewer than half of the steps have it, such as the saving of a checkpoint: what it takes in the steps
+that it makes slow, or in all where it takes a large share of the time, is removed, or done beside
+the training. A phase *spikes* if it takes more than
+three times its median in some steps and is the reason why they are slow; the fix removes what they
+took beyond the median. If several phases spike, the reason is elsewhere: see `uneven-steps`; if the
+steps compile code, it is `recompilation`; and if they wait for a CPU that others have, whatever the
+thread does then takes longer: see `busy-cpus` and `uneven-steps`.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stepscope.advice.evidence.recorded import recorded_finding
+from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.rules.steps.recompilation import compiling_steps
+from stepscope.advice.thresholds import Thresholds
+from stepscope.analysis.record.summary import PhaseTimes, StepSummary
+from stepscope.run.figures import percent
+from stepscope.run.step_record import (
+    BACKWARD,
+    COMMUNICATION,
+    FORWARD,
+    OF_OPTION,
+    OPTIMIZER,
+    SAVING,
+    is_input_phase,
+)
+from stepscope.trace.arrays import intervals
+
+ID = "slow-phase"
+
+_OWN_WORK = frozenset({FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION})
+_OF_SAVING = (
+    "Save less often, or beside the training: copy the state to the CPU and write it in another "
+    "thread (torch.distributed.checkpoint.async_save does that), to a local disk first. Let one "
+    "rank save what all ranks hold, or each rank its own part."
+)
+_TRAINING = r"^autograd::engine::evaluate_function|^Optimizer\.step#|Backward0$"
+_ALONE = 0.7  # of what all phases' spikes cost: below it, no single phase is to blame
+
+
+def find(subject: Subject) -> list[Finding]:
+    """The findings, at most one per phase, outermost phases only."""
+    if subject.steps is None:
+        return []
+    findings = []
+    dominant = dominating(subject, subject.steps)
+    total_excess_ns = sum(p.excess_ns for p in subject.steps.phases if "/" not in p.name)
+    for phase in subject.steps.phases:
+        if "/" in phase.name or is_input_phase(phase.name):
+            continue
+        is_alone = phase.excess_ns >= _ALONE * total_excess_ns
+        finding = _spikes(subject, subject.steps, phase) if is_alone else None
+        if finding is None and phase in dominant:
+            finding = _dominates(subject, subject.steps, phase)
+        if finding is not None:
+            findings.append(finding)
+    return findings
+
+
+def dominating(subject: Subject, summary: StepSummary) -> list[PhaseTimes]:
+    """The outermost phases that take a large share of the step and are not its own work."""
+    return [
+        phase
+        for phase in summary.phases
+        if "/" not in phase.name
+        and not is_input_phase(phase.name)
+        and _share(phase, summary) >= subject.thresholds.slow_phase_share
+        and is_own_work(subject, summary, phase) is not True
+    ]
+
+
+def is_own_work(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> bool | None:
+    """Whether a phase is work of the training itself: it contains backward or an optimizer's step.
+
+    That is known from the record, or from a window that has the phase. A phase around others of
+    the training's work is such work as well. None if nobody looked, and every step has the phase:
+    steps without it are training all the same.
+    """
+    name = phase.name
+    if name.startswith(OF_OPTION):
+        return False
+    if name.lower() in _OWN_WORK or name in subject.training_phases:
+        return True
+    inner = (one.name for one in summary.phases if one.name.startswith(f"{name}/"))
+    if any(map(_is_named_as_work, inner)):
+        return True
+    in_window = _contains_training(subject, name)
+    if in_window is not None:
+        return in_window
+    is_in_all = phase.steps == len(summary.steps)
+    return None if is_in_all and not _is_elsewhere(subject, summary) else False
+
+
+def _is_named_as_work(path: str) -> bool:
+    return path.rpartition("/")[2].lower() in _OWN_WORK
+
+
+def _is_elsewhere(subject: Subject, summary: StepSummary) -> bool:
+    """Whether the training's own work is known to lie in other phases."""
+    return bool(subject.training_phases) or any(
+        "/" not in phase.name and phase.name.lower() in _OWN_WORK - {COMMUNICATION}
+        for phase in summary.phases
+    )
+
+
+def _contains_training(subject: Subject, name: str) -> bool | None:
+    """Whether ranges of a phase in the window contain backward or an optimizer's step.
+
+    None if the window does not show it: no such range, or neither of the two anywhere.
+    """
+    window = subject.window
+    if window is None:
+        return None
+    phase = (pl.col("category") == "user_annotation") & (pl.col("name") == name)
+    ranges = window.spans(window.main_spans(phase))
+    if not len(ranges):
+        return None
+    work = pl.col("name").str.contains(_TRAINING)
+    starts = window.host_events(work)["start_ns"].to_numpy()
+    if not len(starts):
+        return None
+    return bool(intervals.contains(ranges, starts).any())
+
+
+def _share(phase: PhaseTimes, summary: StepSummary) -> float:
+    return phase.total_ns / summary.partition.total_ns
+
+
+def _dominates(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> Finding:
+    share = _share(phase, summary)
+    saving_ns = round(phase.total_ns / len(summary.steps))
+    if phase.name.startswith(OF_OPTION):
+        return _of_an_option(subject, summary, phase, share, saving_ns)
+    if is_own_work(subject, summary, phase) is None:
+        return _of_unknown_content(subject, summary, phase, share)
+    if phase.is_rare:
+        return _rare(subject, summary, phase, share, saving_ns)
+    each = phase.steps == len(summary.steps)
+    where = "every step" if each else f"the {phase.steps} steps that have it"
+    return recorded_finding(
+        subject,
+        summary,
+        rule=ID,
+        title=f"the phase '{phase.name}' takes {percent(share)} of the step",
+        severity=_severity(share, subject.thresholds),
+        saving_ns=saving_ns,
+        assumption="the phase is removed, or moved off the training thread",
+        evidence=(
+            Evidence("mean per step", saving_ns, "ns"),
+            Evidence("share of the step", share, "share"),
+            Evidence("steps that have it", phase.steps, "count"),
+            Evidence("longest", phase.worst_ns, "ns"),
+        ),
+        advice=(
+            f"Look at what '{phase.name}' does in {where}: do it less often, make it cheaper, "
+            "or hand it to a thread or process beside the training."
+        ),
+    )
+
+
+def _of_an_option(
+    subject: Subject, summary: StepSummary, phase: PhaseTimes, share: float, saving_ns: int
+) -> Finding:
+    """The time that an option of Stepscope takes."""
+    option = phase.name.removeprefix(OF_OPTION)
+    return recorded_finding(
+        subject,
+        summary,
+        rule=ID,
+        title=f"Stepscope's option {option} takes {percent(share)} of the step",
+        severity=_severity(share, subject.thresholds),
+        saving_ns=saving_ns,
+        assumption="the option is off",
+        evidence=(
+            Evidence("mean per step", saving_ns, "ns"),
+            Evidence("share of the step", share, "share"),
+            Evidence("steps that have it", phase.steps, "count"),
+            Evidence("longest", phase.worst_ns, "ns"),
+        ),
+        advice=f"Switch {option} off, except to look for a problem of memory.",
+    )
+
+
+def _of_unknown_content(
+    subject: Subject, summary: StepSummary, phase: PhaseTimes, share: float
+) -> Finding:
+    """A phase of which nobody knows whether it is the training itself: it promises nothing."""
+    return Finding(
+        id=ID,
+        title=f"the phase '{phase.name}' takes {percent(share)} of the step",
+        severity=Severity.LOW,
+        rank=subject.rank,
+        saving_ns=None,
+        saving_reason="it was not recorded whether the phase is the training's own work",
+        assumption="",
+        predicted_step_ns=None,
+        evidence=(
+            Evidence("mean per step", round(phase.total_ns / len(summary.steps)), "ns"),
+            Evidence("share of the step", share, "share"),
+            Evidence("steps that have it", phase.steps, "count"),
+            Evidence("longest", phase.worst_ns, "ns"),
+        ),
+        steps=(),
+        advice=(
+            f"Record with auto_phases to see what '{phase.name}' contains. If it is no part of "
+            "the training itself, do it less often or beside the training."
+        ),
+    )
+
+
+def _spikes(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> Finding | None:
+    share = phase.excess_ns / summary.partition.total_ns
+    # A single slow step may be chance; `uneven-steps` and `stalled-step` report those.
+    if len(phase.slow_steps) < 2 or share < subject.thresholds.slow_phase_excess:
+        return None
+    compiling = compiling_steps(subject).intersection(phase.slow_steps)
+    if 2 * len(compiling) >= len(phase.slow_steps):
+        return None
+    if 2 * len(set(summary.queued_steps).intersection(phase.slow_steps)) >= len(phase.slow_steps):
+        return None
+    saving_ns = round(phase.excess_ns / len(summary.steps))
+    if phase.is_rare:
+        return _rare(subject, summary, phase, share, saving_ns)
+    return recorded_finding(
+        subject,
+        summary,
+        rule=ID,
+        title=f"the phase '{phase.name}' is far slower in {len(phase.slow_steps)} "
+        f"of {phase.steps} steps",
+        severity=_severity(share, subject.thresholds),
+        saving_ns=saving_ns,
+        assumption="in the slow steps the phase takes its median time",
+        evidence=(
+            Evidence("median", phase.median_ns, "ns"),
+            Evidence("longest", phase.worst_ns, "ns"),
+            Evidence("beyond the median, per step", saving_ns, "ns"),
+            Evidence("share of the step", share, "share"),
+        ),
+        steps=phase.slow_steps,
+        advice=(
+            f"Compare what '{phase.name}' does in steps {_some(phase.slow_steps)} with the others: "
+            "periodic work (saving, logging, evaluation), changing shapes, or something else on "
+            "the machine. Record a window over one of them."
+        ),
+    )
+
+
+def _rare(
+    subject: Subject, summary: StepSummary, phase: PhaseTimes, share: float, saving_ns: int
+) -> Finding:
+    """A phase that few steps have, and that takes much of the time."""
+    is_saving = phase.name == SAVING
+    what = "saving" if is_saving else f"the phase '{phase.name}'"
+    return recorded_finding(
+        subject,
+        summary,
+        rule=ID,
+        title=f"{what} takes {percent(share)} of the time, in {phase.steps} of "
+        f"{len(summary.steps)} steps",
+        severity=_severity(share, subject.thresholds),
+        saving_ns=saving_ns,
+        assumption="it is left out, or done beside the training thread",
+        evidence=(
+            Evidence("median, where it comes", phase.median_ns, "ns"),
+            Evidence("longest", phase.worst_ns, "ns"),
+            Evidence("per step, over all steps", saving_ns, "ns"),
+            Evidence("share of the time", share, "share"),
+        ),
+        steps=phase.slow_steps,
+        advice=_OF_SAVING
+        if is_saving
+        else (
+            f"Do '{phase.name}' less often, make it cheaper, or hand it to a thread or process "
+            "beside the training."
+        ),
+    )
+
+
+def _severity(share: float, limits: Thresholds) -> Severity:
+    return Severity.HIGH if share >= limits.slow_phase_high else Severity.MEDIUM
+
+
+def _some(steps: tuple[int, ...]) -> str:
+    shown = ", ".join(str(step) for step in steps[:5])
+    return f"{shown}, …" if len(steps) > 5 else shown

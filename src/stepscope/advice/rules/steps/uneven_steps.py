@@ -1,0 +1,209 @@
+"""Uneven steps: some steps take more than twice the median, and no single phase is the reason.
+
+Nor is the wait for the input: that is `input-bound`. Nor are busy CPUs, if `busy-cpus` reports
+them; if few steps wait for a CPU, so that it does not, this finding says what slows them.
+
+Steps that are slow from one on, or up to one, have the step named where that changes.
+
+Measured from the step record over the steady steps. The record does not show the cause, so no
+saving is promised: it says how much time the slow steps cost and which they are. Steps that are
+slow at regular distances do something that the others do not: the saving assumes that they no
+longer do it, and is the most that a change can bring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from stepscope.advice.evidence.recorded import recorded_finding
+from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.rules.host import busy_cpus
+from stepscope.advice.rules.steps import slow_phase
+from stepscope.advice.rules.steps.recompilation import compiling_steps
+from stepscope.advice.severities import severity_of
+from stepscope.analysis.record.cycles import StepCycle, find_cycle
+from stepscope.analysis.record.level_shift import LevelShift
+from stepscope.analysis.record.summary import StepSummary
+from stepscope.run.figures import significant
+
+ID = "uneven-steps"
+_MOSTLY = 0.8
+
+
+def find(subject: Subject) -> list[Finding]:
+    """The finding, if slow steps cost a notable share and `slow-phase` has no reason for them."""
+    summary = subject.steps
+    if summary is None or not summary.slow_steps:
+        return []
+    limits = subject.thresholds
+    explained = {step for finding in slow_phase.find(subject) for step in finding.steps}
+    explained |= compiling_steps(subject) | set(summary.waiting_steps)
+    if busy_cpus.find(subject):
+        explained |= set(summary.queued_steps)
+    slow = {
+        step: excess_ns
+        for step, excess_ns in zip(summary.slow_steps, summary.slow_excess_ns, strict=True)
+        if step not in explained
+    }
+    excess_ns = sum(slow.values())
+    share = excess_ns / max(1, summary.partition.total_ns)
+    if share < limits.uneven_steps_share or not slow:
+        return []
+    if 2 * sum(slow[step] for step in slow.keys() & set(summary.queued_steps)) >= excess_ns:
+        return [_of_busy_cpus(subject, summary, slow)]
+    if summary.shift is not None and _is_of_shift(slow, summary.shift):
+        return [_of_shift(subject, summary, summary.shift, slow)]
+    regular = find_cycle(summary.steps, slow)
+    if regular is not None:
+        return [_regular(subject, summary, regular)]
+    return [
+        _of_unknown_reason(
+            subject,
+            title=(
+                f"{len(slow)} of {len(summary.steps)} steps "
+                f"{'take' if len(slow) > 1 else 'takes'} more than twice the median"
+            ),
+            severity=Severity.MEDIUM if share >= limits.uneven_steps_medium else Severity.LOW,
+            evidence=(
+                Evidence("beyond the median, together", excess_ns, "ns"),
+                Evidence("share of the time", share, "share"),
+                Evidence("longest", summary.worst_ns, "ns"),
+                Evidence("median step", summary.median_ns, "ns"),
+            ),
+            steps=tuple(slow),
+            advice=(
+                "See whether they come at regular distances (saving, evaluation, logging, garbage "
+                "collection), with certain batches (long samples, new shapes), or at random "
+                "(other work on the machine, a shared file system). Record a window over one."
+            ),
+        )
+    ]
+
+
+def _of_unknown_reason(
+    subject: Subject,
+    *,
+    title: str,
+    severity: Severity,
+    evidence: tuple[Evidence, ...],
+    steps: tuple[int, ...],
+    advice: str,
+) -> Finding:
+    """A finding without a saving."""
+    return Finding(
+        id=ID,
+        title=title,
+        severity=severity,
+        rank=subject.rank,
+        saving_ns=None,
+        saving_reason="the step record does not show what slows these steps",
+        assumption="",
+        predicted_step_ns=None,
+        evidence=evidence,
+        steps=steps,
+        advice=advice,
+    )
+
+
+def _of_busy_cpus(subject: Subject, summary: StepSummary, slow: dict[int, int]) -> Finding:
+    excess_ns = sum(slow.values())
+    share = excess_ns / max(1, summary.partition.total_ns)
+    saving_ns = round(min(excess_ns, summary.queued_excess_ns) / len(summary.steps))
+    found = recorded_finding(
+        subject,
+        summary,
+        rule=ID,
+        title=f"{len(slow)} of {len(summary.steps)} steps wait for a CPU that others have",
+        severity=severity_of(share, subject.thresholds),
+        saving_ns=saving_ns,
+        assumption="a CPU is free whenever the training thread can run in them",
+        evidence=(
+            Evidence("beyond the median, together", excess_ns, "ns"),
+            Evidence("waiting for a CPU beyond the median", summary.queued_excess_ns, "ns"),
+            Evidence("share of the time", share, "share"),
+            Evidence("longest", summary.worst_ns, "ns"),
+            Evidence("median step", summary.median_ns, "ns"),
+        ),
+        steps=tuple(slow),
+        advice=(
+            "See what takes the CPUs then (top, `stepscope monitor`): another program, or threads "
+            "and workers of this one that begin together, as at the start of an epoch. Give the "
+            "training CPUs of its own (taskset, --cpus-per-task)."
+        ),
+    )
+    if summary.host.is_on_device:
+        return replace(
+            found,
+            saving_ns=None,
+            saving_reason=busy_cpus.ON_DEVICE,
+            assumption="",
+            predicted_step_ns=None,
+        )
+    return found
+
+
+def _is_of_shift(slow: Mapping[int, int], shift: LevelShift) -> bool:
+    """Whether slow steps are those of one of two levels."""
+    is_later = shift.after_ns > shift.before_ns
+    mine = sum((step >= shift.step) is is_later for step in slow)
+    return mine >= _MOSTLY * len(slow)
+
+
+def _of_shift(
+    subject: Subject, summary: StepSummary, shift: LevelShift, slow: dict[int, int]
+) -> Finding:
+    excess_ns = sum(slow.values())
+    share = excess_ns / max(1, summary.partition.total_ns)
+    is_later = shift.after_ns > shift.before_ns
+    ratio = shift.ratio if is_later else 1 / shift.ratio
+    when = f"from step {shift.step} on" if is_later else f"until step {shift.step}"
+    return _of_unknown_reason(
+        subject,
+        title=f"steps take {significant(ratio)} times as long {when}",
+        severity=severity_of(share, subject.thresholds),
+        evidence=(
+            Evidence(f"median before step {shift.step}", shift.before_ns, "ns"),
+            Evidence("median from then on", shift.after_ns, "ns"),
+            Evidence("beyond the median of all, together", excess_ns, "ns"),
+            Evidence("share of the time", share, "share"),
+        ),
+        steps=tuple(slow),
+        advice=(
+            f"Find what changed at step {shift.step}: the length of sequences or the size of "
+            "batches, what is trained, another program on the machine, a slower clock. If the "
+            "program means to do that, judge its parts one by one."
+        ),
+    )
+
+
+def _regular(subject: Subject, summary: StepSummary, cycle: StepCycle) -> Finding:
+    distance, slow = cycle.distance, cycle.excess_ns
+    excess_ns = sum(slow.values())
+    share = excess_ns / max(1, summary.partition.total_ns)
+    times = 1 + excess_ns / len(slow) / max(1, summary.median_ns)
+    saving_ns = round(excess_ns / len(summary.steps))
+    found = recorded_finding(
+        subject,
+        summary,
+        rule=ID,
+        title=f"1 step in {distance} takes {significant(times)} times as long as the others",
+        severity=severity_of(share, subject.thresholds),
+        saving_ns=saving_ns,
+        assumption="these steps take as long as the others",
+        evidence=(
+            Evidence("a slow step every", f"{distance} steps", "text"),
+            Evidence("beyond the median, per step", saving_ns, "ns"),
+            Evidence("share of the time", share, "share"),
+            Evidence("longest", summary.median_ns + max(slow.values()), "ns"),
+            Evidence("median step", summary.median_ns, "ns"),
+        ),
+        steps=tuple(slow),
+        advice=(
+            f"Find what the program does every {distance} steps: a rollout, evaluation, saving, "
+            "logging, garbage collection. Do it less often or beside the training (an asynchronous "
+            "checkpoint, another thread), or give it a phase, so that it is counted apart."
+        ),
+    )
+    return replace(found, is_upper_bound=True)
