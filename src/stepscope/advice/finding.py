@@ -10,6 +10,11 @@ from stepscope.terminal.plain_text import shorten_name
 
 DOCS_FOLDER = "docs/findings"
 
+NO_BATCH_PACE = (
+    "batches came late, and one round of them does not show how fast the loader's workers are: "
+    "record more steps"
+)
+
 
 class Severity(str, Enum):
     """How much a finding matters."""
@@ -160,3 +165,15 @@ def _without_steps(text: str) -> str:
     text = text.replace(", per step", "").replace(" per step", "")
     text = text.replace("mean step of the window", "the whole file")
     return text.replace("of the step", "of the whole file")
+
+
+def without_batch_pace(one: Finding) -> Finding:
+    """A finding in steps that do not show at what pace batches come: they may limit it."""
+    return replace(
+        one,
+        saving_ns=None,
+        saving_reason=NO_BATCH_PACE,
+        assumption="",
+        predicted_step_ns=None,
+        changes=None,
+    )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepscope.advice.evidence.replayed import NO_BATCH_PACE
-from stepscope.advice.finding import Finding, Severity
+from stepscope.advice.finding import NO_BATCH_PACE, Finding, Severity
 from stepscope.advice.job.late_ranks import Lateness, is_cause, is_slow_link
 from stepscope.advice.rank.summary import RankSummary
 from stepscope.advice.thresholds import Thresholds

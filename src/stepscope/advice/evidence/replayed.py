@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import replace
 
 from stepscope.advice.evidence.loader_advice import facts_of
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView
-from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.finding import Evidence, Finding, Severity, without_batch_pace
 from stepscope.advice.severities import severity_of
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
@@ -24,10 +23,6 @@ _NOTABLY_LONGER = 1.05
 
 
 BATCHES_IN_TIME = "the loader's workers keep up with steps of"
-NO_BATCH_PACE = (
-    "batches came late, and one round of them does not show how fast the loader's workers are: "
-    "record more steps"
-)
 
 
 def replayed_finding(
@@ -151,18 +146,6 @@ def replayed_finding(
         )
     ]
     return found if graph.has_batch_pace else [without_batch_pace(one) for one in found]
-
-
-def without_batch_pace(one: Finding) -> Finding:
-    """A finding in steps that do not show at what pace batches come: they may limit it."""
-    return replace(
-        one,
-        saving_ns=None,
-        saving_reason=NO_BATCH_PACE,
-        assumption="",
-        predicted_step_ns=None,
-        changes=None,
-    )
 
 
 def _comes_sooner_than_known(subject: Subject, window: WindowView) -> bool:

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from stepscope.advice.evidence.replayed import NO_BATCH_PACE, without_batch_pace
-from stepscope.advice.finding import Finding, Severity
+from stepscope.advice.finding import NO_BATCH_PACE, Finding, Severity, without_batch_pace
 from stepscope.advice.job.compared import RankComparison
 from stepscope.advice.rank.summary import RankSummary
 from stepscope.advice.rules import OF_COMMUNICATION, OF_COMPUTE
