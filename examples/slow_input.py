@@ -1,4 +1,4 @@
-"""A training that waits for its input: each sample takes 10 ms to read, as from a slow disk.
+"""A training that waits for its input: each sample takes 4 ms to read, as from a slow disk.
 
 stepscope run -- python slow_input.py
 """
@@ -16,14 +16,20 @@ class SlowDisk(Dataset[tuple[torch.Tensor, int]]):
         return 640
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        time.sleep(0.01)  # this is what makes the training slow
+        time.sleep(0.004)  # this is what makes the training slow
         return torch.randn(64), index % 10
 
 
 def main() -> None:
     torch.set_num_threads(1)  # enough for a model this small
     loader = DataLoader(SlowDisk(), batch_size=16)
-    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(64, 2048),
+        torch.nn.ReLU(),
+        torch.nn.Linear(2048, 2048),
+        torch.nn.ReLU(),
+        torch.nn.Linear(2048, 10),
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for features, labels in loader:
         loss = torch.nn.functional.cross_entropy(model(features), labels)
