@@ -171,8 +171,9 @@ def judge(
             if r.costs_of_waits_ns is not None
         }
         between = RankComparison.of(matched, means, costs, by_step)
-    if any(rank.exchanges for rank in ranks):
-        skew = None  # stages of a pipeline, which wait for each other by design
+    has_stages = any(rank.exchanges for rank in ranks)  # these wait for each other by design
+    if has_stages:
+        skew = None
     windows = None if matched is None else _in_windows(matched, ranks, between)
     if windows is not None and windows.is_comparable:
         arrivals = [one for rank in ranks if (one := rank.meeting.arrivals) is not None]
@@ -191,7 +192,8 @@ def judge(
         judged = None if stage.saving_ns is not None else judged
     recorded = judged if judged is not None and judged.basis != ARRIVALS else None
     late = lateness(judged, limits, ranks, between)
-    if late is None and windows is not None and windows.of_host and windows.is_comparable:
+    is_healthy = late is None and not has_stages
+    if is_healthy and windows is not None and windows.of_host and windows.is_comparable:
         ranks = limited_to_transfers(ranks, windows, limits)
     ranks = limited_by_the_job(ranks, between, recorded, limits, late)
     unequal = imbalance(ranks, between) if late is None else None
