@@ -150,7 +150,7 @@ def _verdict(view: MemoryView, findings: Sequence[Finding]) -> str:
         .row(0)
     )
     line = by_line(held).row(0, named=True)
-    of = "of no known category" if kind == "unknown" else f"of it {kind.replace('_', ' ')}"
+    of = "of no known category" if kind == "unknown" else f"of it {kind.replace('_', ' ')} memory"
     when = "the peak" if view.has_history(device) else "what was held at the dump (not a peak)"
     share = percent(line["allocated_share"])
     place = f"the line with most is {line['line']} ({share})"

@@ -253,8 +253,8 @@ def test_a_rank_that_is_late_only_where_the_window_begins_is_not_called_late(tmp
     waiting = _one(diagnosis, "rank-waiting", 0)
     assert waiting.saving_ns is None
     assert waiting.saving_reason == (
-        "rank 1 came late because its host was less ahead when the window began than later, which "
-        "brings little in the steady state"
+        "rank 1 came late only because its host was less far ahead when the window began: in the "
+        "steady state that costs little"
     )
 
 

@@ -191,10 +191,10 @@ def _worth_nothing(one: Finding, fixed: _Fixed) -> Finding:
         "long by itself"
     )
     if fixed.is_passing:
-        several = len(fixed.ranks) > 1
+        hosts = "their hosts were" if len(fixed.ranks) > 1 else "its host was"
         reason = (
-            f"{fixed.who} came late because {'their hosts were' if several else 'its host was'} "
-            "less ahead when the window began than later, which brings little in the steady state"
+            f"{fixed.who} came late only because {hosts} less far ahead when the window began: in "
+            "the steady state that costs little"
         )
     return replace(
         one,
