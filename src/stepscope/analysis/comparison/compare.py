@@ -188,12 +188,14 @@ def _alike_share(changes: pl.DataFrame) -> float | None:
     """How alike the work of both sides is: the shares of each name that both have, added up.
 
     Of kernels or of operators, whichever are more alike: another GPU has other kernels for the same
-    operators. None where nothing was recorded.
+    operators. Ranges, such as the wait for a loader, are no operators: a program may spend most of
+    its time in one, and lose it. None where nothing was recorded.
     """
     found = []
+    is_range = (pl.col("table") == "operator") & ~pl.col("name").str.contains("::", literal=True)
     for table in ("kernel", "operator"):
         mine = (
-            changes.filter(pl.col("table") == table)
+            changes.filter((pl.col("table") == table) & ~is_range)
             .group_by("name")
             .agg(pl.col("a_ns", "b_ns").sum())
         )

@@ -451,3 +451,17 @@ def test_programs_that_have_nothing_in_common_are_told_so():
     # Another GPU has other kernels for the same operators.
     other_kernels = compare(sides[0], program("aten::mm", "hgemm"))
     assert not any("different programs" in one for one in other_kernels.differences)
+
+
+def test_a_program_that_no_longer_waits_for_its_loader_is_the_same_one():
+    def program(wait):
+        t = GpuTrace()
+        for _ in range(4):
+            with t.step():
+                t.data_wait(us(wait))
+                with t.op("aten::mm"):
+                    t.python(us(200))
+        return make_side("run", t.load())
+
+    differences = compare(program(90_000), program(1)).differences
+    assert not any("different programs" in one for one in differences)
