@@ -40,6 +40,9 @@ RANK_COLUMNS = {
     "record_wait_ns": "wait for others",
 }
 
+_NOTABLY_LONGER = 1.05
+"""How many times as long recorded steps must be for a reader to know."""
+
 
 def header(diagnosis: Diagnosis) -> str:
     """How many ranks, what they run on, and whether the folder has older runs."""
@@ -132,8 +135,9 @@ def partition_basis(rank: RankSummary) -> str:
         words += f", {units.plural(recorded.steps, 'recorded step')}, fitted to the step record"
     elif not words.endswith("one step"):
         words += f", {units.plural(partition.steps, 'step')}"
-    if rank.host is not None and rank.steps is not None and (rank.steps.recording_factor or 0) > 1:
-        words += f"; recording made steps {rank.steps.recording_factor:.2f}× as long"
+    factor = rank.steps.recording_factor if rank.steps is not None else None
+    if rank.host is not None and factor is not None and factor >= _NOTABLY_LONGER:
+        words += f"; recording made steps {factor:.2f}× as long"
     window = rank.window
     if rank.windows > 1 and window is not None and window.trace_path is not None:
         path = window.trace_path
