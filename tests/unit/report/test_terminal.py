@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import re
 
 import polars as pl
 import pytest
@@ -131,6 +132,10 @@ def test_the_short_report_fits_a_screen_and_cuts_nothing_in_a_pipe(tmp_path, wid
     piped = screen(path, UNLIMITED, print_summary)
     assert "…" not in piped
     assert "persistent_workers=True, pin_memory=True on a GPU)" in piped
+    # Bars grow with a screen, up to a length, and a file is read on any.
+    bars = [re.findall("█+", screen(path, columns)) for columns in (UNLIMITED, 88, 120, 4000)]
+    longest = [max(map(len, found)) for found in bars]
+    assert longest[0] == longest[1] <= longest[2] <= longest[3] <= 60
 
 
 def test_savings_are_those_of_the_rank_whose_step_is_shown(tmp_path):

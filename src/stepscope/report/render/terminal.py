@@ -60,6 +60,7 @@ _STYLES = {
 }
 _BAR_WIDTH = 24
 _BAR_SHARE = 0.24
+_WIDEST_BAR = 60
 """Of a wide terminal, what a bar may take."""
 BAR_COLOURS = {
     "compute": 68,
@@ -411,7 +412,9 @@ def _bars(block: Bars, width: int, colours: str | None) -> RichTable:
     gap = 2
     numbers = sum(max(map(len, texts), default=0) + gap for texts in (times, shares))
     longest = max(map(len, names), default=0)
-    widest = max(_BAR_WIDTH, round(width * _BAR_SHARE))
+    # A file is read anywhere.
+    on_screen = round(width * _BAR_SHARE) if width < UNLIMITED - 2 else 0
+    widest = min(max(_BAR_WIDTH, on_screen), _WIDEST_BAR)
     bar_width = min(width - numbers - longest - gap, widest)
     bar_width = bar_width if bar_width >= _SHORTEST_BAR else 0
     names = shortened(names, max(width - numbers, _SHORTEST_NAME))
