@@ -13,15 +13,11 @@ from stepscope.advice.severities import severity_of
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
 from stepscope.analysis.graph.replay import host_alone_ns, is_host_bound, replay, unchanged
-from stepscope.analysis.record.summary import is_uneven
+from stepscope.analysis.record.summary import NOTABLY_LONGER, is_uneven
 from stepscope.run.figures import duration
 
 _WAITS_FOR_GPU = 0.98
 """Share of the step below which the host's own time does not limit it now."""
-_NOTABLY_LONGER = 1.05
-"""How many times as long recorded steps must be to be told apart from unrecorded ones."""
-
-
 BATCHES_IN_TIME = "the loader's workers keep up with steps of"
 
 
@@ -112,12 +108,12 @@ def replayed_finding(
         severity = Severity.LOW
     if graph.has_recorded_pace:
         assumption += "; replayed at the pace of unrecorded steps"
-    elif factor >= _NOTABLY_LONGER:
+    elif factor >= NOTABLY_LONGER:
         assumption += (
             f"; it saves the same share of an unrecorded step as of a recorded one, which takes "
             f"{factor:.2f}× as long"
         )
-    elif step_ns >= _NOTABLY_LONGER * window.step_ns:
+    elif step_ns >= NOTABLY_LONGER * window.step_ns:
         assumption += (
             "; it saves the same share of an unrecorded step as of the recorded ones, which took "
             f"{duration(window.step_ns)}"

@@ -44,6 +44,9 @@ _LEAST_BEFORE = 3
 FEW_STEPS = 3
 """Of fewer complete steps, nothing tells which is slow because the training starts."""
 
+NOTABLY_LONGER = 1.05
+"""How many times as long recorded steps must be to be told apart from unrecorded ones."""
+
 
 @dataclass(frozen=True)
 class ExcludedSteps:

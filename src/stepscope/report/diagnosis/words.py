@@ -8,7 +8,7 @@ from stepscope.advice.diagnosis import Diagnosis
 from stepscope.advice.rank.summary import RankSummary
 from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.record.level_shift import LevelShift
-from stepscope.analysis.record.summary import StepSummary, is_uneven
+from stepscope.analysis.record.summary import NOTABLY_LONGER, StepSummary, is_uneven
 from stepscope.report import units
 from stepscope.report.diagnosis.tables import ranks_table
 from stepscope.report.scope import describe_scope
@@ -39,9 +39,6 @@ RANK_COLUMNS = {
     "last": "arrives last",
     "record_wait_ns": "wait for others",
 }
-
-_NOTABLY_LONGER = 1.05
-"""How many times as long recorded steps must be for a reader to know."""
 
 
 def header(diagnosis: Diagnosis) -> str:
@@ -136,7 +133,7 @@ def partition_basis(rank: RankSummary) -> str:
     elif not words.endswith("one step"):
         words += f", {units.plural(partition.steps, 'step')}"
     factor = rank.steps.recording_factor if rank.steps is not None else None
-    if rank.host is not None and factor is not None and factor >= _NOTABLY_LONGER:
+    if rank.host is not None and factor is not None and factor >= NOTABLY_LONGER:
         words += f"; recording made steps {factor:.2f}× as long"
     window = rank.window
     if rank.windows > 1 and window is not None and window.trace_path is not None:

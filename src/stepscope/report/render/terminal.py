@@ -165,7 +165,7 @@ def _drawn(block: Block, console: Console) -> Iterator[tuple[RenderableType, boo
     elif isinstance(block, DataTable):
         yield from _data_table(block, console)
     elif isinstance(block, Bars):
-        yield _indented(_bars(block, console.width - 2, console.color_system), 2), False
+        yield _indented(_bars(block, console), 2), False
     elif isinstance(block, Findings):
         yield from _short_findings(block, console) if block.is_short else _full_findings(block)
     elif isinstance(block, Only):
@@ -388,7 +388,7 @@ def _cells(
     }
 
 
-def _bars(block: Bars, width: int, colours: str | None) -> RichTable:
+def _bars(block: Bars, console: Console) -> RichTable:
     """The parts as bars. Small ones are shown together, so that all add up.
 
     In a narrow terminal bars give way first, then names; numbers never do.
@@ -412,8 +412,9 @@ def _bars(block: Bars, width: int, colours: str | None) -> RichTable:
     gap = 2
     numbers = sum(max(map(len, texts), default=0) + gap for texts in (times, shares))
     longest = max(map(len, names), default=0)
+    width = console.width - 2  # they are indented
     # A file is read anywhere.
-    on_screen = round(width * _BAR_SHARE) if width < UNLIMITED - 2 else 0
+    on_screen = round(width * _BAR_SHARE) if console.width < UNLIMITED else 0
     widest = min(max(_BAR_WIDTH, on_screen), _WIDEST_BAR)
     bar_width = min(width - numbers - longest - gap, widest)
     bar_width = bar_width if bar_width >= _SHORTEST_BAR else 0
@@ -424,12 +425,13 @@ def _bars(block: Bars, width: int, colours: str | None) -> RichTable:
         table.add_column("bar", no_wrap=True)
     table.add_column("per step", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
+    has_colours = console.color_system in {"256", "truecolor"}
     for name, (part, share, _), *numbers_of_row in zip(names, rows, times, shares, strict=True):
         bar = "█" * round(share * bar_width) or "▏"
         other = OTHER_IDLE if part.startswith("idle") else OTHER_PART
         number = BAR_COLOURS.get(part, other)
         # Of 16 colours, the nearest could be one that a light terminal does not show.
-        colour = f"color({number})" if colours in {"256", "truecolor"} else "blue"
+        colour = f"color({number})" if has_colours else "blue"
         bars = [Text(bar.ljust(bar_width), colour)] if bar_width else []
         table.add_row(Text(name), *bars, *numbers_of_row)
     return table

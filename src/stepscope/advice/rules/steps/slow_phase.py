@@ -154,12 +154,7 @@ def _dominates(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> Fin
         severity=_severity(share, subject.thresholds),
         saving_ns=saving_ns,
         assumption="the phase is removed, or moved off the training thread",
-        evidence=(
-            Evidence("mean per step", saving_ns, "ns"),
-            Evidence("share of the step", share, "share"),
-            Evidence("steps that have it", phase.steps, "count"),
-            Evidence("longest", phase.worst_ns, "ns"),
-        ),
+        evidence=_measured(summary, phase, share),
         advice=(
             f"Look at what '{phase.name}' does in {where}: do it less often, make it cheaper, "
             "or hand it to a thread or process beside the training."
@@ -180,12 +175,7 @@ def _of_an_option(
         severity=_severity(share, subject.thresholds),
         saving_ns=saving_ns,
         assumption="the option is off",
-        evidence=(
-            Evidence("mean per step", saving_ns, "ns"),
-            Evidence("share of the step", share, "share"),
-            Evidence("steps that have it", phase.steps, "count"),
-            Evidence("longest", phase.worst_ns, "ns"),
-        ),
+        evidence=_measured(summary, phase, share),
         advice=f"Switch {option} off, except to look for a problem of memory.",
     )
 
@@ -203,17 +193,21 @@ def _of_unknown_content(
         saving_reason="it was not recorded whether the phase is the training's own work",
         assumption="",
         predicted_step_ns=None,
-        evidence=(
-            Evidence("mean per step", round(phase.total_ns / len(summary.steps)), "ns"),
-            Evidence("share of the step", share, "share"),
-            Evidence("steps that have it", phase.steps, "count"),
-            Evidence("longest", phase.worst_ns, "ns"),
-        ),
+        evidence=_measured(summary, phase, share),
         steps=(),
         advice=(
             f"Record with auto_phases to see what '{phase.name}' contains. If it is no part of "
             "the training itself, do it less often or beside the training."
         ),
+    )
+
+
+def _measured(summary: StepSummary, phase: PhaseTimes, share: float) -> tuple[Evidence, ...]:
+    return (
+        Evidence("mean per step", round(phase.total_ns / len(summary.steps)), "ns"),
+        Evidence("share of the step", share, "share"),
+        Evidence("steps that have it", phase.steps, "count"),
+        Evidence("longest", phase.worst_ns, "ns"),
     )
 
 
