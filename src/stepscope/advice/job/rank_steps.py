@@ -68,7 +68,8 @@ def rank_strips(diagnosis: Diagnosis) -> tuple[StepStrip, ...]:
         name = f"rank {summary.rank}"
         strip = None
         if summary.steps is not None:
-            strip = strip_of_record(f"step record of {name}", recorded[summary.rank].steps)
+            records = recorded[summary.rank].steps
+            strip = strip_of_record(f"step record of {name}", records, summary.steps)
         title = f"{name}, the recorded window" if len(diagnosis.ranks) > 1 else ""
         host = None if summary.host is None else summary.host.steps
         strip = strip or strip_of_window(summary.device_steps, host, title)

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from stepscope.analysis.record.summary import StepSummary, partition_steps, summarise_steps
+from stepscope.analysis.record.summary import StepSummary, partition_steps
 from stepscope.analysis.selection.odd_steps import SLOW_FACTOR
 from stepscope.analysis.selection.partition import INPUT, OTHER
 from stepscope.analysis.selection.rows import Rows
@@ -123,11 +123,12 @@ class StepStrip:
         )
 
 
-def strip_of_record(title: str, records: Sequence[StepRecord]) -> StepStrip | None:
-    """Every whole training step of a step record; None without any."""
-    summary = summarise_steps(records)
+def strip_of_record(
+    title: str, records: Sequence[StepRecord], summary: StepSummary
+) -> StepStrip | None:
+    """Every whole training step of a step record, of which there is a summary; None without any."""
     kept = [one for one in records if one.is_whole_step]
-    if summary is None or not kept:
+    if not kept:
         return None
     special = _special(summary)
     counts = {

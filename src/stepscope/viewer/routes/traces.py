@@ -10,6 +10,7 @@ from starlette.routing import BaseRoute
 
 from stepscope.analysis.host.partition import partition_host
 from stepscope.analysis.record.step_strip import StepStrip, strip_of_record, strip_of_window
+from stepscope.analysis.record.summary import summarise_steps
 from stepscope.analysis.selection.rows import Rows
 from stepscope.analysis.timeline import timeline
 from stepscope.errors import UsageError
@@ -101,7 +102,8 @@ def _steps(asked: Asked) -> dict[str, Any]:
         found = None
         if origin.step_record is not None:
             records = read_steps(origin.step_record)[0]
-            found = strip_of_record(f"rank {origin.rank}", records)
+            summary = summarise_steps(records)
+            found = summary and strip_of_record(f"rank {origin.rank}", records, summary)
         if found is None and origin is opened.origin:
             found = asked.whole.alone(lambda: _strip_of(asked.whole.trace))
         if found is not None:
