@@ -20,7 +20,7 @@ promise that says with what steps the loader must keep up is compared with a tra
 where that is closer; the last line but one counts those that only this makes right.
 `input-bound` promises what the workers that it names bring, beyond what keeping the present ones
 from epoch to epoch brings if its workers live on; where it names none, that batches are always
-ready. In a trace without Python's frames, what-if answers "python" as time of unknown cause.
+ready. `exposed-communication` has late ranks on time first where it says so. In a trace without Python's frames, what-if answers "python" as time of unknown cause.
 """
 
 from __future__ import annotations
@@ -144,6 +144,7 @@ def judge(seed: int, *, with_answers: bool = True, verbose: bool = False) -> Job
         steady_step_ns,
         with_persistent_workers,
         with_workers,
+        without_communication,
         without_input_wait,
         write_job,
         write_run,
@@ -151,6 +152,7 @@ def judge(seed: int, *, with_answers: bool = True, verbose: bool = False) -> Job
     )
 
     from stepscope.advice.diagnosis import diagnose
+    from stepscope.advice.evidence.collectives import LATE_RANKS_FIRST
     from stepscope.advice.evidence.replayed import BATCHES_IN_TIME
     from stepscope.run.reader import open_run
 
@@ -208,6 +210,8 @@ def judge(seed: int, *, with_answers: bool = True, verbose: bool = False) -> Job
         true, promised, otherwise = truths[name], one.saving_ns / now_ns, None
         if name == "late-rank":
             true = gain(program, on_time(program, _late_rank(one)))
+        if name == "exposed-communication" and LATE_RANKS_FIRST not in one.assumption:
+            true = gain(program, without_communication(program))
         if name == "input-bound":
             seen = {item.label: item.value for item in one.evidence}
             if _CHEAPER in one.assumption:

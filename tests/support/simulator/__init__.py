@@ -17,6 +17,7 @@ from tests.support.simulator.fixes import (
     questions,
     with_persistent_workers,
     with_workers,
+    without_communication,
     without_input_wait,
 )
 from tests.support.simulator.machine import Timeline, simulate, steady_step_ns
@@ -36,6 +37,7 @@ __all__ = [
     "steady_step_ns",
     "with_persistent_workers",
     "with_workers",
+    "without_communication",
     "without_input_wait",
     "write_job",
     "write_run",

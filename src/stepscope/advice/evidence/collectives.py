@@ -58,6 +58,10 @@ def _outliers(window: WindowView, limits: Thresholds) -> pl.DataFrame:
     return pl.concat([_by_size(window, limits), _by_place(window, limits)])
 
 
+LATE_RANKS_FIRST = "late ranks and abnormal collectives are fixed first"
+"""What a saving assumes that is counted from `undisturbed` steps."""
+
+
 def undisturbed(
     window: WindowView, limits: Thresholds, waits: pl.DataFrame | None
 ) -> tuple[Changes, bool]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.advice.evidence.collectives import undisturbed
+from stepscope.advice.evidence.collectives import LATE_RANKS_FIRST, undisturbed
 from stepscope.advice.evidence.point_to_point import point_to_point, without_point_to_point
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject
@@ -60,7 +60,7 @@ def find(subject: Subject) -> list[Finding]:
     communicates = (graph.kind == NodeKind.COMMUNICATION) & ~exchanges.is_one
     without_transfer = graph.dur_ns - np.where(exchanges.is_one, exchanges.transfer_ns, 0)
     calm, is_disturbed = undisturbed(window, subject.thresholds, subject.waits)
-    first = "; late ranks and abnormal collectives are fixed first" if is_disturbed else ""
+    first = f"; {LATE_RANKS_FIRST}" if is_disturbed else ""
     most = _most_exposed(window)
     hidden = 0.0 if line.overlap_share is None else line.overlap_share
     return replayed_finding(

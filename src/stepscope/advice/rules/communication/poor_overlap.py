@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.advice.evidence.collectives import undisturbed
+from stepscope.advice.evidence.collectives import LATE_RANKS_FIRST, undisturbed
 from stepscope.advice.evidence.point_to_point import point_to_point
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject
@@ -37,7 +37,7 @@ def find(subject: Subject) -> list[Finding]:
     if not waits.any() or line.compute_ns < line.exposed_comm_ns:
         return []
     calm, is_disturbed = undisturbed(window, subject.thresholds, subject.waits)
-    first = "; late ranks and abnormal collectives are fixed first" if is_disturbed else ""
+    first = f"; {LATE_RANKS_FIRST}" if is_disturbed else ""
     return replayed_finding(
         subject,
         window,
