@@ -24,6 +24,8 @@ class RecordedPace:
         device_ns: Mean time from one step's end to the next on the device; None: not known.
         epoch_start_ns: What a step takes longer in which an epoch begins.
         iterator_ns: The part of it until the iterator is there; the rest is its first batch.
+        between_ns: Mean step between those that are slow every so many steps, without waits for
+            input; 0: no steps are slow at one distance, or epochs begin in them.
     """
 
     step_ns: int
@@ -33,6 +35,7 @@ class RecordedPace:
     device_ns: int | None = None
     epoch_start_ns: int = 0
     iterator_ns: int = 0
+    between_ns: int = 0
 
     def with_epochs(self, starts: int, steps: int) -> RecordedPace:
         """The pace of steps in some of which epochs begin."""
@@ -49,6 +52,8 @@ def recorded_pace(record: StepSummary) -> RecordedPace:
     mean_ns, wait_ns = record.mean_ns - late_ns, record.lasting_wait_ns - late_ns
     is_starved = wait_ns >= _STARVED * mean_ns
     is_rare = len(set(record.slow_steps) - set(starts.steps)) < _RARE * len(record.steps)
+    in_cycle = set() if record.cycle is None else set(record.cycle.excess_ns)
+    is_in_cycle = 2 * len(in_cycle - set(starts.steps)) > len(in_cycle)
     return RecordedPace(
         record.usual_ns if is_rare else mean_ns,
         record.usual_own_ns if is_rare else record.mean_ns - record.wait_ns,
@@ -57,4 +62,5 @@ def recorded_pace(record: StepSummary) -> RecordedPace:
         record.mean_device_ns,
         starts.excess_wait_ns // times,
         (starts.workers_ns + starts.sampler_ns) // times,
+        record.usual_own_ns if is_in_cycle else 0,
     )

@@ -306,10 +306,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         waiting_steps=tuple(_beyond_median(steady, slow, input_wait, median_ns)),
         queued_steps=tuple(queued),
         queued_excess_ns=sum(queued.values()),
-        cycle=find_cycle(
-            [record.step for record in steady],
-            {record.step: record.dur_ns - median_ns for record in slow},
-        ),
+        cycle=find_cycle([record.step for record in steady], _slow_excess(steady)),
         shift=find_level_shift(steady),
         epoch_starts=epoch_starts(steady),
         mean_device_ns=_mean_device_ns(steady),
@@ -430,15 +427,30 @@ def _slow_after_windows(later: list[StepRecord], others: list[StepRecord]) -> li
     return slow if len(slow) <= most else []
 
 
+def _slow_excess(records: Sequence[StepRecord]) -> dict[int, int]:
+    """What each step takes beyond the median that takes more than twice as long."""
+    median_ns = _median(record.dur_ns for record in records)
+    return {
+        record.step: record.dur_ns - median_ns
+        for record in records
+        if record.dur_ns > SLOW_FACTOR * median_ns
+    }
+
+
 def _recording_factor(
     train: list[StepRecord], plain: list[StepRecord], recorded: list[StepRecord]
 ) -> float | None:
     """How many times as long recorded steps take as unrecorded ones; None if either is missing.
 
-    Steps before a window that take longer than it belong to the start, not to its usual pace.
+    Steps before a window that take longer than it belong to the start, not to its usual pace. Where
+    every so many steps one is slow, those between are compared.
     """
     if not plain or not recorded:
         return None
+    cycle = find_cycle([record.step for record in plain], _slow_excess(plain))
+    if cycle is not None:
+        plain = [record for record in plain if not cycle.is_slow(record.step)]
+        recorded = [record for record in recorded if not cycle.is_slow(record.step)] or recorded
     recorded_ns = _median(record.dur_ns for record in recorded)
     usual_ns = _median(record.dur_ns for record in plain)
     before_ns = [

@@ -3,6 +3,9 @@
 Nor is the wait for the input: that is `input-bound`. Nor are busy CPUs, if `busy-cpus` reports
 them; if few steps wait for a CPU, so that it does not, this finding says what slows them.
 
+Nor is a host that runs ahead of the GPU and waits for it now and then, as where the loss is printed
+every tenth step: its steps are short and long in turn, while the GPU's are alike.
+
 Steps that are slow from one on, or up to one, have the step named where that changes.
 
 Measured from the step record over the steady steps. The record does not show the cause, so no
@@ -15,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+
+import numpy as np
 
 from stepscope.advice.evidence.recorded import recorded_finding
 from stepscope.advice.evidence.subject import Subject
@@ -30,12 +35,16 @@ from stepscope.run.figures import significant
 
 ID = "uneven-steps"
 _MOSTLY = 0.8
+_BUSY = 0.9
+_LONGER = 1.1
 
 
 def find(subject: Subject) -> list[Finding]:
     """The finding, if slow steps cost a notable share and `slow-phase` has no reason for them."""
     summary = subject.steps
     if summary is None or not summary.slow_steps:
+        return []
+    if _host_runs_ahead(subject, summary):
         return []
     limits = subject.thresholds
     explained = {step for finding in slow_phase.find(subject) for step in finding.steps}
@@ -80,6 +89,20 @@ def find(subject: Subject) -> list[Finding]:
             ),
         )
     ]
+
+
+def _host_runs_ahead(subject: Subject, summary: StepSummary) -> bool:
+    """Whether the GPU has more to do in a recorded step than the median step of the record takes.
+
+    A GPU that works all the time cannot keep up with such steps: the slow ones let it catch up.
+    """
+    window = subject.window
+    if window is None or not window.has_gpu or not window.graph.steps:
+        return False
+    device_steps_ns = np.diff(window.graph.step_ends_ns, prepend=window.graph.begin_ns)
+    busy_ns = window.idle.total_ns - window.idle.idle_ns
+    is_busy = busy_ns >= _BUSY * window.idle.total_ns
+    return is_busy and float(np.median(device_steps_ns)) > _LONGER * summary.median_ns
 
 
 def _of_unknown_reason(
