@@ -530,7 +530,7 @@ def steady_step_ns(program: Program, *, is_recorded: bool = False) -> float:
 
     The training runs unrecorded, in blocks of whole periods, until two blocks agree to 0.05 %. A
     loader that is a little too slow has batches in stock for longer than that: its pace counts at
-    once.
+    once. So does that of a host that its devices catch up with, as where another rank began late.
 
     Args:
         program: The training.
@@ -549,7 +549,9 @@ def steady_step_ns(program: Program, *, is_recorded: bool = False) -> float:
     before = 0.0
     for step in _together(ranks, record=False):
         if step and step % block == 0:
-            mean = times.mean_step_ns(step - block + 1, step)
+            hosts = (rank.timeline.steps for rank in ranks)
+            slowest = max(one[step].end_ns - one[step - block].end_ns for one in hosts) / block
+            mean = max(times.mean_step_ns(step - block + 1, step), slowest)
             if step > block and abs(mean - before) <= _TOLERANCE * mean:
                 return max(mean, pace_ns)
             if step >= max(_MOST_STEPS, 4 * block):
