@@ -26,6 +26,8 @@ from stepscope.advice.thresholds import Thresholds
 from stepscope.run.figures import duration, ranks_in_words
 
 _RANK_WAITING = "rank-waiting"
+_MOSTLY = 0.5
+_LESS_LATE = "{} comes less late without the recording, which slows its host"
 _NOTABLY_LESS = 0.95
 """Up to which part of a saving a lower limit is worth a word."""
 
@@ -65,17 +67,38 @@ def limited_by_the_next(
     """
     if between is None:
         return tuple(ranks)
-    return tuple(_limited(rank, between, limits) for rank in ranks)
+    return tuple(_limited(ranks, rank, between, limits) for rank in ranks)
 
 
-def _limited(rank: RankSummary, between: RankComparison, limits: Thresholds) -> RankSummary:
+def unrecorded_share(late: Sequence[int], gain_ns: float, ranks: Sequence[RankSummary]) -> float:
+    """How much of what late ranks cost in recorded steps they cost in unrecorded ones.
+
+    Recording slows the host: a rank whose host makes it late comes less late without it, as far as
+    the pace of its unrecorded steps tells. Its devices are not slowed.
+
+    Args:
+        late: The late ranks.
+        gain_ns: What a recorded step is shorter by without their lateness.
+        ranks: All ranks.
+    """
+    mine = [rank for rank in ranks if rank.rank in late]
+    others_ns = [ns for rank in ranks if rank.rank not in late and (ns := rank.compute_ns)]
+    own_ns = [ns for rank in mine if (ns := rank.compute_ns) is not None]
+    if not mine or (own_ns and others_ns and max(own_ns) - max(others_ns) >= _MOSTLY * gain_ns):
+        return 1.0
+    return min(rank.host_scale for rank in mine)
+
+
+def _limited(
+    ranks: Sequence[RankSummary], rank: RankSummary, between: RankComparison, limits: Thresholds
+) -> RankSummary:
     rank = replace(rank, findings=tuple(_of_all_late(one, between.late) for one in rank.findings))
     if between.turns is not None:
         findings = tuple(_of_all_turns(one, rank, between, limits) for one in rank.findings)
     elif between.is_uneven:
         findings = tuple(_of_each_meeting(one, rank, between, limits) for one in rank.findings)
     else:
-        findings = tuple(_with_limit(one, rank, between, limits) for one in rank.findings)
+        findings = tuple(_with_limit(one, ranks, rank, between, limits) for one in rank.findings)
     if findings == rank.findings:
         return rank
     together_ns = rank.together_ns
@@ -152,7 +175,11 @@ def _of_each_meeting(
 
 
 def _with_limit(
-    one: Finding, rank: RankSummary, between: RankComparison, limits: Thresholds
+    one: Finding,
+    ranks: Sequence[RankSummary],
+    rank: RankSummary,
+    between: RankComparison,
+    limits: Thresholds,
 ) -> Finding:
     """A finding, with what fixing the rank that it names brings, where that is notably less."""
     if one.waits_for is None or one.saving_ns is None or one.predicted_step_ns is None:
@@ -161,6 +188,10 @@ def _with_limit(
     if fixed is None:
         return one
     gain_ns = _of_its_step(fixed.gain_ns, one, rank)
+    share = unrecorded_share(fixed.ranks, fixed.gain_ns, ranks)
+    if share * fixed.gain_ns < _NOTABLY_LESS * min(gain_ns, one.saving_ns):
+        less = with_saving(one, round(share * fixed.gain_ns), limits)
+        return replace(less, assumption=f"{one.assumption}; {_LESS_LATE.format(fixed.who)}")
     if gain_ns > _NOTABLY_LESS * one.saving_ns:
         return one
     if gain_ns / max(1, one.saving_ns + one.predicted_step_ns) < limits.saving_low:

@@ -161,6 +161,7 @@ class RankSummary:
         is_cut_off: Whether the file of the window lacks its end: then the window tells at most how
             long steps take on the host.
         has_recorded_pace: Whether savings were replayed at the pace of unrecorded steps.
+        host_scale: What an unrecorded step takes of the recorded time of threads (`StepGraph`).
         purpose: Whether the rank trains, and how that is known; None if no window could be read.
         clock_lag_ns: By how much the GPUs' clock is behind the host's in the window at least, which
             moves idle time to where it is not; 0: nothing shows that it is.
@@ -202,6 +203,7 @@ class RankSummary:
     ladder: Ladder = field(default_factory=Ladder)
     purpose: Purpose | None = None
     has_recorded_pace: bool = False
+    host_scale: float = 1.0
     missing: str = ""
 
     @property
