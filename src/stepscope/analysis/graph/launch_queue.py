@@ -34,6 +34,7 @@ _LONG_AGO_NS = -(1 << 61)
 _BLOCKED_FROM_NS = 3_000
 _FREED_WITHIN_NS = 30_000
 _MOSTLY = 0.6
+_MOST_OF_TIME = 0.5
 _FEWEST_BLOCKED = 8
 _DEPTHS = 4
 """By how much unstarted launches of a full queue differ from call to call."""
@@ -155,7 +156,7 @@ def _of_stream(stream: _Stream, work: StepWork) -> tuple[Int64Array, ...]:
     depth = int(np.median(unstarted[is_freed])) if is_full else max(DEPTH, most)
     # The window may begin with a full queue of work that is not in it, or without launches.
     is_blocked = is_far if is_full else np.zeros(len(number), np.bool_)
-    is_blocked = is_blocked | _blocked_behind(is_slow & is_behind, is_behind)
+    is_blocked = is_blocked | _blocked_behind(stream, is_slow & is_behind, is_behind, usual)
     is_unseen = is_blocked & ~is_freed
     mine = stream.row >= 0
     blocked = np.flatnonzero(is_blocked & mine)
@@ -189,16 +190,25 @@ def _of_stream(stream: _Stream, work: StepWork) -> tuple[Int64Array, ...]:
     )
 
 
-def _blocked_behind(is_slow: BoolArray, is_behind: BoolArray) -> BoolArray:
+def _blocked_behind(
+    stream: _Stream, is_slow: BoolArray, is_behind: BoolArray, usual_ns: int
+) -> BoolArray:
     """Of calls whose stream has not begun with recorded work, those that wait for room.
 
-    From the moment when the queue is full, most of them do.
+    From the moment when the queue is full, most of them do; or, where the work before is many short
+    kernels, whose places come as fast as calls return, those that do have most of the host's time.
     """
     places = np.flatnonzero(is_slow)
+    blocked = np.zeros(len(is_slow), np.bool_)
+    if len(places) < _FEWEST_BEHIND:
+        return blocked
     slow_from_here = len(places) - np.arange(len(places))
     behind_from_here = np.cumsum(is_behind[::-1])[::-1][places]
-    full = np.flatnonzero(slow_from_here >= _MOSTLY * behind_from_here)
-    blocked = np.zeros(len(is_slow), np.bool_)
+    waits_ns = (stream.call_end_ns - stream.call_start_ns)[places] - usual_ns
+    waits_from_here = np.cumsum(waits_ns[::-1])[::-1]
+    end_ns = stream.call_end_ns[np.flatnonzero(is_behind)[-1]]
+    has_most = waits_from_here >= _MOST_OF_TIME * (end_ns - stream.call_start_ns[places])
+    full = np.flatnonzero((slow_from_here >= _MOSTLY * behind_from_here) | has_most)
     if len(full) and slow_from_here[full[0]] >= _FEWEST_BEHIND:
         blocked[places[full[0] :]] = True
     return blocked
