@@ -96,6 +96,7 @@ def _table(asked: Asked) -> dict[str, Any]:
     from stepscope.analysis.selection.scope import Scope
     from stepscope.report.answer import number_labels, numbers_of, tables_of, title_of
     from stepscope.report.cells import shown
+    from stepscope.report.pictures import pictures_of
     from stepscope.report.scope import describe_scope
     from stepscope.viewer.tables import for_page
 
@@ -115,6 +116,7 @@ def _table(asked: Asked) -> dict[str, Any]:
             {"label": labels[name], "shown": shown(name, value, origin)}
             for name, value in numbers.items()
         ],
+        "pictures": [one.drawn for one in pictures_of(chosen.name, result, origin)],
         "tables": [
             {"name": name, "title": title_of(name, chosen), **for_page(frame, origin)}
             for name, frame in tables_of(result, chosen).items()

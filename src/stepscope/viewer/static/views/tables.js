@@ -2,10 +2,9 @@
 /** The answer to every question of `stepscope show`, as tables, for the selected steps. */
 
 import { getJson, isAbort } from "../api.js";
-import { ladder } from "../draw/ladder.js";
+import { PICTURES } from "../draw/pictures.js";
 import { table } from "../draw/table.js";
 import { h, replace } from "../dom.js";
-import { limitPaint } from "../part-colours.js";
 
 /** What the questions are about; those of no group come last. */
 const GROUPS = /** @type {[string, string[]][]} */ ([
@@ -14,13 +13,6 @@ const GROUPS = /** @type {[string, string[]][]} */ ([
   ["Memory", ["memory"]],
   ["Communication", ["communication", "collectives", "abnormal-collectives"]],
 ]);
-
-/** The step after each fix as bars. @param {any} data */
-function rungs({ columns, rows }) {
-  const at = (/** @type {string} */ name) => columns.findIndex((/** @type {any} */ one) => one.name === name);
-  const [name, step, limit, fixed] = ["rung", "step_ns", "limit", "fixed"].map(at);
-  return ladder(rows.map((/** @type {any[]} */ row) => ({ name: row[name], step_ns: row[step], limit: row[limit], words: row[limit] === "floor" ? "floor" : `${row[limit]} limits it`, title: row[fixed], colour: limitPaint(row[limit]) })));
-}
 
 /** @param {import("../main.js").Context} context */
 export function tablesView(context) {
@@ -81,13 +73,17 @@ export function tablesView(context) {
     }
   }
 
+  /** A mark of a picture leads to its event. @type {import("../draw/pictures.js").Link} */
+  const toEvent = ({ event }) => (typeof event === "number" ? () => selection.set({ view: "timeline", event }) : null);
+
   /** @param {any} found @param {string} ofRange */
   function answer(found, ofRange) {
     return [
       h("h2", {}, found.about[0].toUpperCase() + found.about.slice(1)),
       ofRange ? h("p", { class: "note" }, "Questions are asked of whole steps: these are the steps that the selected range touches.") : null,
       found.numbers.length ? h("dl", { class: "numbers" }, ...found.numbers.map((/** @type {any} */ one) => h("div", {}, h("dt", {}, one.label), h("dd", {}, one.shown)))) : null,
-      ...found.tables.map((/** @type {any} */ one) => h("section", { "data-table": one.name }, h("h3", {}, one.title), one.name === "rungs" ? rungs(one) : null, one.rows.length ? table(one, { shown: 40, filter: one.rows.length > 8, link: (column, value, row) => linkOf(one, column, value, row) }) : h("p", { class: "note" }, "None."))),
+      ...found.pictures.map((/** @type {any} */ one) => PICTURES[one.is](one, toEvent)),
+      ...found.tables.map((/** @type {any} */ one) => h("section", { "data-table": one.name }, h("h3", {}, one.title), one.rows.length ? table(one, { shown: 40, filter: one.rows.length > 8, link: (column, value, row) => linkOf(one, column, value, row) }) : h("p", { class: "note" }, "None."))),
       h("p", { class: "note" }, found.scope),
       ...found.notes.map((/** @type {string} */ note) => h("p", { class: "note" }, `Note: ${note}`)),
     ];
