@@ -140,7 +140,7 @@ def waterfall(titles: tuple[str, str], parts: Sequence[tuple[str, int, int]]) ->
         titles: What the totals are.
         parts: Name, and nanoseconds before and after: each side adds up to its total.
     """
-    before, after = (sum(part[side] for part in parts) for side in (1, 2))
+    before, after = sum(part[1] for part in parts), sum(part[2] for part in parts)
     rows: list[Bar] = [_total(titles[0], before)]
     at = before
     for name, old, new in sorted(parts, key=lambda part: -abs(part[2] - part[1])):

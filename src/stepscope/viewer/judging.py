@@ -132,7 +132,7 @@ def _comparison(found: Comparison) -> dict[str, Any]:
 def _waterfall(found: Comparison) -> Mapping[str, Any] | None:
     parts = found.changes.filter(pl.col("table") == "part").select("name", "a_ns", "b_ns")
     drawn = figures.waterfall(("before", "after"), list(parts.iter_rows()))
-    return drawn and drawn.drawn
+    return None if drawn is None else drawn.drawn
 
 
 def _side(side: Side) -> dict[str, Any]:

@@ -123,7 +123,7 @@ class JobRanks:
         if self.stragglers is not None:
             skew = arrival_skew(self.stragglers.arrivals, self.stragglers.sets)
         return {
-            "skew": skew and skew.drawn,
+            "skew": None if skew is None else skew.drawn,
             "measures": [{"name": name, "title": title} for name, title in MEASURES.items()],
             "steps": list(self.steps),
             "left_out_steps": self.map.steps["step"].n_unique() - len(self.steps),

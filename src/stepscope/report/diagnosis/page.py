@@ -179,7 +179,7 @@ def _details(diagnosis: Diagnosis, rows: int) -> tuple[list[Section], list[str]]
             for reason in reasons or ("nothing there",):
                 missing.setdefault(reason, []).append(_TITLES[name])
             continue
-        drawn = ()
+        drawn: tuple[Block, ...] = ()
         if name == "kernels":
             drawn = tuple(kernel_points(answer.tables["kernels"].rows.to_dicts()))
         told = (f"Totals, not per step. {describe_scope(answer.scope)}", *answer.notes)
