@@ -647,7 +647,7 @@ def test_two_traces_are_compared(browser, tmp_path):
         page.until("() => document.querySelector('.view')?.dataset.ready === '1'")
         assert page.text(".verdict").startswith("The median step")
         page.until(
-            "() => document.querySelector('.waterfall') && document.querySelector('.flame-canvas')"
+            "() => document.querySelector('.bars') && document.querySelector('.flame-canvas')"
         )
         check(page, client)
         page.close()
@@ -1096,5 +1096,5 @@ def test_the_ladder_is_drawn_above_its_table_and_questions_are_in_groups(page):
     groups = [one.inner_text() for one in page.page.locator(".questions h3").all()]
     assert groups[:2] == ["Time", "Compute"]
     steps = page.page.locator("[data-table=rungs] td:nth-child(2)").all_inner_texts()
-    drawn = page.page.locator("[data-table=rungs] .ladder-step").all_inner_texts()
+    drawn = page.page.locator(".bars-number").all_inner_texts()
     assert drawn == steps

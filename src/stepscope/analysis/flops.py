@@ -96,6 +96,8 @@ class FlopsReport:
 
     Attributes:
         operators: Columns `FLOPS`.
+        ceilings: What each known device can do at most: device, type, peak (FLOPs per second, null:
+            it has no unit for the type), bandwidth (bytes per second).
         steps: Columns `STEPS`; empty where the trace has no steps.
         flops: All FLOPs that were counted.
         recomputed_flops: Of these, recomputation.
@@ -114,6 +116,7 @@ class FlopsReport:
     """
 
     operators: pl.DataFrame
+    ceilings: pl.DataFrame = field(metadata={"show": False})
     steps: pl.DataFrame
     scope: AnsweredScope
     flops: int = field(metadata={"label": "FLOPs"})
@@ -175,6 +178,7 @@ def analyse_flops(trace: Trace, scope: Scope | None = None) -> FlopsReport:
     names, notes = _remarks(trace, work, peaks, table, without_shapes, uncounted_ns, effect)
     return FlopsReport(
         operators=table,
+        ceilings=_ceilings(table, peaks),
         steps=steps,
         scope=work.answered.leaving_out(
             {"matrix operators whose shapes do not suffice": without_shapes}
@@ -244,21 +248,7 @@ def _table(calls: pl.DataFrame, peaks: dict[int, DevicePeaks | None]) -> pl.Data
         busy_ns=pl.col("busy_ns").sum(),
         recomputed_flops=pl.col("flops").filter("again").sum(),
     )
-    limits = [
-        (device, type_name, known.peak(type_name or ""), known.memory_gb_per_s * 1e9)
-        for device, type_name in grouped["device", "type"].unique().iter_rows()
-        if device is not None and (known := peaks.get(device)) is not None
-    ]
-    limit = pl.DataFrame(
-        limits,
-        schema={
-            "device": pl.Int32,
-            "type": pl.String,
-            "peak": pl.Float64,
-            "bandwidth": pl.Float64,
-        },
-        orient="row",
-    )
+    limit = _ceilings(grouped, peaks)
     compute_ns = pl.col("flops") / pl.col("peak") * 1e9
     memory_ns = pl.col("moved_bytes") / pl.col("bandwidth") * 1e9
     is_whole = pl.col("peak").is_not_null() & pl.col("moved_bytes").is_not_null()
@@ -284,6 +274,25 @@ def _table(calls: pl.DataFrame, peaks: dict[int, DevicePeaks | None]) -> pl.Data
             descending=[True, True, False, False, False, False],
         )
         .select(pl.col(column).cast(dtype) for column, dtype in FLOPS.items())
+    )
+
+
+def _ceilings(operators: pl.DataFrame, peaks: dict[int, DevicePeaks | None]) -> pl.DataFrame:
+    """What each device can do at most in each type that operators have: columns of `ceilings`."""
+    limits = [
+        (device, type_name, known.peak(type_name or ""), known.memory_gb_per_s * 1e9)
+        for device, type_name in operators["device", "type"].unique().iter_rows()
+        if device is not None and (known := peaks.get(device)) is not None
+    ]
+    return pl.DataFrame(
+        limits,
+        schema={
+            "device": pl.Int32,
+            "type": pl.String,
+            "peak": pl.Float64,
+            "bandwidth": pl.Float64,
+        },
+        orient="row",
     )
 
 

@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import polars as pl
 
 from stepscope.analysis.selection.result_tables import tables_in
 from stepscope.errors import UsageError
-from stepscope.report.cells import label, shown
+from stepscope.report.cells import is_moment, label, shown
 from stepscope.report.columns import asked_columns, check_columns, first_columns, selected
 from stepscope.report.document import (
     Block,
     DataTable,
     Document,
+    Facts,
     Gap,
     Heading,
     Items,
     Line,
     Note,
     Only,
+    Page,
     Remark,
+    Section,
     Title,
 )
 from stepscope.report.outputs import Layout
+from stepscope.report.pictures import pictures_of
 from stepscope.report.plain import plain, scope_to_dict
 from stepscope.report.scope import describe_scope
+from stepscope.report.text import sentence
 
 if TYPE_CHECKING:
     from stepscope.analysis.questions import Answers
@@ -120,6 +126,47 @@ def table_blocks(
     if empty is not None:
         yield Gap()
         yield Line(empty, "dim")
+
+
+def page(answers: Answers, _rows: int) -> Page:
+    """The answers with their pictures."""
+    asked, each = answers.question, list(answers.answers)
+    sections = []
+    for number, one in enumerate(each):
+        drawn = pictures_of(asked.name, one.result, one.origin_ns)
+        below = (
+            Line(describe_scope(one.result.scope), role="note"),
+            *(Line(f"Note: {note}", role="note") for note in one.result.notes),
+        )
+        blocks = (*drawn, *page_blocks(one.result, asked, one.origin_ns), *below)
+        heading = sentence(asked.about) if len(each) == 1 else str(one.path)
+        sections.append(Section(f"answer-{number}", heading, blocks))
+    path = str(each[0].path) if len(each) == 1 else ""
+    kind = f"Answer to {asked.name}"
+    title = asked.name if asked.over_ranks or not path else Path(path).name
+    return Page(title, kind, path, tuple(sections))
+
+
+def page_blocks(result: Any, question: Titled, origin_ns: int) -> Iterator[Block]:
+    """The numbers and tables of a result, as a page shows them."""
+    labels = number_labels(result)
+    yield Facts(
+        tuple(
+            (labels[name], shown(name, value, origin_ns))
+            for name, value in shown_numbers(result, tables_of(result, question)).items()
+        )
+    )
+    for name, frame in tables_of(result, question).items():
+        yield DataTable(title_of(name, question), from_origin(frame, origin_ns), shown=20)
+
+
+def from_origin(frame: pl.DataFrame, origin_ns: int) -> pl.DataFrame:
+    """A table whose moments count from the origin, as a page shows them."""
+    return frame.with_columns(
+        pl.col(name) - origin_ns
+        for name in frame.columns
+        if is_moment(name) and frame[name].dtype.is_integer()
+    )
 
 
 def frames(answers: Answers, layout: Layout) -> Iterator[pl.DataFrame | Remark]:

@@ -88,7 +88,7 @@ def shown(name: str, value: Any, origin_ns: int = 0) -> str:
         return printable(cause_words(str(value)) if name in CAUSES else str(value))
     if isinstance(value, float) and not math.isfinite(value):
         return "–"
-    if _is_moment(name):
+    if is_moment(name):
         return f"+{units.duration(value - origin_ns)}" if value >= origin_ns else str(value)
     for suffix, write in _SUFFIXES:
         if name.endswith(suffix) or name == suffix[1:]:
@@ -104,13 +104,14 @@ def shown(name: str, value: Any, origin_ns: int = 0) -> str:
 
 def column_shown(name: str, values: Sequence[Any], origin_ns: int = 0) -> list[str]:
     """The cells of a column for people: a column of amounts that are all nothing has dashes."""
-    is_amount = any(name.endswith(suffix) for suffix, _ in _SUFFIXES) and not _is_moment(name)
+    is_amount = any(name.endswith(suffix) for suffix, _ in _SUFFIXES) and not is_moment(name)
     if is_amount and not any(values):
         return ["–"] * len(values)
     return [shown(name, value, origin_ns) for value in values]
 
 
-def _is_moment(name: str) -> bool:
+def is_moment(name: str) -> bool:
+    """Whether a column holds moments, not durations."""
     return name in {"start_ns", "end_ns", "time_ns"} or name.endswith(
         ("_start_ns", "_end_ns", "_time_ns")
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from stepscope.report import units
 from stepscope.report.document import Figure
 
 if TYPE_CHECKING:
@@ -52,40 +53,107 @@ def memory(found: OverTime, caption: str) -> Figure:
         found: The memory.
         caption: What a reader must see in it.
     """
-    drawn = {
-        "is": "memory",
-        "caption": caption,
-        "is_by_event": found.is_by_event,
-        "start": found.start,
-        "step": found.step,
-        "allocated": list(found.allocated_bytes),
-        "reserved": None if found.reserved_bytes is None else list(found.reserved_bytes),
-        "bands": [{"name": name, "bytes": list(values)} for name, values in found.bands],
-        "steps": [list(one) for one in found.steps],
-        "peak": [found.peak.at, found.peak.allocated_bytes],
-        "failed": [[one.at, one.allocated_bytes] for one in found.failed],
-    }
-    return Figure(drawn)
+    return memory_curve(
+        caption,
+        found.allocated_bytes,
+        found.reserved_bytes,
+        start=found.start,
+        step=found.step,
+        peak=(found.peak.at, found.peak.allocated_bytes),
+        is_by_event=found.is_by_event,
+        bands=[{"name": name, "bytes": list(values)} for name, values in found.bands],
+        steps=[list(one) for one in found.steps],
+        failed=[[one.at, one.allocated_bytes] for one in found.failed],
+    )
 
 
-def waterfall(titles: tuple[str, str], parts: Sequence[tuple[str, int, int]]) -> Figure:
-    """From one total to another.
+def memory_curve(
+    caption: str,
+    allocated_bytes: Sequence[int],
+    reserved_bytes: Sequence[int] | None,
+    *,
+    start: int,
+    step: int,
+    peak: tuple[int, int],
+    **more: Any,
+) -> Figure:
+    """Memory in columns of equal width, from `start` on, each `step` wide.
+
+    Args:
+        caption: What a reader must see in it.
+        allocated_bytes: What each column holds.
+        reserved_bytes: What is reserved in each; None: not known.
+        start: Where the first column begins.
+        step: How wide each is.
+        peak: Where the peak is, and its bytes.
+        more: What `memory` adds for a snapshot.
+    """
+    bands = [{"name": "allocated", "bytes": list(allocated_bytes)}]
+    common = {"is_by_event": False, "bands": bands, "steps": [], "failed": []}
+    return Figure(
+        {
+            "is": "memory",
+            "caption": caption,
+            "start": start,
+            "step": step,
+            "allocated": list(allocated_bytes),
+            "reserved": None if reserved_bytes is None else list(reserved_bytes),
+            "peak": list(peak),
+            **common,
+            **more,
+        }
+    )
+
+
+Bar = Mapping[str, Any]
+"""One bar.
+
+`name`, `from` (0 by default), `to`, `text` (its amount), `words` (a remark), `gone` (up to where
+it is hatched: taken away, or waited), and its colour: of a `limit`, of a `part`, or as it `is`
+("whole", "grew", "shrank"). With `event` and `rank` it leads there.
+"""
+
+
+def bars(rows: Sequence[Bar], title: str = "") -> Iterator[Figure]:
+    """Bars below each other on one scale: a ladder, a waterfall, arrivals; nothing without rows."""
+    if rows:
+        yield Figure({"is": "bars", "title": title, "rows": list(rows)})
+
+
+def ladder(rungs: Sequence[tuple[str, int, str, str]]) -> Figure | None:
+    """The step after each fix: its name, the step, what limits it then, and that in words."""
+    rows: list[Bar] = []
+    before = 0
+    for name, step_ns, limit, words in rungs:
+        gone = {"gone": before} if before > step_ns else {}
+        text = units.duration(step_ns)
+        bar = {"name": name, "to": step_ns, "limit": limit, "text": text, "words": words}
+        rows.append({**bar, **gone})
+        before = step_ns
+    return next(bars(rows), None)
+
+
+def waterfall(titles: tuple[str, str], parts: Sequence[tuple[str, int, int]]) -> Figure | None:
+    """From one total to another by what changed, the greatest change first.
 
     Args:
         titles: What the totals are.
         parts: Name, and nanoseconds before and after: each side adds up to its total.
     """
-    named = [{"name": name, "a_ns": before, "b_ns": after} for name, before, after in parts]
-    return Figure({"is": "waterfall", "titles": list(titles), "parts": named})
+    before, after = sum(part[1] for part in parts), sum(part[2] for part in parts)
+    rows: list[Bar] = [_total(titles[0], before)]
+    at = before
+    for name, old, new in sorted(parts, key=lambda part: -abs(part[2] - part[1])):
+        if new != old:
+            grew = "grew" if new > old else "shrank"
+            text = f"{'+' if new > old else '−'}{units.duration(abs(new - old))}"
+            rows.append({"name": name, "from": at, "to": at + new - old, "is": grew, "text": text})
+            at += new - old
+    return next(bars([*rows, _total(titles[1], after)]), None)
 
 
-def ladder(rungs: Sequence[tuple[str, int, str, str]]) -> Figure | None:
-    """The step after each fix: its name, the step, what limits it then, and that in words."""
-    if not rungs:
-        return None
-    keys = ("name", "step_ns", "limit", "words")
-    drawn = [dict(zip(keys, one, strict=True)) for one in rungs]
-    return Figure({"is": "ladder", "rungs": drawn})
+def _total(name: str, ns: int) -> Bar:
+    return {"name": name, "to": ns, "is": "whole", "text": units.duration(ns)}
 
 
 def rank_steps(found: RankSteps) -> Figure:

@@ -8,12 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.memory.questions.names import PREFIX, NamedQuestion
 from stepscope.report import answer, figures
-from stepscope.report.cells import shown
 from stepscope.report.document import (
     Block,
-    DataTable,
     Document,
-    Facts,
     Items,
     Line,
     Note,
@@ -70,20 +67,8 @@ def over_time_section(answered: MemoryAnswer) -> Section:
 
 def tables_section(answered: MemoryAnswer, title: str, notes: Items | None = None) -> Section:
     """The numbers and tables of an answer."""
-    asked, result = answered.question, answered.result
-    labels = answer.number_labels(result)
-    numbers = Facts(
-        tuple(
-            (labels[name], shown(name, value, answered.origin_ns))
-            for name, value in answer.numbers_of(result).items()
-            if value is not None
-        )
-    )
-    tables = (
-        DataTable(answer.title_of(name, asked), frame, shown=20)
-        for name, frame in answer.tables_of(result, asked).items()
-    )
-    return Section("answer", title, (numbers, *tables, notes))
+    blocks = answer.page_blocks(answered.result, answered.question, answered.origin_ns)
+    return Section("answer", title, (*blocks, notes))
 
 
 def _caption(drawn: OverTime) -> str:

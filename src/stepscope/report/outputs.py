@@ -146,7 +146,7 @@ OUTPUTS: Mapping[str, tuple[Output, ...]] = {
     # py-spy recordings: a sequence of analysis.python_functions.SampledRecording.
     "samples": _outputs("samples", TABLE, JSON, CSV, MARKDOWN, HTML),
     # Answers to a question about traces: analysis.questions.Answers.
-    "answer": _outputs("answer", TABLE, JSON, CSV, MARKDOWN, picks_table=_OF_TABLES),
+    "answer": _outputs("answer", TABLE, JSON, CSV, MARKDOWN, HTML, picks_table=_OF_TABLES),
     # The answer to a question about a memory snapshot: memory.questions.table.MemoryAnswer.
     "memory": _outputs(
         "memory",

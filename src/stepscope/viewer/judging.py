@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -13,7 +14,7 @@ from stepscope.advice.finding import Finding
 from stepscope.analysis.comparison.compare import Comparison, compare
 from stepscope.analysis.comparison.side import Side, make_side
 from stepscope.analysis.record.step_strip import StepStrip
-from stepscope.report import units
+from stepscope.report import figures, units
 from stepscope.report.comparison import in_words, main_change
 from stepscope.report.findings import findings_alike, ranks_with, saving
 from stepscope.trace.paths import resolve_runs
@@ -117,6 +118,7 @@ def _comparison(found: Comparison) -> dict[str, Any]:
             "is_beyond_noise": step.is_beyond_noise,
         },
         "changed": main_change(found),
+        "waterfall": _waterfall(found),
         "differences": list(found.differences),
         "changes": tables,
         "strips": [
@@ -125,6 +127,12 @@ def _comparison(found: Comparison) -> dict[str, Any]:
         ],
         "notes": list(found.notes),
     }
+
+
+def _waterfall(found: Comparison) -> Mapping[str, Any] | None:
+    parts = found.changes.filter(pl.col("table") == "part").select("name", "a_ns", "b_ns")
+    drawn = figures.waterfall(("before", "after"), list(parts.iter_rows()))
+    return None if drawn is None else drawn.drawn
 
 
 def _side(side: Side) -> dict[str, Any]:

@@ -266,6 +266,8 @@ class Opened:
         has_extras: Whether idle causes and counters are there.
         extras_wanted: Set when the page asks for these, which it does once its picture is drawn.
         memory: Its memory, read when it is asked for; None: it has none, as far as is known.
+        has_gpu_memory: Whether it has no snapshot, but events of GPUs' memory: the answer of
+            `show memory` is all that is known of it.
     """
 
     def __init__(self, origin: Origin, *, says_failure: bool = True) -> None:
@@ -281,6 +283,7 @@ class Opened:
         self.opening = threading.Event()
         self.extras_wanted = threading.Event()
         self.is_over = threading.Event()
+        self.has_gpu_memory = False
         self.memory: Background[MemoryContent] | None = None
         snapshot = origin.path if origin.is_memory else origin.snapshot
         if snapshot is not None:
@@ -344,9 +347,10 @@ class Opened:
         return content
 
     def _add_extras(self, content: Content) -> None:
-        from stepscope.analysis.memory.trace_history import has_host_memory
+        from stepscope.analysis.memory.trace_history import has_host_memory, of_gpus
 
         extras = content.extras
+        self.has_gpu_memory = self.memory is None and bool(of_gpus(content.trace))
         if self.memory is None and has_host_memory(content.trace):
             from stepscope.analysis.memory.opening import memory_of_trace
             from stepscope.viewer.memory.history import memory_of

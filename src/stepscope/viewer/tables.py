@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 
 from stepscope.analysis.selection.partition import all_cause_words
+from stepscope.report.answer import from_origin
 from stepscope.report.cells import CAUSES, headings
 
 MOST_ROWS = 5000
@@ -22,10 +23,7 @@ def for_page(frame: pl.DataFrame, origin: int, most: int = MOST_ROWS) -> dict[st
         most: Rows that are sent; the page says how many there are in all.
     """
     labels = headings(frame.columns)
-    head = frame.head(most)
-    head = head.with_columns(
-        pl.col(name) - origin for name in head.columns if _is_moment(name, head[name])
-    )
+    head = from_origin(frame.head(most), origin)
     for name in (name for name in CAUSES if name in head.columns):
         head = head.with_columns(pl.Series(name, all_cause_words(head[name]), pl.String))
     return {
@@ -36,10 +34,3 @@ def for_page(frame: pl.DataFrame, origin: int, most: int = MOST_ROWS) -> dict[st
         "rows": [list(row) for row in head.iter_rows()],
         "total": len(frame),
     }
-
-
-def _is_moment(name: str, column: pl.Series) -> bool:
-    is_time = name in {"start_ns", "end_ns", "time_ns"} or name.endswith(
-        ("_start_ns", "_end_ns", "_time_ns")
-    )
-    return is_time and column.dtype.is_integer()

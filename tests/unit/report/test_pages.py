@@ -202,13 +202,18 @@ def test_the_waterfall_adds_up_to_the_difference_of_the_mean_step(tmp_path):
     file = tmp_path / "compare.html"
     run("compare", slow, fast, "-o", file)
     data = data_of(file.read_text("utf-8"))
-    (drawn,) = blocks_of(data, "waterfall")
+    (drawn,) = blocks_of(data, "bars")
+    before, *between, after = drawn["rows"]
     document_ = json.loads(run("compare", slow, fast, "--format", "json").stdout)
-    for side, key in (("a", "a_ns"), ("b", "b_ns")):
-        total = sum(part[key] for part in drawn["parts"])
+    for side, total in (("a", before["to"]), ("b", after["to"])):
         mean = sum(document_[side]["step_ns"]) / len(document_[side]["step_ns"])
-        assert abs(total - mean) <= len(drawn["parts"])  # each part is rounded to the nanosecond
-    changed = sum(part["b_ns"] - part["a_ns"] for part in drawn["parts"])
+        assert abs(total - mean) <= len(drawn["rows"])  # each part is rounded to the nanosecond
+    at = before["to"]
+    for one in between:
+        assert one["from"] == at
+        at = one["to"]
+    assert at == after["to"]
+    changed = after["to"] - before["to"]
     assert changed == sum(row["delta_ns"] for row in document_["changes"] if row["table"] == "part")
     assert changed != 0
 

@@ -42,6 +42,7 @@ from stepscope.report.document import (
     Section,
     Table,
 )
+from stepscope.report.pictures import kernel_points
 from stepscope.report.scope import describe_scope
 from stepscope.report.text import sentence
 from stepscope.report.trial import trials_table
@@ -178,9 +179,12 @@ def _details(diagnosis: Diagnosis, rows: int) -> tuple[list[Section], list[str]]
             for reason in reasons or ("nothing there",):
                 missing.setdefault(reason, []).append(_TITLES[name])
             continue
+        drawn: tuple[Block, ...] = ()
+        if name == "kernels":
+            drawn = tuple(kernel_points(answer.tables["kernels"].rows.to_dicts()))
         told = (f"Totals, not per step. {describe_scope(answer.scope)}", *answer.notes)
         words = (_note(f"{sentence(one)}.") for one in told)
-        sections.append(Section(name, _TITLES[name], (*found, *words)))
+        sections.append(Section(name, _TITLES[name], (*drawn, *found, *words)))
     left_out += [f"{', '.join(titles)}: {reason}" for reason, titles in missing.items()]
     return sections, left_out
 

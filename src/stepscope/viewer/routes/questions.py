@@ -21,6 +21,7 @@ def routes(library: Library) -> list[BaseRoute]:
         route("/api/traces/{id}/flame", _flame, library),
         route("/api/questions", _questions, library),
         route("/api/traces/{id}/table", _table, library),
+        route("/api/traces/{id}/critical-path", _critical_path, library),
     ]
 
 
@@ -96,6 +97,7 @@ def _table(asked: Asked) -> dict[str, Any]:
     from stepscope.analysis.selection.scope import Scope
     from stepscope.report.answer import number_labels, numbers_of, tables_of, title_of
     from stepscope.report.cells import shown
+    from stepscope.report.pictures import pictures_of
     from stepscope.report.scope import describe_scope
     from stepscope.viewer.tables import for_page
 
@@ -115,6 +117,7 @@ def _table(asked: Asked) -> dict[str, Any]:
             {"label": labels[name], "shown": shown(name, value, origin)}
             for name, value in numbers.items()
         ],
+        "pictures": [one.drawn for one in pictures_of(chosen.name, result, origin)],
         "tables": [
             {"name": name, "title": title_of(name, chosen), **for_page(frame, origin)}
             for name, frame in tables_of(result, chosen).items()
@@ -122,3 +125,18 @@ def _table(asked: Asked) -> dict[str, Any]:
         "scope": describe_scope(result.scope),
         "notes": list(result.notes),
     }
+
+
+def _critical_path(asked: Asked) -> bytes:
+    """The pieces of the critical path that are on a lane, in order of time; see `encoding`."""
+    import numpy as np
+
+    from stepscope.analysis.critical_path import critical_path
+    from stepscope.viewer.encoding import encode
+
+    content = asked.whole
+    segments = content.alone(lambda: critical_path(content.trace).segments).drop_nulls("lane_id")
+    times = segments.select("start_ns", "end_ns") - content.index.origin_ns
+    start, end = (times[name].to_numpy().astype(np.float64) for name in times.columns)
+    lane = segments["lane_id"].to_numpy().astype(np.uint32)
+    return encode({}, {"start": start, "end": end, "lane": lane})

@@ -66,6 +66,7 @@ def _overview(asked: Asked) -> dict[str, Any]:
         "title": opened.origin.title,
         "is_whole": is_whole,
         "has_memory": opened.memory is not None,
+        "has_gpu_memory": opened.has_gpu_memory,
         "ranks": asked.library.rank_count(asked.identifier),
         "origin_ns": str(origin),
         "end_ns": index.end_ns,
@@ -131,6 +132,7 @@ def _extras(asked: Asked) -> dict[str, Any]:
         "ready": True,
         "is_whole": True,
         "has_memory": opened.memory is not None,
+        "has_gpu_memory": opened.has_gpu_memory,
         "lanes": [asdict(lane) for lane in extras.idle_lanes],
         "counters": [
             {

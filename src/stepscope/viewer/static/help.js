@@ -17,6 +17,7 @@ const KEYS = /** @type {[string, string][]} */ ([
   ["↑ / ↓", "with the timeline in focus: the slice in the row above and below"],
   ["0", "show the whole trace"],
   ["/", "search"],
+  ["Ctrl K", "go to a view, question, step or finding by a few letters; search, or run SQL"],
   ["Enter", "in the search box: the first hit in view, then the next; with Shift the one before"],
   ["Esc", "clear the selection, then the search"],
 ]);

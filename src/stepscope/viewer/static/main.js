@@ -9,6 +9,7 @@ import { TimelineView } from "./views/timeline.js";
 import { Selection } from "./selection.js";
 import { startTheme, toggleTheme } from "./theme.js";
 import { showHelp } from "./help.js";
+import { showPalette } from "./palette.js";
 import { showShare } from "./share.js";
 import { loading } from "./loading.js";
 import { count } from "./units.js";
@@ -25,7 +26,7 @@ const VIEWS = /** @type {[string, string][]} */ ([
   ["timeline", "Timeline"], ["flame", "Flame graph"], ["memory", "Memory"], ["ranks", "Ranks"], ["tables", "Tables"], ["sql", "SQL"], ["compare", "Compare"],
 ]);
 /** What belongs to one trace, and goes when another is chosen. */
-const OF_TRACE = { from: null, to: null, range: null, event: null, device: null, axis: null, m_from: null, m_to: null, at: null, allocation: null, step: null };
+const OF_TRACE = { from: null, to: null, range: null, event: null, device: null, axis: null, m_from: null, m_to: null, at: null, allocation: null, colour: null, step: null, path: null };
 const POLL_MS = 250;
 const FIRST_POLL_MS = 20;
 /** Letters that titles have in common before the picker leaves them out. */
@@ -37,7 +38,7 @@ const REST = "The first picture: links between slices, steps on the GPU, idle ti
 /** Makes a view; its modules are fetched when it is first shown. @type {Record<string, (context: Context) => Promise<View>>} */
 const MAKE = {
   flame: async (context) => (await import("./views/flame.js")).flameView(context),
-  memory: async (context) => new (await import("./views/memory.js")).MemoryView(context),
+  memory: async (context) => (await import("./views/memory.js")).memoryView(context),
   ranks: async (context) => (await import("./views/ranks.js")).ranksView(context),
   tables: async (context) => (await import("./views/tables.js")).tablesView(context),
   sql: async (context) => (await import("./views/sql.js")).sqlView(context),
@@ -48,7 +49,7 @@ const MAKE = {
 function canShow({ overview }, view) {
   if (!overview) return view === "memory";
   if (view === "ranks") return overview.ranks > 1;
-  return view !== "memory" || overview.has_memory;
+  return view !== "memory" || overview.has_memory || overview.has_gpu_memory;
 }
 
 /**
@@ -93,6 +94,11 @@ class Page {
     window.addEventListener("hits-changed", (event) => this._sayHit(/** @type {CustomEvent} */ (event).detail));
     window.addEventListener("trace-changed", (event) => this._offerReload(/** @type {CustomEvent} */ (event).detail));
     window.addEventListener("keydown", (event) => {
+      if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") {
+        event.preventDefault();
+        this._command();
+        return;
+      }
       if (isTyping(event.target) || event.ctrlKey || event.metaKey) return;
       if (event.key === "/") {
         event.preventDefault();
@@ -128,10 +134,11 @@ class Page {
     const brand = h("span", { class: "brand" }, h("img", { src: "/static/icon.svg", alt: "", width: "18", height: "18" }), "Stepscope");
     const theme = h("button", { type: "button", class: "icon", title: "Dark or light", "aria-label": "Dark or light", onclick: toggleTheme }, "◐");
     const share = h("button", { type: "button", title: "Copy a link, save a picture or a page", onclick: () => showShare(this._picker.title, this._shown) }, "Share");
+    const command = h("button", { type: "button", class: "icon", title: "Go to anything (Ctrl K)", "aria-label": "Go to anything", onclick: () => this._command() }, "⌘");
     const help = h("button", { type: "button", class: "icon", title: "Keys and mouse (?)", "aria-label": "Help", onclick: showHelp }, "?");
     const skip = h("button", { type: "button", class: "skip", onclick: () => /** @type {HTMLElement | null} */ (this._main.querySelector("[tabindex='0'], button, select, input"))?.focus() }, "Skip to the view");
     oneTabStop(this._tabs);
-    replace(/** @type {HTMLElement} */ (document.getElementById("app")), skip, h("header", { class: "bar-top" }, brand, this._picker, this._tabs, h("span", { class: "searching" }, this._search, this._hits), share, theme, help), this._banner, this._rest, this._steps, this._main);
+    replace(/** @type {HTMLElement} */ (document.getElementById("app")), skip, h("header", { class: "bar-top" }, brand, this._picker, this._tabs, h("span", { class: "searching" }, this._search, this._hits), share, command, theme, help), this._banner, this._rest, this._steps, this._main);
   }
 
   /** Opens the trace of the address, showing how far it is. */
@@ -223,6 +230,7 @@ class Page {
       if (extras.ready) {
         this.context.overview.extras = extras;
         this.context.overview.has_memory = extras.has_memory;
+        this.context.overview.has_gpu_memory = extras.has_gpu_memory;
         this.timeline?.addExtras(extras);
         this.show();
         return;
@@ -239,6 +247,12 @@ class Page {
     this.timeline?.timeline.refresh();
     this._goToStep(context.overview, this.selection.number("step"));
     replace(this._rest);
+  }
+
+  /** Shows the command palette, unless a dialog is open. */
+  _command() {
+    const { context } = this;
+    if (context && !document.querySelector("dialog[open]")) showPalette(context, VIEWS.filter(([key]) => canShow(context, key)));
   }
 
   /** Beside what is searched: which of the hits is selected. @param {{number: number | null, total: number}} found */

@@ -4,9 +4,10 @@
  *
  * Keys: view, trace (its place in the list), from and to (what the timeline shows, in ns from the
  * trace's first moment), range ("start-end"), event, steps ("3,4-6"), pin and fold (keys of lanes),
- * lanes (a filter), search, question, by (flame graph), with (the trace to compare with), a_step, b_step; of the memory view device, axis
- * ("events"), m_from and m_to (what it shows), at (a moment in words, as "event 12"), allocation;
- * of the ranks view measure and cell ("rank-step"); step (goes to that step of the trace).
+ * lanes (a filter), search, question, query (SQL), by and function (flame graph: whose callers and callees), with (the trace to compare with), a_step, b_step; of the memory view device, axis
+ * ("events"), m_from and m_to (what it shows), at (a moment in words, as "event 12"), allocation, colour ("category" or "line");
+ * of the ranks view measure and cell ("rank-step"); step (goes to that step of the trace), path ("on": the critical path
+ * over the timeline).
  */
 
 /** @typedef {(changed: Set<string>) => void} Listener */

@@ -32,6 +32,18 @@ export function memoryFill(category, place = 0) {
   return `var(--colour-${CATEGORIES.has(slug) ? `memory-${slug}` : OTHERS[place % OTHERS.length]})`;
 }
 
+const OF_LINES = ["parameter", "activation", "gradient", "input", "optimizer_state", "cache", "buffer", "temporary", "communication", "workspace"];
+
+/** The category whose colour and pattern the line of a place has; "unknown" for lines without one. @param {number} place @param {number} lines */
+export function lineCategory(place, lines) {
+  return place >= 0 && place < Math.min(lines, OF_LINES.length) ? OF_LINES[place] : "unknown";
+}
+
+/** Colour and pattern of a line as a background. @param {number} place @param {number} lines */
+export function linePaint(place, lines) {
+  return memoryPaint(lineCategory(place, lines));
+}
+
 /** What a category is called. @param {string} category */
 export function memoryWord(category) {
   return category.replaceAll("_", " ");

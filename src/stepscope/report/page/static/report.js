@@ -2,15 +2,10 @@
 /** A report in one file: draws the sections that the page's data describes. `blocks.py` makes them. */
 
 import { partitionBar } from "./draw/bar.js";
-import { ladder } from "./draw/ladder.js";
-import { memoryOverTime } from "./draw/memory-over-time.js";
-import { rankSteps } from "./draw/rank-steps.js";
-import { stepLanes } from "./draw/step-lanes.js";
-import { stepStrips } from "./draw/step-strips.js";
+import { PICTURES } from "./draw/pictures.js";
 import { table } from "./draw/table.js";
-import { waterfall } from "./draw/waterfall.js";
 import { h, prose, replace } from "./dom.js";
-import { limitPaint, partPaint } from "./part-colours.js";
+import { partPaint } from "./part-colours.js";
 import { setTheme, startTheme, toggleTheme } from "./theme.js";
 import { share } from "./units.js";
 
@@ -21,17 +16,12 @@ const FILTER_FROM = 8;
 
 /** @type {Record<string, (block: any) => Node>} */
 const DRAW = {
+  ...PICTURES,
   text: ({ text, kind }) => h("p", { class: kind || null }, ...prose(text)),
   items: ({ items }) => h("ul", { class: "items" }, ...items.map((/** @type {string} */ one) => h("li", {}, ...prose(one)))),
   facts: (block) => facts(block.facts),
   numbers: ({ numbers }) => h("dl", { class: "large-numbers" }, ...numbers.map((/** @type {[string, string]} */ [label, text]) => h("div", {}, h("dt", {}, label), h("dd", {}, text)))),
   bar: ({ parts, total_ns: total, steps }) => partitionBar(parts.map((/** @type {any} */ part) => ({ name: part.name, amount: part.total_ns / steps, colour: partPaint(part.name) })), total / steps),
-  strips: ({ strips }) => stepStrips(strips).element,
-  mini_timeline: ({ lanes, dur_ns: lasting }) => h("div", { class: "wide-picture" }, stepLanes(lanes, lasting)),
-  ladder: ({ rungs }) => ladder(rungs.map((/** @type {any} */ one) => ({ ...one, colour: limitPaint(one.limit) }))),
-  memory: (block) => memoryOverTime(block),
-  rank_steps: (block) => h("div", { class: "wide-picture" }, rankSteps(block)),
-  waterfall: ({ parts, titles }) => waterfall(parts, titles),
   findings: ({ findings }) => h("div", {}, ...findings.map(finding)),
   table: (block) => h("div", { class: "table-block" }, block.title ? h("h3", {}, block.title) : null, block.note ? h("p", { class: "note" }, ...prose(block.note)) : null, table(block, { shown: block.shown, filter: block.rows.length > FILTER_FROM })),
 };

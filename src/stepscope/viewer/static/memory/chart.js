@@ -7,7 +7,7 @@ import { Camera } from "../timeline/camera.js";
 import { listen } from "../timeline/input.js";
 import { count, duration, size } from "../units.js";
 import { fetchStack } from "./columns.js";
-import { memoryPaint, memoryWord } from "../memory-colours.js";
+import { lineCategory, memoryPaint, memoryWord } from "../memory-colours.js";
 import { bytesAt, paint } from "./paint.js";
 
 const WAIT_MS = 60;
@@ -126,11 +126,18 @@ export class MemoryChart {
     const isTime = axis === "time";
     return {
       camera: this.camera, axis, height: this.pane.clientHeight, categories: about.categories,
+      colourOf: (item) => this._categoryOf(item),
       most: Math.max(about.peak.reserved_bytes, about.peak.allocated_bytes, 1) * 1.04,
       steps: about.steps.map((/** @type {any} */ one) => ({ step: one.step, at: isTime ? one.start_ns : one.row })),
       failed: about.failed.map((/** @type {any} */ one) => (isTime ? one.time_ns : one.row)),
       moment: this.moment, picked: this.picked, under: this._under,
     };
+  }
+
+  /** The category whose colour an allocation has. @param {import("./columns.js").Item} item */
+  _categoryOf(item) {
+    const { about } = this._given;
+    return about.by === "line" ? lineCategory(about.lines.indexOf(item.text), about.lines.length) : about.categories[item.category];
   }
 
   _draw() {
@@ -173,7 +180,7 @@ export class MemoryChart {
     const when = axis === "time" ? duration(at) : `event ${count(at)}`;
     const category = about.categories[found.category];
     const dot = h("span", { class: "dot" });
-    if (category) dot.style.background = memoryPaint(category);
+    if (category) dot.style.background = memoryPaint(found.item ? this._categoryOf(found.item) : category);
     const rest = category ? stack.base[found.category + 1][found.column] - stack.rest[found.category][found.column] : 0;
     replace(
       this._tip,

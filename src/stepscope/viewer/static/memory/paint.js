@@ -19,7 +19,7 @@ export function memoryColour(context, category) {
 
 /**
  * @typedef {{camera: import("../timeline/camera.js").Camera, height: number, most: number, axis: import("./columns.js").Axis,
- *   categories: string[], steps: {step: number, at: number}[], failed: number[], moment: number | null,
+ *   categories: string[], colourOf: (item: import("./columns.js").Item) => string, steps: {step: number, at: number}[], failed: number[], moment: number | null,
  *   picked: number | null, under: {column: number, item: import("./columns.js").Item | null} | null}} Scene
  */
 
@@ -83,7 +83,7 @@ function items(context, scene, stack) {
     const tall = (item.size / scene.most) * (scene.height - AXIS - TOP);
     for (const run of item.runs) {
       if (run.to <= first || run.from >= end) continue;
-      context.fillStyle = isLit ? token("hit") : memoryColour(context, scene.categories[item.category]);
+      context.fillStyle = isLit ? token("hit") : memoryColour(context, scene.colourOf(item));
       fill(context, scene, stack, run.from, run.to, run.low, run.high);
       if (tall >= 4) {
         context.fillStyle = edge;

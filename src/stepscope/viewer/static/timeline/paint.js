@@ -12,6 +12,7 @@ const IDLE = /^idle: /;
 /** @type {Record<string, string>} */
 const COUNTER_INKS = { memory: "idle-pageable-copy", queue: "call", busy: "compute", bandwidth: "copy" };
 
+/** @typedef {{start: Float64Array, end: Float64Array, lane: Uint32Array}} CriticalPath pieces in order of time */
 /** @typedef {{event: number, of: string, row: number, start_ns: number, dur_ns: number}} Mark */
 
 /**
@@ -159,6 +160,40 @@ export function paintHits(context, hits, scene, camera, layout) {
       const wide = Math.max(scene.width[at] / camera.nsPerPixel, 1.5);
       context.fillRect(camera.x(scene.start + scene.startNs[at]), top + place.rowHeight - 4, wide, 3);
     }
+  }
+}
+
+/**
+ * The critical path: a frame around each piece of GPU work on it, and a line along the threads that held it up. What is
+ * narrower than a pixel is drawn once per pixel.
+ * @param {CanvasRenderingContext2D} context
+ * @param {CriticalPath} path
+ * @param {import("./camera.js").Camera} camera
+ * @param {import("./layout.js").Layout} layout
+ */
+export function paintPath(context, path, camera, layout) {
+  /** @type {Map<number, {y: number, height: number}>} */
+  const places = new Map();
+  for (const place of layout.visible()) {
+    if (place.lane?.lane_id !== null && place.lane?.lane_id !== undefined) places.set(place.lane.lane_id, { y: layout.screenY(place), height: place.rowHeight });
+  }
+  context.fillStyle = token("bad");
+  /** @type {Map<number, number>} */
+  const free = new Map();
+  let joint = /** @type {{x: number, y: number} | null} */ (null);
+  for (let at = 0; at < path.start.length; at++) {
+    const x0 = camera.x(path.start[at]);
+    const x1 = camera.x(path.end[at]);
+    if (x1 < 0 || x0 > camera.width) continue;
+    const place = places.get(path.lane[at]);
+    if (!place || x1 < (free.get(path.lane[at]) ?? -Infinity)) continue;
+    const wide = Math.max(x1 - x0, 1.5);
+    free.set(path.lane[at], x0 + wide);
+    const y = place.y + Math.min(place.height, 18) - 4;
+    context.fillRect(x0, y, wide, 4);
+    // Where the path goes on in another lane.
+    if (joint && Math.abs(joint.y - y) > 1) context.fillRect(Math.round(x0) - 0.5, Math.min(joint.y, y), 1, Math.abs(joint.y - y));
+    joint = { x: x0 + wide, y };
   }
 }
 

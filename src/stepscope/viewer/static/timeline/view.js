@@ -17,7 +17,7 @@ import { Headers } from "./headers.js";
 import { listen } from "./input.js";
 import { Layout } from "./layout.js";
 import { Minimap } from "./minimap.js";
-import { paintCounter, paintFrame, paintGround, paintHits, paintLabels, paintRange } from "./paint.js";
+import { paintCounter, paintFrame, paintGround, paintHits, paintLabels, paintPath, paintRange } from "./paint.js";
 import { wantVisible } from "./needs.js";
 import { Scenes } from "./scenes.js";
 import { AXIS, Surface } from "./surface.js";
@@ -45,6 +45,8 @@ export class Timeline {
     this.hits = new Set();
     /** @type {import("./flags.js").Flag[]} findings with a place */
     this.flags = [];
+    /** @type {import("./paint.js").CriticalPath | null} */
+    this.path = null;
     /** @type {import("./paint.js").Mark | null} */
     this._hovered = null;
     /** @type {import("./paint.js").Mark | null} */
@@ -412,6 +414,7 @@ export class Timeline {
     paintLabels(over, this.scenes.shown.values(), camera, layout, this.names);
     if (range) paintRange(over, range, camera, height, "edges");
     paintHits(over, this.hits, this.scenes.shown.get("events"), camera, layout);
+    if (this.path) paintPath(over, this.path, camera, layout);
     if (this._hovered) paintFrame(over, this._hovered, camera, layout, token("ink-soft"), 1);
     if (this._selected) paintFrame(over, this._selected, camera, layout, token("ink"), 2);
     paintArrows(over, this._arrows, camera, layout);

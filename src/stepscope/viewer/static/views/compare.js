@@ -2,12 +2,12 @@
 /** Two traces against each other: the step by parts, its steps, one step aligned, what changed. */
 
 import { getColumns, getJson, isAbort, postJson } from "../api.js";
+import { bars } from "../draw/bars.js";
 import { FlameGraph } from "../draw/flame.js";
 import { mergeFlames } from "../draw/merge.js";
 import { drawMiniTimeline } from "../draw/mini-timeline.js";
 import { stepStrips } from "../draw/step-strips.js";
 import { table } from "../draw/table.js";
-import { waterfall } from "../draw/waterfall.js";
 import { h, oncePerFrame, replace } from "../dom.js";
 import { duration, share, signed } from "../units.js";
 
@@ -86,7 +86,7 @@ function headline({ step, changed, differences }) {
 /** @param {any} found */
 function parts(found) {
   if (!found.changes.part.length) return h("p", { class: "note" }, "The parts of the two steps cannot be compared.");
-  return h("section", {}, h("h3", {}, "From one step to the other"), h("p", { class: "note" }, `Mean step (${found.a.parts_basis}): the bars between add up to the difference exactly. The verdict compares medians, which single slow steps do not move.`), waterfall(found.changes.part, ["before", "after"]));
+  return h("section", {}, h("h3", {}, "From one step to the other"), h("p", { class: "note" }, `Mean step (${found.a.parts_basis}): the bars between add up to the difference exactly. The verdict compares medians, which single slow steps do not move.`), found.waterfall ? bars(found.waterfall) : null);
 }
 
 /** @param {any} found */

@@ -3,8 +3,9 @@
 
 import { getJson, isAbort } from "../api.js";
 import { FlameGraph } from "../draw/flame.js";
+import { sandwich } from "../draw/sandwich.js";
 import { h, replace } from "../dom.js";
-import { count, duration, share } from "../units.js";
+import { count, duration, plural, share } from "../units.js";
 
 const KINDS = /** @type {[string, string, string][]} */ ([
   ["operator", "GPU time by operator", "What ran on the GPU, under the operators that launched it."],
@@ -35,7 +36,7 @@ export function flameView(context) {
   async function load() {
     const by = selection.get("by", hasGpu(overview) ? "operator" : "host");
     const range = selection.range() ?? [0, overview.end_ns + 1];
-    replace(tabs, ...KINDS.map(([kind, title]) => h("button", { type: "button", "aria-pressed": String(kind === by), onclick: () => selection.set({ by: kind }) }, title)));
+    replace(tabs, ...KINDS.map(([kind, title]) => h("button", { type: "button", "aria-pressed": String(kind === by), onclick: () => selection.set({ by: kind, function: null }) }, title)));
     const where = selection.range() ? `the selected ${duration(range[1] - range[0])}` : "the whole trace; select a range in the timeline to narrow it";
     about.textContent = `${KINDS.find(([kind]) => kind === by)?.[2] ?? ""} Of ${where}.`;
     pending?.abort();
@@ -43,8 +44,10 @@ export function flameView(context) {
     replace(body, h("p", { class: "note" }, "Building the tree…"));
     try {
       const found = await getJson(`/api/traces/${trace}/flame`, { by, start: range[0], end: range[1] }, pending.signal);
-      graph = new FlameGraph(found);
-      if (!found.name.length) replace(body, h("p", { class: "note" }, "Nothing of this kind was recorded in this range."));
+      const name = selection.get("function");
+      graph = new FlameGraph(found, (one) => selection.set({ function: one }));
+      if (found.name.includes(name)) replace(body, ...both(found, name));
+      else if (!found.name.length) replace(body, h("p", { class: "note" }, "Nothing of this kind was recorded in this range."));
       else replace(body, graph.element, found.left_out ? h("p", { class: "note" }, `${count(found.left_out)} tiny nodes are left out.`) : null);
       element.dataset.ready = by;
     } catch (error) {
@@ -52,8 +55,21 @@ export function flameView(context) {
     }
   }
 
+  /** Every call of one name: who called it above, what it called below. @param {import("../draw/flame.js").FlameData} found @param {string} name */
+  function both(found, name) {
+    const { callers, callees } = sandwich(found, name);
+    const again = (/** @type {string} */ one) => selection.set({ function: one });
+    const lower = new FlameGraph(callees, again);
+    graph = lower;
+    return [
+      h("div", { class: "view-head" }, h("button", { type: "button", onclick: () => selection.set({ function: null }) }, "Back to the graph"), h("strong", {}, name), h("span", { class: "note" }, `${duration(callees.total_ns[0])} in ${plural(callees.count[0], "call")}: ${share(found.whole_ns ? callees.total_ns[0] / found.whole_ns : 0)} of the time`)),
+      h("h3", {}, "Called by"), new FlameGraph(callers, again).element,
+      h("h3", {}, "Calls"), lower.element,
+    ];
+  }
+
   const end = selection.onChange((changed) => {
-    if (changed.has("by") || changed.has("range")) load();
+    if (changed.has("by") || changed.has("range") || changed.has("function")) load();
   });
   load();
   return { element, close: () => { end(); pending?.abort(); } };

@@ -3,14 +3,57 @@
 
 import { getJson, isAbort } from "../api.js";
 import { h, replace } from "../dom.js";
+import { answer } from "./answer.js";
 import { titleOf, untilReady } from "../loading.js";
 import { MemoryChart } from "../memory/chart.js";
-import { memoryPaint, memoryWord } from "../memory-colours.js";
+import { linePaint, memoryPaint, memoryWord } from "../memory-colours.js";
 import { allocationOf, stateOf } from "../memory/panel.js";
-import { plural, size } from "../units.js";
+import { count, plural, size } from "../units.js";
 
 const STAGES = /** @type {import("../loading.js").Stages} */ ([["reading", "Reading the snapshot"], ["arranging", "Arranging the allocations"]]);
+/** From here on, the share of the peak without a category leaves the picture grey: lines have colours instead. */
+const MOST_UNKNOWN = 0.5;
 const PANELS = /** @type {[string, string][]} */ ([["moment", "Moment"], ["allocation", "Allocation"]]);
+
+/**
+ * Memory: of a snapshot, of the host in a trace, and of a trace's GPUs what their events tell.
+ * @param {import("../main.js").Context} context
+ * @returns {import("../main.js").View}
+ */
+export function memoryView(context) {
+  const { selection, overview, trace } = context;
+  if (!overview?.has_gpu_memory) return new MemoryView(context);
+  const tabs = h("div", { class: "tabs memory-whose", role: "group", "aria-label": "Whose memory" });
+  const place = h("div", { class: "memory-place" });
+  /** @type {import("../main.js").View | null} */
+  let inner = null;
+  const show = () => {
+    inner?.close();
+    const isHost = selection.number("device") === -1 && overview.has_memory;
+    const kinds = /** @type {[string, number | null][]} */ ([["GPU", null], ["Host", -1]]);
+    replace(tabs, ...(overview.has_memory ? kinds.map(([title, device]) => h("button", { type: "button", "aria-pressed": String(isHost === (device === -1)), onclick: () => selection.set({ device, at: null, allocation: null, m_from: null, m_to: null }) }, title)) : []));
+    inner = isHost ? new MemoryView(context) : gpuMemory(trace, selection);
+    replace(place, inner.element);
+  };
+  const end = selection.onChange((changed) => {
+    if (changed.has("device")) show();
+  });
+  show();
+  return { element: h("div", { class: "memory-both" }, tabs, place), close: () => { end(); inner?.close(); } };
+}
+
+/** @param {string} trace @param {import("../selection.js").Selection} selection @returns {import("../main.js").View} */
+function gpuMemory(trace, selection) {
+  const asking = new AbortController();
+  const element = h("div", { class: "view" }, h("p", { class: "note" }, "Following the memory…"));
+  getJson(`/api/traces/${trace}/table`, { question: "memory" }, asking.signal).then((found) => {
+    replace(element, ...answer(found, selection, "What the trace's memory events tell; a snapshot (memory_history=True) also shows whose each block is."));
+    element.dataset.ready = "memory";
+  }).catch((error) => {
+    if (!isAbort(error)) replace(element, h("p", { class: "error" }, String(error.message)));
+  });
+  return { element, close: () => asking.abort() };
+}
 
 export class MemoryView {
   /** @param {import("../main.js").Context} context */
@@ -31,7 +74,7 @@ export class MemoryView {
     /** @type {AbortController | null} */
     this._asking = null;
     this._end = context.selection.onChange((changed) => {
-      if (["device", "axis"].some((key) => changed.has(key))) this._load();
+      if (["device", "axis", "colour"].some((key) => changed.has(key))) this._load();
       else if (["at", "allocation"].some((key) => changed.has(key))) this._choose();
     });
     this._choosePanel("moment");
@@ -43,6 +86,11 @@ export class MemoryView {
     this._end();
     this._asking?.abort();
     this.chart?.close();
+  }
+
+  /** The moment that is shown first: the last request that failed, else the peak. */
+  get _first() {
+    return this._about.failed.length ? "oom" : "peak";
   }
 
   get _path() {
@@ -65,13 +113,14 @@ export class MemoryView {
       const about = await getJson(this._path, { device: selection.number("device") });
       if (this._isClosed) return;
       this._about = about;
+      about.by = selection.get("colour", about.unknown_share > MOST_UNKNOWN ? "line" : "category");
       const axis = about.has_times && selection.get("axis") !== "events" ? "time" : "events";
       this.chart?.close();
       this.chart = new MemoryChart({
         trace, about, axis,
         picked: (event, allocation) => selection.set({ at: `event ${event}`, allocation }),
         moved: (start, end) => selection.set({ m_from: Math.floor(start), m_to: Math.ceil(end) }),
-        toPeak: () => selection.set({ at: null, allocation: null }),
+        toPeak: () => selection.set({ at: "peak", allocation: null }),
         clear: () => selection.set({ allocation: null }),
         failed: (error) => this._failed(error),
       });
@@ -96,11 +145,13 @@ export class MemoryView {
       : h("strong", {}, device(about.device));
     const axes = /** @type {[string, string][]} */ ([["time", "Time"], ["events", "Events"]]).map(([key, title]) => h("button", { type: "button", disabled: key === "time" && !about.has_times, "aria-pressed": String(key === axis), onclick: () => selection.set({ axis: key === "time" ? null : key, m_from: null, m_to: null }) }, title));
     const goTo = (/** @type {string} */ title, /** @type {string | null} */ at) => h("button", { type: "button", onclick: () => selection.set({ at, allocation: null }) }, title);
+    const colours = /** @type {[string, string][]} */ ([["category", "By category"], ["line", "By line"]]).map(([key, title]) => h("button", { type: "button", "aria-pressed": String(key === about.by), onclick: () => selection.set({ colour: key }) }, title));
+    const last = about.failed.at(-1);
     replace(
-      this._head, devices, h("div", { class: "tabs", role: "group", "aria-label": "Axis" }, ...axes),
-      goTo("Peak", null), goTo("Start", "start"), goTo("End", "end"), about.failed.length ? goTo(`Out of memory${about.failed.length > 1 ? ` (${about.failed.length})` : ""}`, "oom") : null,
+      this._head, last ? h("p", { class: "verdict" }, `Out of memory: a request for ${size(last.size_bytes)} failed${about.failed.length > 1 ? `, the last of ${count(about.failed.length)}` : ""}.`) : null, devices, h("div", { class: "tabs", role: "group", "aria-label": "Axis" }, ...axes), h("div", { class: "tabs", role: "group", "aria-label": "Colour" }, ...colours),
+      goTo("Peak", "peak"), goTo("Start", "start"), goTo("End", "end"), about.failed.length ? goTo(`Out of memory${about.failed.length > 1 ? ` (${about.failed.length})` : ""}`, "oom") : null,
       h("span", { class: "note" }, `peak ${size(about.peak.allocated_bytes)} allocated, ${size(about.peak.reserved_bytes)} reserved · ${plural(about.events, "event")}`),
-      h("ul", { class: "memory-legend" }, ...about.categories.map(legend), h("li", {}, h("span", { class: "memory-reserved" }), "reserved")),
+      h("ul", { class: "memory-legend" }, ...(about.by === "line" ? [...about.lines, "other lines"].map((/** @type {string} */ one, /** @type {number} */ at) => legend(one, linePaint(at, about.lines.length))) : about.categories.map((/** @type {string} */ one) => legend(memoryWord(one), memoryPaint(one)))), h("li", {}, h("span", { class: "memory-reserved" }), "reserved")),
     );
   }
 
@@ -119,7 +170,7 @@ export class MemoryView {
     chart.redraw();
     try {
       const pick = (/** @type {number} */ number) => selection.set({ allocation: number });
-      const state = await getJson(`${this._path}/state`, { device: this._about.device, at: selection.get("at", "peak") }, signal);
+      const state = await getJson(`${this._path}/state`, { device: this._about.device, at: selection.get("at", this._first) }, signal);
       chart.moment = this._about.has_times && selection.get("axis") !== "events" ? (state.time_ns ?? this._about.first_ns) : state.row;
       chart.redraw();
       replace(moment, ...stateOf(state, pick));
@@ -148,9 +199,9 @@ export class MemoryView {
   }
 }
 
-/** @param {string} category */
-function legend(category) {
+/** @param {string} word @param {string} colour */
+function legend(word, colour) {
   const dot = h("span", { class: "dot" });
-  dot.style.background = memoryPaint(category);
-  return h("li", {}, dot, memoryWord(category));
+  dot.style.background = colour;
+  return h("li", {}, dot, word);
 }

@@ -2,6 +2,7 @@
 /** Every rank of a run over its steps as a heat map, the one to blame first, with the cause. */
 
 import { getColumns, getJson, isAbort } from "../api.js";
+import { bars } from "../draw/bars.js";
 import { stepStrips } from "../draw/step-strips.js";
 import { table } from "../draw/table.js";
 import { h, replace } from "../dom.js";
@@ -38,6 +39,12 @@ export function ranksView(context) {
     if (rank.trace === null) return;
     selection.set({ view: "timeline", trace: String(rank.trace), step, from: null, to: null, range: null, event: null });
   }
+
+  /** A rank in the picture of arrivals leads to its collective in its timeline. @type {import("../draw/pictures.js").Link} */
+  const toArrival = ({ rank, event }) => {
+    const found = about.ranks.find((/** @type {any} */ one) => one.rank === rank);
+    return found?.trace === null || !found ? null : () => selection.set({ view: "timeline", trace: String(found.trace), step: null, from: null, to: null, range: null, event: event ?? null });
+  };
 
   async function begin() {
     try {
@@ -93,6 +100,7 @@ export function ranksView(context) {
     return [
       h("p", { class: "verdict" }, about.verdict[0].toUpperCase() + about.verdict.slice(1)),
       h("p", { class: "note" }, `${ranks()}, ${plural(about.steps.length, "step")}${left ? ` (the last; ${count(left)} earlier ones are left out)` : ""}, mean step ${duration(about.mean_step_ns)}. The rank that makes the others wait most comes first.`),
+      about.skew ? bars(about.skew, toArrival) : null,
       measures,
       map?.element ?? null,
       strips,

@@ -105,5 +105,14 @@ export function sqlView(context) {
     showSide();
   });
   showSide();
-  return { element, close: () => {} };
+  const taken = () => {
+    if (!selection.get("query")) return;
+    text.value = selection.get("query");
+    setTimeout(() => run.focus()); // Enter runs it
+  };
+  taken();
+  const end = selection.onChange((changed) => {
+    if (changed.has("query")) taken();
+  });
+  return { element, close: end };
 }

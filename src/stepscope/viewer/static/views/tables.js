@@ -2,10 +2,10 @@
 /** The answer to every question of `stepscope show`, as tables, for the selected steps. */
 
 import { getJson, isAbort } from "../api.js";
-import { ladder } from "../draw/ladder.js";
-import { table } from "../draw/table.js";
 import { h, replace } from "../dom.js";
-import { limitPaint } from "../part-colours.js";
+import { answer } from "./answer.js";
+
+const OF_RANGE = "Questions are asked of whole steps: these are the steps that the selected range touches.";
 
 /** What the questions are about; those of no group come last. */
 const GROUPS = /** @type {[string, string[]][]} */ ([
@@ -14,13 +14,6 @@ const GROUPS = /** @type {[string, string[]][]} */ ([
   ["Memory", ["memory"]],
   ["Communication", ["communication", "collectives", "abnormal-collectives"]],
 ]);
-
-/** The step after each fix as bars. @param {any} data */
-function rungs({ columns, rows }) {
-  const at = (/** @type {string} */ name) => columns.findIndex((/** @type {any} */ one) => one.name === name);
-  const [name, step, limit, fixed] = ["rung", "step_ns", "limit", "fixed"].map(at);
-  return ladder(rows.map((/** @type {any[]} */ row) => ({ name: row[name], step_ns: row[step], limit: row[limit], words: row[limit] === "floor" ? "floor" : `${row[limit]} limits it`, title: row[fixed], colour: limitPaint(row[limit]) })));
-}
 
 /** @param {import("../main.js").Context} context */
 export function tablesView(context) {
@@ -74,41 +67,11 @@ export function tablesView(context) {
     replace(body, h("p", { class: "note" }, "Working it out…"));
     try {
       const found = await getJson(`/api/traces/${trace}/table`, { question: chosen, steps: given || ofRange || null }, pending.signal);
-      replace(body, ...answer(found, ofRange));
+      replace(body, ...answer(found, selection, ofRange ? OF_RANGE : ""));
       element.dataset.ready = chosen;
     } catch (error) {
       if (!isAbort(error)) replace(body, h("p", { class: "error" }, String(/** @type {Error} */ (error).message)));
     }
-  }
-
-  /** @param {any} found @param {string} ofRange */
-  function answer(found, ofRange) {
-    return [
-      h("h2", {}, found.about[0].toUpperCase() + found.about.slice(1)),
-      ofRange ? h("p", { class: "note" }, "Questions are asked of whole steps: these are the steps that the selected range touches.") : null,
-      found.numbers.length ? h("dl", { class: "numbers" }, ...found.numbers.map((/** @type {any} */ one) => h("div", {}, h("dt", {}, one.label), h("dd", {}, one.shown)))) : null,
-      ...found.tables.map((/** @type {any} */ one) => h("section", { "data-table": one.name }, h("h3", {}, one.title), one.name === "rungs" ? rungs(one) : null, one.rows.length ? table(one, { shown: 40, filter: one.rows.length > 8, link: (column, value, row) => linkOf(one, column, value, row) }) : h("p", { class: "note" }, "None."))),
-      h("p", { class: "note" }, found.scope),
-      ...found.notes.map((/** @type {string} */ note) => h("p", { class: "note" }, `Note: ${note}`)),
-    ];
-  }
-
-  /**
-   * Numbers of events, and moments, lead to their place.
-   * @param {any} data
-   * @param {string} column
-   * @param {unknown} value
-   * @param {unknown[]} row
-   */
-  function linkOf(data, column, value, row) {
-    if (typeof value !== "number") return null;
-    if (column === "event" || column === "ended_by" || column === "launch" || column === "op") return () => selection.set({ view: "timeline", event: value });
-    if (column === "start_ns") {
-      const at = data.columns.findIndex((/** @type {any} */ one) => ["dur_ns", "wall_ns", "total_ns", "device_ns"].includes(one.name));
-      const lasting = at >= 0 && typeof row[at] === "number" ? /** @type {number} */ (row[at]) : 1000;
-      return () => selection.set({ view: "timeline", from: Math.floor(value - lasting * 0.1), to: Math.ceil(value + lasting * 1.1), range: `${value}-${value + lasting}` });
-    }
-    return null;
   }
 
   const end = selection.onChange((changed) => {

@@ -1,6 +1,7 @@
 // @ts-check
 /** The timeline with its panel: findings, what was clicked, the selected range, search. */
 
+import { getColumns } from "../api.js";
 import { h, oneTabStop, replace } from "../dom.js";
 import { showDetails } from "../panels/details.js";
 import { card, showFindings } from "../panels/findings.js";
@@ -32,7 +33,10 @@ export class TimelineView {
     this._total = 0;
     /** @type {Promise<void> | null} the search that runs, or ran */
     this._searched = null;
+    this._pathButton = h("button", { type: "button", class: "path-button", "aria-pressed": "false", title: "What would have to be shorter for the steps to end earlier", onclick: () => selection.set({ path: selection.get("path") ? null : "on" }) }, "Critical path");
+    this.timeline.element.querySelector(".timeline-legend")?.prepend(h("li", {}, this._pathButton));
     this._end = selection.onChange((changed) => {
+      if (changed.has("path")) this._showPath();
       if (changed.has("range")) this._showRange();
       if (changed.has("search")) this._search();
       else if (changed.has("event")) this._sayHit();
@@ -49,6 +53,7 @@ export class TimelineView {
       this._started = true;
       this.timeline.start();
       this._showRange();
+      this._showPath();
       if (this._context.selection.get("search")) this._search();
     }
     this.timeline.redraw();
@@ -71,6 +76,26 @@ export class TimelineView {
     this._context.selection.set({ range: `${Math.floor(start)}-${Math.ceil(end)}`, event: null });
     if (event !== null) this._context.selection.set({ event: String(event) });
     this.timeline.goTo(start, end);
+  }
+
+  /** Draws the critical path over the slices, or takes it away. */
+  async _showPath() {
+    const isOn = Boolean(this._context.selection.get("path"));
+    const button = this._pathButton;
+    button.setAttribute("aria-pressed", String(isOn));
+    this.timeline.path = null;
+    if (isOn) {
+      button.textContent = "Finding the path…";
+      try {
+        const { columns } = await getColumns(`/api/traces/${this._context.trace}/critical-path`);
+        this.timeline.path = /** @type {any} */ ({ start: columns.start, end: columns.end, lane: columns.lane });
+      } catch (error) {
+        button.title = /** @type {Error} */ (error).message;
+      }
+    }
+    button.textContent = isOn && !this.timeline.path ? "No critical path" : "Critical path";
+    button.dataset.ready = isOn ? "1" : "";
+    this.timeline.redraw();
   }
 
   /** Ends listening. */

@@ -12,7 +12,8 @@ import { count, duration, fittingName, share, shortName, signed } from "../units
 
 /**
  * @typedef {{name: string[], parent: number[], self_ns: number[], total_ns: number[], count: number[],
- *   whole_ns: number, colour?: number[], delta?: number[], before?: number[], count_before?: number[]}} FlameData
+ *   whole_ns: number, colour?: number[], delta?: number[], before?: number[], count_before?: number[], is_upward?: boolean}} FlameData
+ *   `is_upward`: the root is below
  */
 
 const ROW = 19;
@@ -26,9 +27,10 @@ function hash(text) {
 }
 
 export class FlameGraph {
-  /** @param {FlameData} data */
-  constructor(data) {
+  /** @param {FlameData} data @param {((name: string) => void) | null} [both] shows who calls a name, and what that calls */
+  constructor(data, both = null) {
     this._data = data;
+    this._both = both;
     this._root = -1;
     this._found = "";
     this._hover = -1;
@@ -122,7 +124,7 @@ export class FlameGraph {
       const x0 = Math.max(0, (this._start[node] - from) * scale);
       const x1 = Math.min(width, (this._start[node] + this._size[node] - from) * scale);
       if (x1 - x0 < LEAST) continue;
-      const y = this._depth[node] * ROW;
+      const y = this._row(this._depth[node]) * ROW;
       context.globalAlpha = this._isAbove(node) && node !== this._root ? 0.45 : 1;
       context.fillStyle = this._fill(node);
       context.fillRect(x0, y, Math.max(x1 - x0 - 0.7, 0.7), ROW - 1);
@@ -139,6 +141,11 @@ export class FlameGraph {
     }
     context.globalAlpha = 1;
     this._showPath();
+  }
+
+  /** The row of a depth, and the depth of a row. @param {number} depth */
+  _row(depth) {
+    return this._data.is_upward ? (this._deepest ?? 0) - depth : depth;
   }
 
   /** @param {number} node */
@@ -164,14 +171,14 @@ export class FlameGraph {
     this._path.replaceChildren(
       this._root < 0
         ? h("span", { class: "note" }, `${duration(whole)} in all`)
-        : h("span", {}, h("button", { type: "button", onclick: out }, "Show all"), ` ${shortName(name[this._root])}: ${duration(total[this._root])}`),
+        : h("span", {}, h("button", { type: "button", onclick: out }, "Show all"), this._both ? h("button", { type: "button", onclick: () => this._both?.(name[this._root]) }, "Callers and callees") : null, ` ${shortName(name[this._root])}: ${duration(total[this._root])}`),
     );
   }
 
   /** @param {MouseEvent} event */
   _at(event) {
     if (!this._depth || !this._start || !this._size) return -1;
-    const depth = Math.floor(event.offsetY / ROW);
+    const depth = this._row(Math.floor(event.offsetY / ROW));
     const [from, to] = this._view();
     const place = from + (event.offsetX / this.element.clientWidth) * (to - from);
     for (let node = 0; node < this._data.name.length; node++) {

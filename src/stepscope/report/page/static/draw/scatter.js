@@ -1,0 +1,113 @@
+// @ts-check
+/** Points on two logarithmic axes, below lines: kernels by count and duration, a roofline. A static picture that can be asked. */
+
+import { h, replace, svg } from "../dom.js";
+import { partFill } from "../part-colours.js";
+import { cell, shortName } from "../units.js";
+
+/**
+ * @typedef {{x: number, y: number, weight: number, name: string, kind: string, event: number | null, text: string}} Point
+ * @typedef {{title: string, x: [string, string], y: [string, string], points: Point[], lines: {at: [number, number][], label: string}[], caption: string}} Scatter
+ */
+
+const [WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [960, 380, 84, 16, 22, 44];
+const [SMALLEST, LARGEST] = [3, 15];
+const MOST_KINDS = 8;
+/** Colours of kinds that are no parts of a step. */
+const OTHERS = ["compute", "exposed communication", "exposed copies", "input", "backward", "optimizer", "python", "other"];
+/** @type {Record<string, string>} */
+const PART_OF = { compute: "compute", communication: "exposed communication", memcpy: "exposed copies", memset: "other" };
+
+/**
+ * @param {Scatter} data
+ * @param {((point: Point) => (() => void) | null) | undefined} [link] where a point leads
+ */
+export function scatter(data, link) {
+  const { points, lines } = data;
+  const corners = lines.flatMap((line) => line.at);
+  const x = axis([...points.map((one) => one.x), ...corners.map((one) => one[0])], LEFT, WIDTH - RIGHT);
+  const y = axis([...points.map((one) => one.y), ...corners.map((one) => one[1])], HEIGHT - BOTTOM, TOP);
+  const kinds = [...new Set(points.map((one) => one.kind))].slice(0, MOST_KINDS);
+  const heaviest = Math.max(...points.map((one) => one.weight), 1);
+  const said = h("p", { class: "picture-said", role: "status" }, data.caption);
+  const picture = svg("svg", { class: "scatter", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT, tabindex: "0", role: "img", "aria-label": `${data.title}: ${points.length} points. Left and right go from one to the next, the most costly first.` });
+  picture.append(...marks(data, x, y));
+  for (const { at, label } of lines) {
+    // A roof is named at its level, a straight line where it begins: its end lies among the points.
+    const isRoof = at.length > 2;
+    const named = isRoof ? at[at.length - 1] : at[0];
+    picture.append(
+      svg("polyline", { class: "scatter-line", points: at.map(([a, b]) => `${x.place(a)},${y.place(b)}`).join(" ") }),
+      svg("text", { class: isRoof ? "scatter-label is-roof" : "scatter-label", x: x.place(named[0]) + (isRoof ? -4 : 4), y: y.place(named[1]) - 5 }, label),
+    );
+  }
+  // Large ones first, so that small ones can be reached.
+  const drawn = [...points].sort((a, b) => b.weight - a.weight);
+  const dots = drawn.map((one) => {
+    const dot = svg("circle", { class: "scatter-point", cx: x.place(one.x), cy: y.place(one.y), r: Math.max(SMALLEST, LARGEST * Math.sqrt(one.weight / heaviest)) });
+    [dot.style.fill] = fillOf(one.kind, kinds);
+    return dot;
+  });
+  picture.append(...dots);
+  let at = -1;
+  /** @param {number} next */
+  const choose = (next) => {
+    dots[at]?.classList.remove("is-chosen");
+    at = next;
+    dots[at]?.classList.add("is-chosen");
+    replace(said, ...(at < 0 ? [data.caption] : [h("strong", {}, shortName(drawn[at].name)), ` ${drawn[at].text}`]));
+  };
+  const go = () => {
+    if (at >= 0) link?.(drawn[at])?.();
+  };
+  picture.addEventListener("pointermove", (event) => choose(dots.indexOf(/** @type {SVGElement} */ (event.target))));
+  picture.addEventListener("pointerleave", () => choose(-1));
+  picture.addEventListener("click", go);
+  picture.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[/** @type {KeyboardEvent} */ (event).key];
+    if (step) choose((Math.max(at, step > 0 ? -1 : 0) + step + drawn.length) % drawn.length);
+    else if (/** @type {KeyboardEvent} */ (event).key === "Enter") go();
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  });
+  if (link) picture.classList.add("is-linked");
+  const keys = kinds.length > 1 ? h("ul", { class: "strip-keys" }, ...kinds.map((kind) => {
+    const dot = h("span", { class: "dot" });
+    [dot.style.background] = fillOf(kind, kinds);
+    return h("li", {}, dot, kind);
+  })) : null;
+  return h("figure", { class: "picture" }, h("h3", {}, data.title), h("div", { class: "wide-picture" }, picture), keys, said);
+}
+
+/** The colour of a kind. @param {string} kind @param {string[]} kinds */
+function fillOf(kind, kinds) {
+  return partFill(PART_OF[kind] ?? OTHERS[Math.max(0, kinds.indexOf(kind)) % OTHERS.length]);
+}
+
+/** A logarithmic axis over some values: places, and its powers of ten. @param {number[]} values @param {number} from @param {number} to */
+function axis(values, from, to) {
+  let [low, high] = [Math.log10(Math.min(...values)), Math.log10(Math.max(...values))];
+  const room = Math.max(0.12 * (high - low), 0.15);
+  [low, high] = [low - room, high + room];
+  const marked = [];
+  for (let power = Math.ceil(low); power <= high; power++) marked.push(10 ** power);
+  return { place: (/** @type {number} */ value) => from + ((Math.log10(value) - low) / (high - low)) * (to - from), marked };
+}
+
+/** @param {Scatter} data @param {ReturnType<typeof axis>} x @param {ReturnType<typeof axis>} y */
+function marks({ x: [xName, xTitle], y: [yName, yTitle] }, x, y) {
+  const found = [
+    svg("text", { class: "scatter-title is-x", x: WIDTH - RIGHT, y: HEIGHT - 6 }, xTitle),
+    svg("text", { class: "scatter-title", x: 0, y: 10 }, yTitle),
+  ];
+  for (const value of x.marked) {
+    const at = x.place(value);
+    found.push(svg("line", { class: "scatter-grid", x1: at, x2: at, y1: TOP, y2: HEIGHT - BOTTOM }), svg("text", { class: "scatter-mark is-x", x: at, y: HEIGHT - BOTTOM + 16 }, cell(xName, value)));
+  }
+  for (const value of y.marked) {
+    const at = y.place(value);
+    found.push(svg("line", { class: "scatter-grid", x1: LEFT, x2: WIDTH - RIGHT, y1: at, y2: at }), svg("text", { class: "scatter-mark", x: LEFT - 8, y: at + 4 }, cell(yName, value)));
+  }
+  return found;
+}

@@ -1,0 +1,381 @@
+"""Pictures of answers, for the viewer and for pages: plain values for `draw/pictures.js`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import polars as pl
+
+from stepscope.analysis.selection.partition import cause_words
+from stepscope.report.cells import label, shown
+from stepscope.report.document import Figure
+from stepscope.report.figures import bars, ladder, memory_curve
+from stepscope.report.units import count, duration, flops, percent, plural, size
+
+MOST_POINTS = 400
+"""Points of a picture, the most costly first."""
+MOST_BARS = 16
+_MOST_COLUMNS = 500
+_LEAST_LINE_NS = 1000
+_BEFORE_WINDOW = "allocated before the window"
+
+
+def pictures_of(question: str, result: Any, origin_ns: int = 0) -> list[Figure]:
+    """The pictures of an answer; none where it has nothing to draw.
+
+    Args:
+        question: Its name.
+        result: The result.
+        origin_ns: Moments are relative to this.
+    """
+    draw = _PICTURES.get(question)
+    return [] if draw is None else list(draw(result, origin_ns))
+
+
+def _ladder(result: Any, _origin_ns: int) -> Iterator[Figure]:
+    rows = result.rungs.select("rung", "step_ns", "limit", words=pl.lit("")).iter_rows()
+    found = ladder([(*one[:3], _limits(one[2])) for one in rows])
+    if found:
+        yield found
+
+
+def _limits(limit: str) -> str:
+    return "floor" if limit == "floor" else f"{limit} limits it"
+
+
+def _what_if(result: Any, _origin_ns: int) -> Iterator[Figure]:
+    """The step without each cause, and hatched what that saves."""
+    found = result.causes.filter(pl.col("saving_ns") > 0).head(MOST_BARS).to_dicts()
+    today = {
+        "name": "today",
+        "to": result.step_ns,
+        "is": "whole",
+        "text": duration(result.step_ns),
+        "words": "",
+    }
+    rows = [
+        {
+            "name": f"without {cause_words(one['without'])}",
+            "to": one["step_ns"],
+            "gone": result.step_ns,
+            "text": duration(one["step_ns"]),
+            "words": f"saves {percent(one['saving_share'])}",
+        }
+        for one in found
+    ]
+    yield from bars([today, *rows] if rows else [])
+
+
+def _kernels(result: Any, _origin_ns: int) -> Iterator[Figure]:
+    yield from kernel_points(result.kernels.head(MOST_POINTS).iter_rows(named=True))
+
+
+def kernel_points(kernels: Iterable[Mapping[str, Any]]) -> Iterator[Figure]:
+    """Each kernel by how often it ran and how long it took.
+
+    Args:
+        kernels: Rows of the kernels by name: name, group, count, mean_ns, total_ns, event.
+    """
+    points = [
+        _point(
+            (one["count"], one["mean_ns"], one["total_ns"]),
+            one["name"],
+            one.get("group"),
+            one.get("event"),
+            f"{count(one['count'])}×, {duration(one['mean_ns'])} each,"
+            f" {duration(one['total_ns'])} in all",
+        )
+        for one in kernels
+        if one["mean_ns"] > 0
+    ]
+    most = max((one["weight"] for one in points), default=0)
+    often = max((one["x"] for one in points), default=1)
+    lines = [
+        {"at": [[1, total], [often, total / often]], "label": f"{duration(total)} in all"}
+        for total in (most, most / 10, most / 100)
+        if total >= _LEAST_LINE_NS
+    ]
+    yield from _scatter(
+        "Kernels by count and duration",
+        ("count", "how often it ran"),
+        ("mean_ns", "mean duration"),
+        points,
+        lines,
+        "Each point is a kernel, as large as its time in all, which is the same along a dashed"
+        " line: what lies up and to the right costs the most.",
+    )
+
+
+def _roofline(result: Any, _origin_ns: int) -> Iterator[Figure]:
+    """Each operator and shape by arithmetic intensity and speed, below what the device can do."""
+    is_known = (pl.col("flops_per_byte") > 0) & (pl.col("teraflops_per_s") > 0)
+    known = result.operators.filter(is_known & pl.col("device").is_not_null()).head(MOST_POINTS)
+    points = []
+    for one in known.iter_rows(named=True):
+        speed = one["teraflops_per_s"] * 1e12
+        share = one["attained_share"]
+        of_peak = "" if share is None else f", {percent(share)} of what {one['bound']} allows"
+        points.append(
+            _point(
+                (one["flops_per_byte"], speed, one["busy_ns"]),
+                one["name"],
+                one["type"],
+                None,
+                f"{one['type']} {one['dims']}: {flops(speed)}/s{of_peak},"
+                f" {duration(one['busy_ns'])} in {plural(one['count'], 'call')}",
+            )
+        )
+    yield from _scatter(
+        "Roofline",
+        ("flops_per_byte", "FLOP per byte"),
+        ("flops_per_s", "speed"),
+        points,
+        list(_ceilings(result.ceilings, [one["x"] for one in points])),
+        "Each point is an operator with its shapes, as large as its time. The dashed line is what"
+        " the device can do at most: on the slope its memory is the limit, on the level its"
+        " arithmetic.",
+    )
+
+
+def _ceilings(table: pl.DataFrame, at: list[float]) -> Iterator[dict[str, Any]]:
+    """One roof for each type: the slope of the memory up to the level of the arithmetic."""
+    if not at:
+        return
+    low, high = min(at), max(at)
+    for type_name, peak, bandwidth in (
+        table.drop_nulls()
+        .select("type", "peak", "bandwidth")
+        .unique(maintain_order=True)
+        .iter_rows()
+    ):
+        ridge = peak / bandwidth
+        left, right = min(low, ridge / 4), max(high, ridge * 4)
+        yield {
+            "at": [[left, left * bandwidth], [ridge, peak], [right, peak]],
+            "label": f"{type_name}: {flops(peak)}/s, {bandwidth / 1e9:,.0f} GB/s",
+        }
+
+
+def _communication(result: Any, _origin_ns: int) -> Iterator[Figure]:
+    """Each collective by message and bus bandwidth."""
+    is_known = (pl.col("message_bytes") > 0) & (pl.col("bus_bandwidth_gb_per_s") > 0)
+    known = result.collectives.filter(is_known).sort("dur_ns", descending=True).head(MOST_POINTS)
+    points = []
+    for one in known.iter_rows(named=True):
+        speed = one["bus_bandwidth_gb_per_s"]
+        text = (
+            f"{size(one['message_bytes'])} over {one['group_size']} ranks in"
+            f" {duration(one['dur_ns'])}: {count(speed)} GB/s"
+        )
+        place = (one["message_bytes"], speed * 1e9, one["dur_ns"])
+        points.append(_point(place, label(one["kind"]), one["kind"], one["event"], text))
+    yield from _scatter(
+        "Collectives by size and bandwidth",
+        ("message_bytes", "message"),
+        ("bytes_per_s", "bus bandwidth"),
+        points,
+        [],
+        "Each point is a collective, as large as its time. Small messages cannot be fast; a large"
+        " one that is slow waited for other ranks, or the link is slow.",
+    )
+    yield from _sent(result.collectives)
+
+
+def _sent(collectives: pl.DataFrame) -> Iterator[Figure]:
+    """Who sent how much to whom, where ranks send to each other one by one."""
+    pairs = (
+        collectives.drop_nulls(["from_rank", "to_rank", "message_bytes"])
+        .group_by("from_rank", "to_rank")
+        .agg(pl.col("message_bytes").sum(), pl.len().alias("count"))
+        .sort("from_rank", "to_rank")
+    )
+    if pairs.is_empty():
+        return
+    ranks = sorted({*pairs["from_rank"], *pairs["to_rank"]})
+    yield Figure(
+        {
+            "is": "matrix",
+            "title": "Who sends to whom",
+            "rows": [f"rank {rank}" for rank in ranks],
+            "columns": [str(rank) for rank in ranks],
+            "corner": "from, to rank",
+            "cells": [
+                [
+                    ranks.index(source),
+                    ranks.index(target),
+                    sent,
+                    f"rank {source} to rank {target}: {size(sent)}, {plural(number, 'message')}",
+                ]
+                for source, target, sent, number in pairs.iter_rows()
+            ],
+        }
+    )
+
+
+def _memory(result: Any, origin_ns: int) -> Iterator[Figure]:
+    """For each device, the fullest first, memory over time and what adds up to its peak."""
+    devices = result.devices.sort("kind", "peak_allocated_bytes", descending=True)
+    for one in devices.iter_rows(named=True):
+        mine = (pl.col("kind") == one["kind"]) & (pl.col("device") == one["device"])
+        name = "the host" if one["kind"] == "cpu" else f"GPU {one['device']}"
+        if one["peak_allocated_bytes"]:
+            peak = (int(one["peak_time_ns"]) - origin_ns, one["peak_allocated_bytes"])
+            reserved = one["peak_reserved_bytes"]
+            words = f", at most {size(reserved)} reserved" if reserved else ""
+            caption = f"The peak of {name}: {size(peak[1])} held{words}."
+            start, step, columns = _columns(result.timeline.filter(mine))
+            yield memory_curve(caption, *columns, start=start - origin_ns, step=step, peak=peak)
+            yield from _to_the_peak(result.at_peak.filter(mine), name)
+
+
+def _columns(curve: pl.DataFrame) -> tuple[int, int, tuple[list[int], list[int] | None]]:
+    """Start and width of columns of equal width, and what was allocated and reserved in each.
+
+    A column in which nothing happened shows what was there before.
+    """
+    start, end = int(curve["time_ns"][0]), int(curve["time_ns"][-1])
+    step = max(1, -(-(end - start + 1) // _MOST_COLUMNS))
+    known = curve.group_by(column=(pl.col("time_ns") - start) // step).agg(
+        pl.col("allocated_bytes", "reserved_bytes").max()
+    )
+    every = pl.DataFrame({"column": range((end - start) // step + 1)})
+    found = every.join(known, on="column", how="left").sort("column").fill_null(strategy="forward")
+    reserved = found["reserved_bytes"]
+    return (
+        start,
+        step,
+        (
+            found["allocated_bytes"].to_list(),
+            None if reserved.null_count() else reserved.to_list(),
+        ),
+    )
+
+
+def _to_the_peak(held: pl.DataFrame, device: str) -> Iterator[Figure]:
+    """What is held at the peak, one on top of the other."""
+    rows, at = [], 0
+    place = pl.coalesce("frame", "inner_operator", "operator")
+    table = (
+        held.with_columns(
+            place=pl.when(pl.col("operator") == _BEFORE_WINDOW).then("operator").otherwise(place)
+        )
+        .group_by("place", maintain_order=True)
+        .agg(pl.col("live_bytes").sum(), pl.col("allocations").sum())
+    )
+    first = table.head(MOST_BARS)
+    rest = table.slice(MOST_BARS)["live_bytes"].sum()
+    parts = [(one["place"], one["live_bytes"]) for one in first.iter_rows(named=True)]
+    for name, held_bytes in [*parts, *([("others", rest)] if rest else [])]:
+        rows.append(
+            {
+                "name": name,
+                "from": at,
+                "to": at + held_bytes,
+                "text": size(held_bytes),
+                "words": "",
+            }
+        )
+        at += held_bytes
+    whole = {"name": f"peak of {device}", "to": at, "is": "whole", "text": size(at), "words": ""}
+    if len(rows) > 1:
+        yield from bars([*rows, whole], "What the peak is made of")
+
+
+def _critical_path(result: Any, _origin_ns: int) -> Iterator[Figure]:
+    """The causes on the path, and the step that they add up to."""
+    steps = max(1, result.partition.steps)
+    rows, at = [], 0
+    for one in result.causes.filter(pl.col("total_ns") > 0).iter_rows(named=True):
+        part = one["total_ns"] / steps
+        rows.append(
+            {
+                "name": cause_words(one["cause"]),
+                "from": at,
+                "to": at + part,
+                "part": one["cause"],
+                "text": duration(part),
+                "words": percent(one["total_share"]),
+            }
+        )
+        at += part
+    yield from bars(rows, "The path of a step, by cause")
+
+
+def _point(
+    place: tuple[float, float, float], name: str, kind: str | None, event: int | None, text: str
+) -> dict[str, Any]:
+    """A point: where it is, how large, its name, kind, event, and what is said of it."""
+    keys = ("x", "y", "weight")
+    more = {"name": name, "kind": kind or "other", "event": event, "text": text}
+    return {**dict(zip(keys, place, strict=True)), **more}
+
+
+def _scatter(
+    title: str,
+    x: tuple[str, str],
+    y: tuple[str, str],
+    points: list[dict[str, Any]],
+    lines: list[dict[str, Any]],
+    caption: str,
+) -> Iterator[Figure]:
+    if points:
+        drawn = {
+            "title": title,
+            "x": x,
+            "y": y,
+            "points": points,
+            "lines": lines,
+            "caption": caption,
+        }
+        yield Figure({"is": "scatter", **drawn})
+
+
+def arrival_skew(arrivals: pl.DataFrame, sets: pl.DataFrame) -> Figure | None:
+    """When each rank came to the collective with the most waiting, and how long it waited.
+
+    Args:
+        arrivals: `Stragglers.arrivals`.
+        sets: `Stragglers.sets`.
+    """
+    if sets.is_empty():
+        return None
+    worst = sets.sort("total_wait_ns", descending=True).row(0, named=True)
+    mine = arrivals.filter(pl.col("set") == worst["set"]).sort("arrival_ns", descending=True)
+    first = mine["arrival_ns"].min()
+    if first is None or worst["spread_ns"] <= 0:
+        return None
+    rows = []
+    for one in mine.iter_rows(named=True):
+        came = one["arrival_ns"] - first
+        rows.append(
+            {
+                "name": f"rank {one['rank']}",
+                "from": came,
+                "to": came + one["dur_ns"],
+                "gone_from": came,
+                "gone": came + one["wait_ns"],
+                "part": "exposed communication",
+                "text": f"+{duration(came)}",
+                "words": f"waits {duration(one['wait_ns'])}" if one["wait_ns"] else "comes last",
+                "rank": one["rank"],
+                "event": one["event"],
+            }
+        )
+    step = "" if worst["step"] is None else f" of step {worst['step']}"
+    what = f"{label(worst['kind'])}{step}, {shown('message_bytes', worst['message_bytes'])}"
+    title = f"The collective with the most waiting: {what}"
+    return next(bars(rows, title), None)
+
+
+_PICTURES: Mapping[str, Callable[[Any, int], Iterator[Figure]]] = {
+    "ladder": _ladder,
+    "what-if": _what_if,
+    "kernels": _kernels,
+    "flops": _roofline,
+    "communication": _communication,
+    "memory": _memory,
+    "critical-path": _critical_path,
+    "stragglers": lambda result, _: filter(None, [arrival_skew(result.arrivals, result.sets)]),
+}
+"""Question to what draws its answer."""

@@ -1,0 +1,219 @@
+"""What the viewer draws of answers: pictures, the critical path, memory; and its palette."""
+
+from __future__ import annotations
+
+import pytest
+
+from stepscope.analysis.critical_path import critical_path
+from stepscope.trace.load import load
+from tests.browser.test_viewer import COMPLETE, SETTLED, check, to, viewer  # noqa: F401
+from tests.support.allocator import Allocator
+from tests.support.browser import chromium
+from tests.support.rank_jobs import rank_of_job
+from tests.support.snapshots import Frames
+from tests.support.viewer import serving, training, viewing
+
+READY = "() => document.querySelector('.view')?.dataset.ready"
+
+
+@pytest.fixture
+def page(browser, viewer):  # noqa: F811
+    found = browser()
+    found.page.goto(viewer.link)
+    found.until(SETTLED)
+    found.until(COMPLETE)
+    yield found
+    check(found, viewer)
+    found.close()
+
+
+def shown(page, question):
+    to(page, f"view=tables&question={question}")
+    page.until("wanted => document.querySelector('.view')?.dataset.ready === wanted", question)
+
+
+def test_a_kernel_in_the_picture_says_what_it_is_and_leads_to_its_place(page):
+    shown(page, "kernels")
+    picture = page.page.locator(".scatter")
+    picture.focus()
+    page.page.keyboard.press("ArrowRight")
+    assert page.text(".picture-said strong")
+    assert " in all" in page.text(".picture-said")
+    page.page.locator(".scatter-point").last.hover()  # the smallest lies on top
+    assert page.text(".picture-said strong")
+    picture.focus()
+    page.page.keyboard.press("ArrowRight")
+    page.page.keyboard.press("Enter")
+    page.until("() => document.querySelector('[data-panel=details]')?.dataset.event")
+    assert "event=" in page.url
+
+
+@pytest.mark.parametrize(
+    ("question", "picture"),
+    [
+        ("what-if", ".bars"),
+        ("critical-path", ".bars"),
+        ("ladder", ".bars"),
+        ("memory", ".memory-over-time"),
+    ],
+)
+def test_answers_have_their_pictures_within_the_page(page, question, picture):
+    for width in (800, 1280):
+        page.page.set_viewport_size({"width": width, "height": 800})
+        shown(page, question)
+        box = page.page.locator(picture).first.bounding_box()
+        assert box["width"] > 200
+        assert box["x"] + box["width"] <= width
+
+
+def test_the_critical_path_is_drawn_over_the_slices_and_goes_away(page):
+    page.page.get_by_role("button", name="Critical path").click()
+    drawn = page.until("() => window.stepscope.timeline.timeline.path?.start.length")
+    assert drawn > 3
+    pixels = """() => {
+        const canvas = document.querySelectorAll('.surface canvas')[2];
+        const style = getComputedStyle(document.documentElement).getPropertyValue('--bad').trim();
+        const rgb = parseInt(style.slice(1), 16);
+        const { width, height } = canvas;
+        const data = canvas.getContext('2d').getImageData(0, 0, width, height).data;
+        let found = 0;
+        for (let at = 0; at < data.length; at += 4) {
+            const near = (part, shift) => Math.abs(data[at + part] - ((rgb >> shift) & 255)) < 6;
+            if (data[at + 3] > 250 && near(0, 16) && near(1, 8) && near(2, 0)) found++;
+        }
+        return found;
+    }"""
+    page.when(lambda: page.page.evaluate(pixels) > 100)
+    assert "path=on" in page.url
+    page.page.get_by_role("button", name="Critical path").click()
+    page.when(lambda: page.page.evaluate(pixels) == 0)
+
+
+def test_the_path_on_the_page_is_that_of_the_question(viewer, tmp_path):  # noqa: F811
+    path = tmp_path / "trace.json"
+    path.write_bytes(training().json())
+    trace = load(str(path))
+    pieces = critical_path(trace).segments.drop_nulls("lane_id")
+    identity = viewer.get("/api/traces")["traces"][0]["id"]
+    body = viewer.ask(f"/api/traces/{identity}/critical-path").body
+    assert f'"length":{len(pieces)}'.encode() in body[:400]
+
+
+def test_callers_and_callees_of_a_function_are_two_graphs(page):
+    to(page, "view=flame&by=operator&function=aten::mm")
+    page.until("() => document.querySelectorAll('.flame-canvas').length === 2")
+    assert "Called by" in page.text(".view-body")
+    assert "of the time" in page.text(".view-body .view-head .note")
+    page.page.get_by_role("button", name="Back to the graph").click()
+    page.until("() => document.querySelectorAll('.flame-canvas').length === 1")
+
+
+def test_a_sandwich_adds_up(page):
+    found = page.page.evaluate(
+        """async () => {
+            const { sandwich } = await import('/static/draw/sandwich.js');
+            // root (10) > a (7) > b (4) > a (2, within a);  root > c (3) > a (1)
+            const data = {
+                name: ['root', 'a', 'b', 'a', 'c', 'a'], parent: [-1, 0, 1, 2, 0, 4],
+                total_ns: [10, 7, 4, 2, 3, 1], self_ns: [0, 3, 2, 2, 2, 1],
+                count: [1, 2, 2, 1, 1, 3], whole_ns: 10,
+            };
+            const { callers, callees } = sandwich(data, 'a');
+            const flat = (of) => of.name.map((name, at) => [name, of.parent[at], of.total_ns[at]]);
+            return [flat(callers), flat(callees), callees.count[0]];
+        }"""
+    )
+    callers, callees, calls = found
+    assert callers == [["a", -1, 8], ["root", 0, 7], ["c", 0, 1], ["root", 2, 1]]
+    assert callees == [["a", -1, 8], ["b", 0, 4], ["a", 1, 2]]
+    assert calls == 5
+
+
+def test_the_palette_goes_to_views_questions_steps_and_searches(page):
+    keyboard = page.page.keyboard
+    keyboard.press("Control+k")
+    page.until("() => document.querySelector('.palette [role=option]')")
+    kinds = "() => [...document.querySelectorAll('.palette-kind')].map((one) => one.textContent)"
+    keyboard.type("roofline")
+    page.when(lambda: "question" in page.page.evaluate(kinds))
+    keyboard.press("Enter")
+    page.until("() => document.querySelector('.view')?.dataset.ready === 'flops'")
+    assert page.page.locator("dialog").count() == 0
+
+    keyboard.press("Control+k")
+    keyboard.type("step 2")
+    page.when(lambda: page.page.evaluate(kinds)[:1] == ["step"])
+    keyboard.press("Enter")
+    page.when(lambda: "range=" in page.url)
+
+    keyboard.press("Control+k")
+    keyboard.type("elementwise")
+    keyboard.press("ArrowUp")
+    assert page.text(".palette [aria-selected=true] .palette-kind") == "search"
+    keyboard.press("Enter")
+    page.when(lambda: "search=elementwise" in page.url)
+
+    keyboard.press("Control+k")
+    keyboard.type("select count(*) from events")
+    keyboard.press("Enter")
+    page.until("() => document.querySelector('.query')?.value.startsWith('select count')")
+    page.when(lambda: page.page.evaluate("() => document.activeElement.textContent") == "Run")
+    keyboard.press("Enter")
+    page.until("() => document.querySelector('.view')?.dataset.ready === '1'")
+
+    keyboard.press("Control+k")
+    keyboard.press("Escape")
+    page.when(lambda: page.page.locator("dialog").count() == 0)
+
+
+def test_a_trace_of_a_gpu_shows_the_gpu_s_memory_first(page):
+    to(page, "view=memory")
+    page.until("() => document.querySelector('.memory-over-time')")
+    said = page.text(".memory-picture figcaption")
+    assert "The peak of GPU 0" in said
+    strokes = page.page.evaluate(
+        "() => getComputedStyle(document.querySelector('.memory-column')).fill"
+    )
+    assert strokes in {"rgba(0, 0, 0, 0)", "transparent"}  # no black wall
+
+
+def test_a_rank_in_the_picture_of_arrivals_leads_to_its_collective(browser, tmp_path):
+    chromium()
+    delays = (0.0, 3.0, 1.0)
+    for rank in range(3):
+        (tmp_path / f"rank{rank}.json").write_bytes(rank_of_job(rank, delays, steps=3).json())
+    with viewing([tmp_path]) as client:
+        found = browser()
+        found.page.goto(f"{client.link}#view=ranks")
+        found.until("() => document.querySelector('.view')?.dataset.ready")
+        names = found.page.locator(".bars-name").all_inner_texts()
+        assert names[0] == "rank 1"
+        found.page.locator(".bars-name button").first.click()
+        found.until("() => document.querySelector('[data-panel=details]')?.dataset.event")
+        assert found.page.evaluate("() => window.stepscope.selection.get('trace')") == "1"
+        check(found, client)
+        found.close()
+
+
+def test_a_snapshot_without_categories_has_the_colours_of_its_lines(browser, tmp_path):
+    import pickle
+
+    chromium()
+    allocator = Allocator()
+    path = tmp_path / "memory.pickle"
+    for number in range(6):
+        allocator.malloc(1 << 22, frames=Frames()(f"model.py:{10 + number % 2}:run"))
+    path.write_bytes(pickle.dumps(allocator.snapshot()))
+    with serving([path]) as client:
+        found = browser()
+        found.page.goto(client.link)
+        found.until(READY)
+        chosen = (
+            "() => document.querySelector('[aria-label=Colour] [aria-pressed=true]').textContent"
+        )
+        assert found.page.evaluate(chosen) == "By line"
+        assert "model.py:10" in found.text(".memory-legend")
+        found.page.get_by_role("button", name="By category").click()
+        found.when(lambda: "parameter" in found.text(".memory-legend"))
+        check(found, client)
+        found.close()

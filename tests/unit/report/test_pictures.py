@@ -1,0 +1,161 @@
+"""Pictures of answers say what their tables say."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import polars as pl
+import pytest
+from click.testing import CliRunner
+from tests.support.gpu_trace import GpuTrace, us
+from tests.support.rank_jobs import rank_of_job
+from tests.support.viewer import training
+
+from stepscope.analysis.questions import question
+from stepscope.commands.main import cli
+from stepscope.report.pictures import arrival_skew, pictures_of
+from stepscope.trace.load import load
+
+
+def run(*arguments):
+    done = CliRunner().invoke(cli, [str(one) for one in arguments])
+    assert done.exit_code == 0, done.output
+    return done
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    path = tmp_path_factory.mktemp("trace") / "trace.json"
+    path.write_bytes(training().json())
+    return load(str(path))
+
+
+def drawn(name, trace):
+    result = question(name).ask(trace)
+    return result, [one.drawn for one in pictures_of(name, result)]
+
+
+def test_each_kernel_is_a_point_and_the_costliest_lies_on_the_uppermost_line(trace):
+    result, (picture,) = drawn("kernels", trace)
+    points = picture["points"]
+    assert [one["name"] for one in points] == result.kernels["name"].to_list()
+    for one, row in zip(points, result.kernels.iter_rows(named=True), strict=True):
+        assert (one["x"], one["y"], one["weight"]) == (
+            row["count"], row["mean_ns"], row["total_ns"],
+        )  # fmt: skip
+    most = max(result.kernels["total_ns"])
+    assert picture["lines"][0]["at"][0] == [1, most]
+
+
+def test_savings_are_hatched_up_to_today_s_step(trace):
+    result, (picture,) = drawn("what-if", trace)
+    today, *others = picture["rows"]
+    assert today["to"] == result.step_ns
+    saving = dict(zip(result.causes["step_ns"], result.causes["saving_ns"], strict=True))
+    for one in others:
+        assert one["gone"] == result.step_ns
+        assert one["gone"] - one["to"] == saving[one["to"]] > 0
+
+
+def test_the_causes_of_the_path_follow_each_other_and_add_up_to_the_step(trace):
+    result, (picture,) = drawn("critical-path", trace)
+    at = 0
+    for one in picture["rows"]:
+        assert one["from"] == pytest.approx(at)
+        at = one["to"]
+    assert at == pytest.approx(result.total_ns / result.partition.steps)
+
+
+def test_the_peak_of_memory_is_in_its_curve_and_its_parts_add_up_to_it(trace):
+    result, pictures = drawn("memory", trace)
+    curve = pictures[0]
+    peak = result.devices["peak_allocated_bytes"].max()
+    assert curve["peak"][1] == max(curve["allocated"]) == peak
+    column = (curve["peak"][0] - curve["start"]) // curve["step"]
+    assert curve["allocated"][min(column, len(curve["allocated"]) - 1)] == peak
+
+
+def test_a_roofline_has_a_roof_for_each_type_and_device_that_is_known():
+    operators = pl.DataFrame(
+        {
+            "name": ["aten::mm", "aten::add"],
+            "dims": ["[[8,8],[8,8]]", "[]"],
+            "type": ["float16"] * 2,
+            "device": [0, 0],
+            "count": [3, 1],
+            "busy_ns": [3000, 500],
+            "teraflops_per_s": [100.0, 0.0],
+            "flops_per_byte": [50.0, 0.1],
+            "bound": ["compute", "memory"],
+            "attained_share": [0.5, None],
+        }
+    )
+    ceilings = pl.DataFrame(
+        {"device": [0], "type": ["float16"], "peak": [200e12], "bandwidth": [2e12]}
+    )
+    result = type("Report", (), {"operators": operators, "ceilings": ceilings})()
+    (figure,) = pictures_of("flops", result)
+    (point,) = figure.drawn["points"]  # one without a speed is no point
+    assert (point["x"], point["y"]) == (50.0, 100e12)
+    (roof,) = figure.drawn["lines"]
+    (left, ridge, right) = roof["at"]
+    assert ridge == [100.0, 200e12]
+    assert left[1] == pytest.approx(left[0] * 2e12)
+    assert right[1] == 200e12
+
+
+def test_ranks_stand_in_the_order_in_which_they_came_the_last_first(tmp_path):
+    delays = (0.0, 3.0, 1.0)
+    for rank in range(3):
+        (tmp_path / f"rank{rank}.json").write_bytes(rank_of_job(rank, delays, steps=3).json())
+    out = run("show", "stragglers", tmp_path, "--format", "json")
+    answer = json.loads(out.stdout)
+    figure = arrival_skew(pl.DataFrame(answer["arrivals"]), pl.DataFrame(answer["sets"]))
+    assert figure is not None
+    rows = figure.drawn["rows"]
+    assert rows[0]["rank"] == 1
+    assert rows[0]["words"] == "comes last"
+    assert [one["from"] for one in rows] == sorted((one["from"] for one in rows), reverse=True)
+    worst = max(one["total_wait_ns"] for one in answer["sets"])
+    assert sum(one["gone"] - one["from"] for one in rows) == worst
+
+
+def test_who_sends_to_whom_is_a_matrix_of_bytes():
+    collectives = pl.DataFrame(
+        {
+            "message_bytes": [100, 50, 7],
+            "bus_bandwidth_gb_per_s": [None] * 3,
+            "dur_ns": [1, 2, 3],
+            "from_rank": [0, 0, 1],
+            "to_rank": [1, 1, 0],
+        },
+        schema_overrides={"bus_bandwidth_gb_per_s": pl.Float64},
+    )  # fmt: skip
+    result = type("Answer", (), {"collectives": collectives})()
+    (figure,) = pictures_of("communication", result)
+    assert [one[:3] for one in figure.drawn["cells"]] == [[0, 1, 150], [1, 0, 7]]
+
+
+def test_a_page_of_an_answer_has_its_pictures_and_moments_from_the_first_event_on(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_bytes(training().json())
+    page = tmp_path / "answer.html"
+    run("show", "kernels", path, "-o", page)
+    text = page.read_text("utf-8")
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text)[1])
+    (section,) = data["sections"]
+    kinds = [one["is"] for one in section["blocks"]]
+    assert kinds[0] == "scatter"
+    assert "table" in kinds
+
+
+def test_an_answer_with_nothing_in_it_has_no_picture(tmp_path):
+    t = GpuTrace()
+    with t.step():
+        t.python(us(100))
+    path = tmp_path / "trace.json"
+    path.write_bytes(t.json())
+    loaded = load(str(path))
+    for name in ("kernels", "flops", "communication", "memory"):
+        assert drawn(name, loaded)[1] == []
