@@ -170,15 +170,10 @@ def _one_by_one(
 def _one(
     question: Question, described: TraceRef, scope: Scope | None, baseline: Trace | None
 ) -> Answer:
-    from stepscope.trace.second_thread import second_thread
-
     name = as_shown(described.name)
     with working(f"Answering {question.name} of {name}"):
         trace = described.open()  # freed on return, before the next one is opened
-        with second_thread(trace.event_count) as second:
-            # What most questions look at is read while the modules of this one are loaded.
-            second.prepare(lambda: trace.columns("name_id", "lane_id", "start_ns", "dur_ns"))
-            result = question.ask_of_run(trace, described.step_record, scope, baseline)
+        result = question.ask_of_run(trace, described.step_record, scope, baseline)
         result = _with_losses(result, trace)
         return Answer(name, _first_moment(trace), result)
 

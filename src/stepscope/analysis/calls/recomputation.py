@@ -73,11 +73,6 @@ def names_matching(trace: Trace, pattern: str, *categories: Category) -> BoolArr
     return names_that(trace, pl.col("name").str.contains(pattern) & is_one_of(categories))
 
 
-def may_read_arguments(trace: Trace) -> bool:
-    """Whether `find_recomputed` may look into arguments: not where Python frames decide."""
-    return not _has_frames(trace)
-
-
 @memoized
 def _has_frames(trace: Trace, _scope: Scope | None = None) -> bool:
     is_frame = pl.col("category") == Category.PYTHON_FUNCTION.value

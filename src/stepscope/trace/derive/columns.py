@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +54,6 @@ from stepscope.trace.derive.steps import device_steps, step_at, step_names, step
 from stepscope.trace.derive.unannotated_steps import describe
 from stepscope.trace.problems import lacks_end
 from stepscope.trace.schema import DERIVED, PROBLEMS, Category
-from stepscope.trace.second_thread import SecondThread, second_thread
 from stepscope.trace.tables import Tables
 
 NO_STEPS = (
@@ -130,41 +128,23 @@ def derive(
             given which events are operators whose operands analyses ask about, to read theirs in
             the same pass.
     """
-    given = [tables() if callable(tables) else tables]
-    with second_thread(len(given[0].events)) as second:
-        return _derive(given, host, read_args, second)
-
-
-def _derive(
-    given: list[Tables],
-    host: pl.DataFrame | None,
-    read_args: Callable[[BoolArray], pl.DataFrame] | None,
-    second: SecondThread,
-) -> DerivedTables:
-    """Derives in two threads: what does not depend on nesting is found beside it.
-
-    The list with the tables is emptied: nothing but this refers to tables that were read for it.
-    """
-    tables = given.pop()
-    linking = second.begin(partial(link_launches, tables.events))
-    finding_overruns = second.begin(partial(find_overruns, tables.events))
-    finding_steps = second.begin(partial(steps_and_places, tables, host))
+    if callable(tables):
+        tables = tables()
     nesting, around = _nest(tables)
     self_ns = column("self_ns", narrowed(nesting.self_ns))
     parent, depth, crossing = nesting.parent, nesting.depth, nesting.crossing
     del nesting
-    launches = linking()
+    launches = link_launches(tables.events)
     operator = link_operators(tables, launches.launch, around)
-    steps, host_index = finding_steps()
+    steps, host_index = steps_and_places(tables, host)
+    overruns = find_overruns(tables.events)
     # There are very many events, so columns are narrow, and what links events is dropped.
     kept = [name for name in tables.events.columns if name not in ("correlation", "external_id")]
     tables = replace(tables, events=tables.events[kept])
-    overruns = finding_overruns()
-    del linking, finding_steps, finding_overruns
     events = tables.events
     is_work = mask_of(events, GPU_WORK)
     args = tables.args if read_args is None else read_args(_asked_about(tables, operator, is_work))
-    linking_backward = second.begin(partial(link_forward, tables, args))
+    forward = link_forward(tables, args)
     group, kind = kind_and_group(tables, args, around, operator)
     del around
 
@@ -189,7 +169,7 @@ def _derive(
             self_ns,
             row_numbers("launch", launches.launch),
             row_numbers("op", operator),
-            row_numbers("forward", linking_backward()),
+            row_numbers("forward", forward),
             kind.alias("kind"),
             group.alias("group"),
         ]
