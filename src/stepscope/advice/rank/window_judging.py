@@ -17,16 +17,13 @@ from stepscope.advice.rank.compute_summary import summarise_compute
 from stepscope.advice.rank.findings import subject_of, with_findings
 from stepscope.advice.rank.summary import HostSummary, Meeting, RankSummary, Request, Waits
 from stepscope.analysis.breakdown import Breakdown, break_down_devices, host_scope
-from stepscope.analysis.calls.collectives import read_collectives
-from stepscope.analysis.calls.operands_of_work import operands_of_all_work
-from stepscope.analysis.calls.recomputation import find_recomputed
 from stepscope.analysis.graph.window import choose_steps
 from stepscope.analysis.host.partition import HostPartition, partition_host
 from stepscope.analysis.host.steady_steps import StepState, steady_steps, steps_on_end
 from stepscope.analysis.ranks.arrivals import read_arrivals
 from stepscope.analysis.record.pace import recorded_pace
 from stepscope.analysis.record.summary import is_in_cycle
-from stepscope.analysis.selection.gpu_work import gpu_work, recorded_work
+from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.rows import Rows
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import StepscopeError, UsageError
@@ -177,10 +174,8 @@ class WindowJudge:
         record = self.alone.steps
         pace = None if record is None else recorded_pace(record)
         view = WindowView(self.trace, asked, self.request.baseline, pace)
-        graph = view.graph
-        _look_into_arguments(view)
-        if record is not None and graph.has_outrun_record:
-            needs_ns = graph.replayed_step_ns
+        if record is not None and view.graph.has_outrun_record:
+            needs_ns = view.graph.replayed_step_ns
             self.notes.append(
                 f"the step record is not used: its steps of {duration(record.mean_ns)} are the "
                 f"host's, which ran ahead of the GPU; the GPU needs {duration(needs_ns)} for one"
@@ -260,18 +255,6 @@ def _exchanges(view: WindowView, *, has_gpu: bool) -> bool:
     name = pl.col("name").cast(pl.String)
     found = view.trace.names.filter(name.str.contains(r"^(c10d::|gloo:)(send|recv)"))
     return bool(len(found.select("name").head(1).collect()))
-
-
-def _look_into_arguments(view: WindowView) -> None:
-    """Ask all that looks into the arguments that derivation has left in memory, then free them."""
-    trace = view.trace
-    view.return_freed_memory()
-    read_collectives(trace, gpu_work(trace, view.asked).members)
-    find_recomputed(trace)
-    if trace.store is not None and not recorded_work(trace).is_empty():
-        operands_of_all_work(trace)
-    trace.drop_prefetched_arguments()
-    view.return_freed_memory()
 
 
 def _communication(view: WindowView) -> tuple[int, int]:

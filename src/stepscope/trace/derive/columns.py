@@ -32,10 +32,12 @@ from stepscope.trace.categories import (
     is_one_of,
     mask_of,
 )
+from stepscope.trace.classify import COLLECTIVE_NAME
 from stepscope.trace.derive.ancestors import nearest_above
 from stepscope.trace.derive.clock_resolution import clock_resolution_ns
 from stepscope.trace.derive.kinds import kind_and_group
 from stepscope.trace.derive.links import (
+    SEQUENCE_NUMBER,
     forward_flows,
     is_operator,
     link_forward,
@@ -70,8 +72,8 @@ _OVERRUN = (
 )
 _NOTABLE_WAIT_NS = 100_000
 _NOT_NESTED = (*GPU_CATEGORIES, Category.SPAN)
-_PRODUCTS = ("gemm", "convolution", "attention")
-"""Groups of the operators whose FLOPs are known by their names."""
+_NEEDED_ARGS = f'{COLLECTIVE_NAME}|{SEQUENCE_NUMBER}|wd thread id"|fwd_thread_id"'
+"""Occurs in the arguments that name a collective, a sequence number or a forward thread."""
 
 _ANNOTATING = (
     r"torch/(autograd|profiler)/profiler\.py\(\d+\)|_record_function_(enter|exit)"
@@ -114,19 +116,22 @@ def needed_flows(names: pl.DataFrame) -> pl.Expr:
     return pl.col("name_id").is_in(forward_flows(names).implode())
 
 
+def needed_args() -> pl.Expr:
+    """Selects the rows of `args` that `derive` needs; the others do not change its result."""
+    return pl.col("args").str.contains(_NEEDED_ARGS)
+
+
 def derive(
     tables: Tables | Callable[[], Tables],
     host: pl.DataFrame | None = None,
-    read_args: Callable[[BoolArray], pl.DataFrame] | None = None,
+    read_args: Callable[[], pl.DataFrame] | None = None,
 ) -> DerivedTables:
     """Derives columns, steps and problems.
 
     Args:
         tables: The tables, or what reads them, so that columns are freed as soon as they are not
             needed. Of `events`, `stream` and `bytes` are not needed.
-        read_args: Reads `args` in place of `tables.args`, all rows of `needed_args`. It is
-            given which events are operators whose operands analyses ask about, to read theirs in
-            the same pass.
+        read_args: Reads `args` in place of `tables.args`, all rows of `needed_args`.
     """
     if callable(tables):
         tables = tables()
@@ -143,7 +148,7 @@ def derive(
     tables = replace(tables, events=tables.events[kept])
     events = tables.events
     is_work = mask_of(events, GPU_WORK)
-    args = tables.args if read_args is None else read_args(_asked_about(tables, operator, is_work))
+    args = tables.args if read_args is None else read_args()
     forward = link_forward(tables, args)
     group, kind = kind_and_group(tables, args, around, operator)
     del around
@@ -233,21 +238,6 @@ def _believable_work(
         launch_step=pl.Series(step),
         handed_over_ns=nullable(handed_over, launch >= 0, "handed_over_ns"),
     )
-
-
-def _asked_about(tables: Tables, operator: RowNumbers, is_work: BoolArray) -> BoolArray:
-    """For each event whether it is an operator whose operands analyses ask about.
-
-    Those that launched GPU work, and those whose FLOPs are known by their names.
-    """
-    has_products = tables.names.select(
-        (pl.col("category") == Category.CPU_OP.value)
-        & pl.col("group").is_in(_PRODUCTS).fill_null(value=False)
-    )
-    found = gather(has_products.to_series().to_numpy(), tables.events["name_id"].to_numpy())
-    launching = operator[is_work]
-    found[launching[launching >= 0]] = True
-    return found
 
 
 def _nest(tables: Tables) -> tuple[NarrowNesting, RowNumbers]:
