@@ -88,10 +88,8 @@ def test_frames_decide_without_arguments(tmp_path, monkeypatch, reentrant):
         lambda *given: asked.append(given) or texts(*given),
     )
     with_frames = capture(tmp_path, reentrant=reentrant, with_stack=True)
-    assert not recomputation.may_read_arguments(with_frames)
     recomputation.find_recomputed(with_frames)
     assert not asked
     without = capture(tmp_path, reentrant=False)
-    assert recomputation.may_read_arguments(without)
     recomputation.find_recomputed(without)
     assert asked
