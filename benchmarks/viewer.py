@@ -38,7 +38,7 @@ from viewer_frames import WIDTH as PAGE_WIDTH
 
 from stepscope.analysis.counters import counters_of
 from stepscope.analysis.host.idle_segments import idle_segments
-from stepscope.trace.derive.prefetched_arguments import needed_args
+from stepscope.trace.derive.columns import needed_args
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
 from stepscope.viewer.encoding import encode_slices

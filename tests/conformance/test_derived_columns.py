@@ -10,8 +10,7 @@ from tests.support.traces import KINETO, read_derived, read_tables
 
 from stepscope.trace.arrays.grouped_intervals import merge_by_group
 from stepscope.trace.derive import links
-from stepscope.trace.derive.columns import derive
-from stepscope.trace.derive.prefetched_arguments import needed_args
+from stepscope.trace.derive.columns import derive, needed_args
 
 WORK = ["kernel", "gpu_memcpy", "gpu_memset"]
 

@@ -20,23 +20,19 @@ Sequences of kernels
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import polars as pl
 
 from stepscope.analysis.calls.graph_launches import GraphPlace, graph_places
 from stepscope.analysis.calls.operands import argument_texts
-from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.calls.places import outermost_operators
 from stepscope.analysis.hardware.tensor_cores import TensorCoreUse, tensor_core_use
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
-from stepscope.trace.second_thread import second_thread
 
 SHORT_NS = 10_000
 
@@ -102,18 +98,8 @@ def kernels(trace: Trace, scope: Scope | None = None) -> Kernels:
     Raises:
         UsageError: The scope names steps or devices that the trace does not have.
     """
-    with second_thread(trace.event_count) as second:
-        second.prepare(lambda: parents_of_events(trace))
-        work = gpu_work(trace, scope)
-        rows = _with_flags(trace, work)
-        sequences = second.begin(partial(kernel_sequences, trace, rows))
-        return _summed_up(trace, work, rows, sequences)
-
-
-def _summed_up(
-    trace: Trace, work: GpuWork, rows: pl.DataFrame, sequences: Callable[[], pl.DataFrame]
-) -> Kernels:
-    """The answer, from the rows of the scope and the sequences that are being looked for."""
+    work = gpu_work(trace, scope)
+    rows = _with_flags(trace, work)
     work_ns = int(rows["dur_ns"].sum())
     table = _by_name(trace, rows, work_ns)
     is_kernel = pl.col("category") == Category.KERNEL.value
@@ -136,7 +122,7 @@ def _summed_up(
         short=table.filter(pl.col("short") > 0)
         .sort("short", "total_ns", "name", "event", descending=[True, True, False, False])
         .select("name", "group", "short", "count", "faster_than_launch", "mean_ns", "total_ns"),
-        sequences=sequences(),
+        sequences=kernel_sequences(trace, rows),
         tensor_cores=use.table,
         counters=_counters(trace),
         scope=work.answered,

@@ -7,7 +7,6 @@ cause hides another uncovers.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -27,7 +26,6 @@ from stepscope.analysis.selection.partition import INPUT
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays import intervals
 from stepscope.trace.model import Trace
-from stepscope.trace.second_thread import second_thread
 
 WHAT_IF: dict[str, pl.DataType | type[pl.DataType]] = {
     "without": pl.String,
@@ -98,10 +96,9 @@ def what_if_table(
     steady = steady_steps(trace, Scope(steps=asked.steps))
     without = _without(graph)
     rows = []
-    with second_thread(trace.event_count) as second:
-        replays = second.share([partial(replay, changes) for changes in without.values()])
-        for cause, again in zip(without, replays, strict=True):
-            rows.append((cause, again.mean_step_ns, again.saving_ns, again.saving_share))
+    for cause, changes in without.items():
+        again = replay(changes)
+        rows.append((cause, again.mean_step_ns, again.saving_ns, again.saving_share))
     table = pl.DataFrame(rows, schema=WHAT_IF, orient="row")
     return WhatIfTable(
         graph.mean_step_ns,

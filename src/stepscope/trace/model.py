@@ -13,13 +13,11 @@ import polars as pl
 from stepscope.errors import UsageError
 from stepscope.run.side_json import whole_number
 from stepscope.terminal.working import working
-from stepscope.trace.arrays.intervals import BoolArray
 from stepscope.trace.arrays.kept_arrays import drop_released_arrays
 from stepscope.trace.arrays.nullable import filled
-from stepscope.trace.derive.columns import DerivedTables, derive, needed_flows
+from stepscope.trace.derive.columns import DerivedTables, derive, needed_args, needed_flows
 from stepscope.trace.derive.main_thread import find_main_lane
 from stepscope.trace.derive.nesting import MOST_NARROW, RowNumbers
-from stepscope.trace.derive.prefetched_arguments import PrefetchedArguments, prefetch_arguments
 from stepscope.trace.derive.steps import host_steps
 from stepscope.trace.derive.unannotated_steps import describe
 from stepscope.trace.lazy_tables import LazyTables
@@ -44,7 +42,6 @@ _ATTRIBUTES = {"host_steps": "steps"}  # tables whose attribute has another name
 _NUMBERS_OF_EVENTS = ("parent", "launch", "op", "forward")
 """Derived columns that refer to other events."""
 _OFTEN_READ = ("name_id", "category", "lane_id", "start_ns", "dur_ns")
-_PREFETCHED = "prefetched_arguments"
 """What the arguments that derivation leaves in memory are known under."""
 _LINKS = ("correlation", "external_id", "device")
 """Columns of `events` that link GPU work to what launched it."""
@@ -92,16 +89,6 @@ class Trace(LazyTables):
     @kept
     def _derivation(self) -> DerivedTables:
         return self._cached_tables or _derive(self, self.session.find("steps"))
-
-    @property
-    def prefetched_arguments(self) -> PrefetchedArguments | None:
-        """Arguments that derivation has left in memory; None if it has read no store, or later."""
-        found: PrefetchedArguments | None = self.session.find(_PREFETCHED)
-        return found
-
-    def drop_prefetched_arguments(self) -> None:
-        """Frees `prefetched_arguments` once analyses have used them; later ones read the store."""
-        self.session.forget(_PREFETCHED)
 
     @property
     def derived(self) -> pl.LazyFrame:
@@ -305,7 +292,7 @@ def _derive(trace: Trace, steps: pl.DataFrame | None) -> DerivedTables:
             # Arguments are most of a stored trace, and few of them are needed. Nothing here
             # refers to the tables, so that deriving can free what it no longer needs.
             derived = derive(
-                partial(_tables_to_derive, trace), steps, partial(_prefetch_arguments, trace)
+                partial(_tables_to_derive, trace), steps, partial(_needed_arguments, trace)
             )
     if trace.derived_files is None:
         return derived
@@ -315,7 +302,6 @@ def _derive(trace: Trace, steps: pl.DataFrame | None) -> DerivedTables:
     return cached
 
 
-def _prefetch_arguments(trace: Trace, operators: BoolArray) -> pl.DataFrame:
-    arguments = prefetch_arguments(trace.args, operators)
-    trace.session.keep(_PREFETCHED, arguments)
-    return arguments.rows.select("event", args="head")
+def _needed_arguments(trace: Trace) -> pl.DataFrame:
+    found = trace.args.filter(needed_args()).collect(engine="streaming")
+    return found if found["event"].is_sorted() else found.sort("event")

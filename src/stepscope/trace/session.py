@@ -38,10 +38,6 @@ class Session:
         """Makes a value known."""
         self._known[key] = value
 
-    def forget(self, key: Hashable) -> None:
-        """Frees what is known under a key."""
-        self._known.pop(key, None)
-
     def close(self) -> None:
         """Frees all that is known. What is asked later is worked out again."""
         self._known.clear()

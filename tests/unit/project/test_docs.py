@@ -1,4 +1,4 @@
-"""The documentation is held to what exists: pages, links, options, verbs, rooms, dependencies."""
+"""The documentation is held to what exists: pages, links, options, verbs, packages, extras."""
 
 from __future__ import annotations
 
@@ -124,27 +124,27 @@ def test_python_in_the_pages_is_python(page):
             compile(body, str(page), "exec")
 
 
-def test_the_architecture_names_the_rooms_and_their_sub_rooms():
+def test_the_architecture_names_the_packages_and_what_is_in_them():
     package = ROOT / "src" / "stepscope"
-    rooms = {
+    packages = {
         path.parent.name: {inside.parent.name for inside in path.parent.glob("*/__init__.py")}
         for path in package.glob("*/__init__.py")
     }
     page = text_of(DOCS / "architecture.md")
-    _, _, section = page.partition("## Rooms\n")
+    _, _, section = page.partition("## Packages\n")
     section, _, _ = section.partition("### Rules")
     rows = re.findall(r"^\| `(\w+)` \|.*\|([^|]*)\|$", section, re.MULTILINE)
-    assert {room: set(re.findall(r"`(\w+)`", inside)) for room, inside in rows} == rooms
+    assert {name: set(re.findall(r"`(\w+)`", inside)) for name, inside in rows} == packages
 
 
 def test_where_a_change_goes_names_files_that_exist():
     page = text_of(DOCS / "where-does-a-change-go.md")
     package = ROOT / "src" / "stepscope"
-    rooms = {path.parent.name for path in package.glob("*/__init__.py")}
+    packages = {path.parent.name for path in package.glob("*/__init__.py")}
     named = {
         path
         for path in re.findall(r"`([\w/.-]+)`", page)
-        if path.partition("/")[0] in {*rooms, "docs", "tests", "examples"} and "/" in path
+        if path.partition("/")[0] in {*packages, "docs", "tests", "examples"} and "/" in path
     }
     assert len(named) > 30
     # Of files that a reader is to make, the folder exists.

@@ -61,13 +61,28 @@ def test_imports_go_one_way():
     assert "0 broken" in ended.stdout
 
 
-def test_every_room_is_in_the_contracts():
-    rooms = {
+def test_each_layer_of_several_packages_is_a_module_of_one_of_them():
+    contracts = pyproject()["tool"]["importlinter"]["contracts"]
+    shared = [one for one in contracts if len(one.get("containers", ())) > 1]
+    for contract in shared:
+        folders = [ROOT / "src" / name.replace(".", "/") for name in contract["containers"]]
+        for name in re.findall(r"\w+", " ".join(contract["layers"])):
+            places = [
+                folder
+                for folder in folders
+                if (folder / f"{name}.py").is_file() or (folder / name).is_dir()
+            ]
+            assert len(places) == 1, (contract["name"], name)
+    assert len(shared) > 2
+
+
+def test_every_package_is_in_the_contracts():
+    packages = {
         f"stepscope.{path.parent.name}" for path in (ROOT / "src/stepscope").glob("*/__init__.py")
     }
     contracts = pyproject()["tool"]["importlinter"]["contracts"]
     named = set(re.findall(r"stepscope\.\w+", str(contracts)))
-    assert rooms <= named
+    assert packages <= named
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 from stepscope.trace.arrays.memory_reuse import return_freed_memory
 from stepscope.trace.locked_cache import locked_cached_property, locks_of
 from stepscope.trace.model import Trace
-from stepscope.trace.second_thread import PAYS_FROM_EVENTS
+from stepscope.trace.store.derived import FREED_FROM_EVENTS
 
 Answer = TypeVar("Answer")
 
@@ -80,7 +80,7 @@ class WindowView:
         For after work that needs much memory for a moment: it takes pieces of other sizes than
         what comes next, which seldom fits what it leaves free.
         """
-        if self.trace.event_count >= PAYS_FROM_EVENTS:
+        if self.trace.event_count >= FREED_FROM_EVENTS:
             return_freed_memory()
 
     @locked_cached_property

@@ -85,14 +85,6 @@ class ComputeSummary:
         return " and ".join(there or _PRODUCTS)
 
 
-def count_calls(view: WindowView) -> None:
-    """Ask ahead for the half of the summary that takes the most memory, if there will be one."""
-    if _is_described(view):
-        from stepscope.analysis.calls.counted_calls import counted_calls
-
-        counted_calls(view.trace)
-
-
 def _is_described(view: WindowView) -> bool:
     """Whether compute is more than a small part of the devices' time."""
     return view.has_gpu and view.timeline.compute_ns >= _DESCRIBED_FROM * view.device_ns

@@ -28,7 +28,6 @@ from stepscope.run.manifest import read_job
 from stepscope.run.reader import RankRun
 from stepscope.terminal.working import working
 from stepscope.trace.model import Trace
-from stepscope.trace.second_thread import SecondThread
 
 if TYPE_CHECKING:
     from stepscope.advice.evidence.window_view import WindowView
@@ -99,21 +98,10 @@ def _python_memory(rank: RankRun) -> PythonMemory | None:
     return read_python_memory(rank.directory / files[-1]) if files else None
 
 
-def load_rules() -> None:
-    """Import the modules of all rules about a rank, which takes a while the first time."""
-    for name in rules_of_a_rank(has_memory=False):
-        RULES[name]  # its module is imported
-
-
-def with_findings(
-    summary: RankSummary, subject: Subject, second: SecondThread | None = None
-) -> RankSummary:
+def with_findings(summary: RankSummary, subject: Subject) -> RankSummary:
     """The summary with the findings of the rules about one rank, and their joint saving."""
     names = rules_of_a_rank(has_memory=subject.memory is not None)
-    rules = [partial(_check, name, subject) for name in names]
-    found: list[Finding] = []
-    for of_rule in (second or SecondThread(None)).share(rules):
-        found += of_rule
+    found = [one for name in names for one in _check(name, subject)]
     behind = [one for one in found if one.is_behind_waits]
     found = [one for one in found if not one.is_behind_waits]
     if any(one.id == "low-gpu-utilisation" for one in found):

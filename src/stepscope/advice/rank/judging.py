@@ -29,7 +29,6 @@ from stepscope.run.importing import importing
 from stepscope.run.reader import RankRun, Window
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
-from stepscope.trace.second_thread import second_thread
 
 _NEEDED_NEXT = "stepscope.advice.rank.window_judging"
 """Imported, with all that it needs, while a trace is read, mostly by machine code."""
@@ -167,18 +166,17 @@ def _judge(
     except StepscopeError as error:
         trouble.notes.append(str(error))
         return None
-    from stepscope.advice.rank.window_judging import WindowJudge, begin_judging
+    from stepscope.advice.rank.window_judging import WindowJudge
     from stepscope.analysis.selection.gpu_work import gpu_work
 
-    with closing(trace), second_thread(trace.event_count) as second:
-        begin_judging(trace, second)
+    with closing(trace):
         try:
             gpu_work(trace, request.scope)
         except UsageError as error:
             # Another window may have these steps.
             trouble.not_there = trouble.not_there or str(error)
             return None
-        judge = WindowJudge(rank, window, trace, alone, request, waits, trouble.notes, second)
+        judge = WindowJudge(rank, window, trace, alone, request, waits, trouble.notes)
         return judge.host_steps() if trace.lacks_end else judge.judge()
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from stepscope.advice.rank.drawn_step import TypicalStep
 from stepscope.advice.rank.typical_step import typical_step
 from stepscope.advice.rank.window_details import (
     MOST_ROWS,
@@ -27,7 +24,6 @@ from stepscope.errors import StepscopeError
 from stepscope.terminal.working import working
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
-from stepscope.trace.second_thread import second_thread
 
 
 def answer_window(path: Path, asked: Scope, steady: tuple[int, ...]) -> WindowDetails:
@@ -42,17 +38,12 @@ def answer_window(path: Path, asked: Scope, steady: tuple[int, ...]) -> WindowDe
         UnreadableInputError: The trace cannot be read.
     """
     trace = load(path)
-    tasks: list[Callable[[], DetailedAnswer | str | TypicalStep | None]] = [
-        *(partial(_answer, name, trace, asked) for name in TABLES),
-        partial(typical_step, trace, steady),
-    ]
-    with second_thread(trace.event_count) as second:
-        found = list(second.share(tasks))
+    found = [_answer(name, trace, asked) for name in TABLES]
     return WindowDetails(
         recording=_recording(trace),
         answers=tuple(one for one in found if isinstance(one, DetailedAnswer)),
         notes=tuple(one for one in found if isinstance(one, str)),
-        step=next((one for one in found if isinstance(one, TypicalStep)), None),
+        step=typical_step(trace, steady),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import NamedTuple
 
 import polars as pl
@@ -14,21 +13,17 @@ from stepscope.advice.evidence.collectives import cost_of_waits
 from stepscope.advice.evidence.point_to_point import point_to_point
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView
-from stepscope.advice.rank.compute_summary import count_calls, summarise_compute
-from stepscope.advice.rank.findings import load_rules, subject_of, with_findings
+from stepscope.advice.rank.compute_summary import summarise_compute
+from stepscope.advice.rank.findings import subject_of, with_findings
 from stepscope.advice.rank.summary import HostSummary, Meeting, RankSummary, Request, Waits
 from stepscope.analysis.breakdown import Breakdown, break_down_devices, host_scope
-from stepscope.analysis.calls.allocations import memory_peaks
-from stepscope.analysis.calls.collectives import read_collectives
-from stepscope.analysis.calls.operands_of_work import operands_of_all_work
-from stepscope.analysis.calls.recomputation import find_recomputed, may_read_arguments
 from stepscope.analysis.graph.window import choose_steps
 from stepscope.analysis.host.partition import HostPartition, partition_host
 from stepscope.analysis.host.steady_steps import StepState, steady_steps, steps_on_end
 from stepscope.analysis.ranks.arrivals import read_arrivals
 from stepscope.analysis.record.pace import recorded_pace
 from stepscope.analysis.record.summary import is_in_cycle
-from stepscope.analysis.selection.gpu_work import gpu_work, recorded_work
+from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.rows import Rows
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import StepscopeError, UsageError
@@ -36,7 +31,6 @@ from stepscope.run.figures import duration
 from stepscope.run.reader import RankRun, Window
 from stepscope.trace.model import Trace
 from stepscope.trace.problems import counted
-from stepscope.trace.second_thread import SecondThread
 
 
 def with_window(meeting: Meeting, window: Window, trace: Trace, asked: Scope) -> Meeting:
@@ -59,11 +53,6 @@ def with_window(meeting: Meeting, window: Window, trace: Trace, asked: Scope) ->
         all_steps=all_steps,
         arrivals=arrivals,
     )
-
-
-def begin_judging(trace: Trace, second: SecondThread) -> None:
-    """Begin what needs nothing derived, beside the thread that derives."""
-    second.prepare(partial(memory_peaks, trace), load_rules)
 
 
 class _Measured(NamedTuple):
@@ -94,7 +83,6 @@ class WindowJudge:
         request: What is asked of the rank.
         waits: How long it waited for others; None: unknown.
         notes: Receives what could not be read, and what was repaired or left out.
-        second: Does part of the work.
     """
 
     rank: RankRun
@@ -104,7 +92,6 @@ class WindowJudge:
     request: Request
     waits: Waits | None
     notes: list[str]
-    second: SecondThread
 
     def judge(self) -> RankSummary | None:
         """The summary of the rank; None if the window cannot be judged."""
@@ -126,7 +113,7 @@ class WindowJudge:
         subject = self._subject(measured, problems)
         summary = self._summary(measured, subject)
         measured.view.return_freed_memory()  # the path and idle time took more than the rules do
-        return with_findings(summary, subject, self.second)
+        return with_findings(summary, subject)
 
     def host_steps(self) -> RankSummary:
         """The summary by a file that lacks its end: how long annotated steps take on the host."""
@@ -187,7 +174,6 @@ class WindowJudge:
         record = self.alone.steps
         pace = None if record is None else recorded_pace(record)
         view = WindowView(self.trace, asked, self.request.baseline, pace)
-        _prepare(view, self.second)
         if record is not None and view.graph.has_outrun_record:
             needs_ns = view.graph.replayed_step_ns
             self.notes.append(
@@ -200,15 +186,6 @@ class WindowJudge:
         host = partition_host(self.trace, steps)
         device = None
         if view.has_gpu:
-            # Neither is needed for the other, nor for timeline and idle time.
-            self.second.prepare(
-                view.return_freed_memory,
-                lambda: view.path,
-                view.return_freed_memory,
-                partial(count_calls, view),
-                view.return_freed_memory,
-                partial(summarise_compute, view),
-            )
             device = break_down_devices(view.timeline, view.idle)
             view.return_freed_memory()
         meeting = self.alone.meeting
@@ -279,32 +256,6 @@ def _exchanges(view: WindowView, *, has_gpu: bool) -> bool:
     name = pl.col("name").cast(pl.String)
     found = view.trace.names.filter(name.str.contains(r"^(c10d::|gloo:)(send|recv)"))
     return bool(len(found.select("name").head(1).collect()))
-
-
-def _prepare(view: WindowView, second: SecondThread) -> None:
-    """Ask ahead what does not depend on the graph of the steps, and is asked in any case.
-
-    The order is that of need, but for memory: that of derived columns, which are in the store now,
-    is returned first. Arguments take much until all have looked into them, so what may look into
-    them comes first.
-    """
-    trace = view.trace
-    recomputation = partial(find_recomputed, trace)
-    operands = partial(_read_operands, trace)
-    looks_into_arguments = may_read_arguments(trace)
-    second.prepare(
-        view.return_freed_memory,
-        lambda: read_collectives(trace, gpu_work(trace, view.asked).members),
-        *((recomputation, operands) if looks_into_arguments else (operands, recomputation)),
-        view.return_freed_memory,
-    )
-
-
-def _read_operands(trace: Trace) -> None:
-    """Ask the last of those who look into the arguments that derivation has left in memory."""
-    if trace.store is not None and not recorded_work(trace).is_empty():
-        operands_of_all_work(trace)
-    trace.drop_prefetched_arguments()
 
 
 def _communication(view: WindowView) -> tuple[int, int]:

@@ -26,7 +26,6 @@ from stepscope.analysis.calls.operands import (
     element_bytes,
     operand_columns,
     parse_call,
-    relevant_texts,
 )
 from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.selection.gpu_work import in_steps, recorded_work
@@ -194,7 +193,7 @@ def _around(trace: Trace, operators: pl.Series, work: pl.Series) -> pl.DataFrame
         is_asked[asked[asked >= 0]] = True
     read = np.flatnonzero(is_asked)
     # Those that launched work have operands at hand, which name older collectives' sizes.
-    texts = relevant_texts(trace, pl.Series(read), operands=True)
+    texts = argument_texts(trace, pl.Series(read))
     names_it = filled(texts.str.contains('"Collective name"', literal=True), value=False)
     operator_text = texts[np.searchsorted(read, levels[0])]
     best = np.full(len(distinct), -1, np.int64)

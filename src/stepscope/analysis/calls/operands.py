@@ -13,7 +13,6 @@ from typing import Any
 import orjson
 import polars as pl
 
-from stepscope.trace.derive.prefetched_arguments import text_parts
 from stepscope.trace.model import Trace
 
 ITEM_BYTES: dict[str, int] = {
@@ -52,6 +51,8 @@ ITEM_BYTES: dict[str, int] = {
 """Size of an element by the names of its type, in lower case, without `c10::`."""
 
 _TEXTS_AT_ONCE = 20_000
+_OPERANDS = '"Input |"Concrete Inputs"'
+_AT_THE_END = "0123456789 }\n\r\t"
 _FEW = 10_000  # texts; of more, the streaming engine looks into several at the same time
 
 _DIMS = r'"Input [Dd]ims"\s*:\s*(\[[^"}]*)'
@@ -106,36 +107,21 @@ def argument_texts(trace: Trace, events: pl.Series) -> pl.Series:
     return from_arguments(trace, events.cast(pl.Int64), [pl.col("args")])["args"]
 
 
-def relevant_texts(trace: Trace, events: pl.Series, *, operands: bool = False) -> pl.Series:
-    """The arguments of some events as JSON text, in the order given, prefetched where possible.
-
-    Args:
-        operands: Whether operands are wanted as far as they are at hand, or only names of
-            collectives, sequence numbers and forward threads. Texts without what is wanted can be
-            null, and what is not wanted can be missing.
-    """
-    prefetched = trace.prefetched_arguments
-    if prefetched is None:
-        return argument_texts(trace, events)
-    return prefetched.texts(events, operands=operands)
-
-
 def operand_texts(trace: Trace, events: pl.Series) -> pl.Series:
     """The part of arguments that says what operators were called with; null if nothing does.
 
-    It is without the identifiers around it (`text_parts`), so that it repeats, and is held once.
+    It begins with the first of them and ends before a number at the end (`"Ev Idx": 5368}`): it is
+    without identifiers, so that it repeats, and is held once.
 
     Returns:
         A categorical column, in the order given.
     """
-    prefetched = trace.prefetched_arguments
-    if prefetched is not None and prefetched.has_operands_of(events):
-        return prefetched.operands(events)
     texts = argument_texts(trace, events)
-    operands = text_parts(pl.col("args"))[1]
+    said = pl.col("args").cast(pl.Binary).bin.slice(pl.col("args").str.find(_OPERANDS))
+    operands = said.cast(pl.String).str.strip_chars_end(_AT_THE_END).cast(pl.Categorical)
     # A part at a time, as copies of all the texts would take much memory.
     parts = [
-        texts.slice(first, _TEXTS_AT_ONCE).to_frame("args").select(operands)
+        texts.slice(first, _TEXTS_AT_ONCE).to_frame("args").select(operands=operands)
         for first in range(0, max(1, len(texts)), _TEXTS_AT_ONCE)
     ]
     return pl.concat(parts, rechunk=True).to_series()

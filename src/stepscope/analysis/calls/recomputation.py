@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.operands import relevant_texts
+from stepscope.analysis.calls.operands import argument_texts
 from stepscope.analysis.calls.operator_forest import operator_forest
 from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.selection.memoize import memoized
@@ -71,11 +71,6 @@ class Recomputed:
 def names_matching(trace: Trace, pattern: str, *categories: Category) -> BoolArray:
     """For each name whether it matches and is of one of the categories."""
     return names_that(trace, pl.col("name").str.contains(pattern) & is_one_of(categories))
-
-
-def may_read_arguments(trace: Trace) -> bool:
-    """Whether `find_recomputed` may look into arguments: not where Python frames decide."""
-    return not _has_frames(trace)
 
 
 @memoized
@@ -132,7 +127,7 @@ def _numbered_by_autograd(trace: Trace, events: Int64Array, asking: BoolArray) -
     wanted = pl.Series("event", events[asking])
     if wanted.is_empty():
         return asking.copy()
-    texts = relevant_texts(trace, wanted)
+    texts = argument_texts(trace, wanted)
     own = texts.str.contains(r'"(?:Fwd thread id|fwd_thread_id)"\s*:\s*"?0(?:[^0-9]|$)')
     numbered = asking.copy()
     numbered[asking] = filled(own, value=False)

@@ -8,12 +8,6 @@ import polars as pl
 
 from stepscope.analysis.graph.edges import Edges, FixedEdges
 from stepscope.analysis.graph.kinds import EdgeKind
-from stepscope.analysis.graph.loops import (
-    COMPILED_PAYS_FROM,
-    bind,
-    group_by_target,
-    mark_candidates,
-)
 from stepscope.analysis.graph.step_graph import CARRIED, ORIGIN, StepGraph, rows_of_steps
 from stepscope.analysis.graph.threads import Pieces
 from stepscope.analysis.graph.work import StepWork
@@ -21,7 +15,6 @@ from stepscope.analysis.host.events import HostEvents
 from stepscope.trace.arrays.blockwise import gather
 from stepscope.trace.arrays.intervals import BoolArray, Int32Array, Int64Array
 from stepscope.trace.arrays.ordering import by_group_and_time
-from stepscope.trace.machine.jit import jit
 
 _FAR_NS = 50_000  # longer delays have a reason that the graph does not know
 _CLEAR_NS = 20_000
@@ -91,7 +84,7 @@ def assemble(
     floor = np.concatenate((floor, fixed.delay_ns[holds]))
     first_edge = np.zeros(number + 1, np.int64)
     np.cumsum(np.bincount(target, minlength=number), out=first_edge[1:])
-    by_target = _by_target(target, first_edge)
+    by_target = np.argsort(target, kind="stable")
     source, target = gather(source, by_target), gather(target, by_target)
     kind, call = gather(kind, by_target), gather(call, by_target)
     floor, is_fixed = gather(floor, by_target), gather(is_fixed, by_target)
@@ -166,15 +159,6 @@ def _notes(work: StepWork) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _by_target(target: Int64Array, first_edge: Int64Array) -> Int64Array:
-    """The edges by target, those of one target in the order given."""
-    if len(first_edge) < COMPILED_PAYS_FROM:
-        return np.argsort(target, kind="stable")
-    order = np.empty(len(target), np.int64)
-    jit(group_by_target)(target, first_edge[:-1].copy(), order)
-    return order
-
-
 def settle_delays(
     start: Int64Array,
     target: Int64Array,
@@ -191,8 +175,6 @@ def settle_delays(
         kind: `EdgeKind` of each edge.
         first_edge: Where the edges of each node begin.
     """
-    if len(start) >= COMPILED_PAYS_FROM:
-        return settle_by_loops(start, leaves, kind, first_edge)
     # Edges stand by their targets: to repeat is quicker than to gather.
     edges = np.diff(first_edge)
     room = np.repeat(start, edges) - leaves
@@ -208,24 +190,6 @@ def settle_delays(
     binding = candidates[first]
     delay: Int64Array = fits.astype(np.int64)
     delay[binding] = room[binding]
-    return delay
-
-
-def settle_by_loops(
-    start: Int64Array, leaves: Int64Array, kind: npt.NDArray[np.int8], first_edge: Int64Array
-) -> Int64Array:
-    """`settle_delays` with compiled loops, for many nodes."""
-    marks = np.zeros(len(leaves), np.int8)
-    jit(mark_candidates)(start, leaves, first_edge, _FAR_NS, _CLEAR_NS, marks)
-    marked = np.nonzero(marks)[0]
-    target = np.searchsorted(first_edge, marked, "right") - 1
-    room = start[target] - leaves[marked]
-    typical = np.zeros(len(EdgeKind), np.int64)
-    for which in _WITH_TYPICAL_DELAYS:
-        mine = kind[marked] == which
-        typical[which] = _typical_delay(room[mine], marks[marked[mine]] > 1)
-    delay = np.empty(len(leaves), np.int64)
-    jit(bind)(start, leaves, kind, typical, first_edge, delay)
     return delay
 
 

@@ -11,7 +11,6 @@ from `range` or from these columns is the number of a node or an edge.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.machine.arrays import Written
@@ -81,70 +80,3 @@ def walk_back(
         count += 1
         node = source[binding]
     return count
-
-
-def group_by_target(
-    target: Int64Array, next_place: Written[np.int64], order: Written[np.int64]
-) -> None:
-    """Fill in the edges by target, those of one target in the order given.
-
-    `next_place` holds for each node where its edges begin, and is used up: it counts up to where
-    those of the next node begin.
-    """
-    for edge in range(len(target)):
-        place = next_place[target[edge]]
-        order[place] = edge
-        next_place[target[edge]] = place + 1
-
-
-def mark_candidates(
-    start: Int64Array,
-    leaves: Int64Array,
-    first_edge: Int64Array,
-    far_ns: int,
-    clear_ns: int,
-    marks: Written[np.int8],
-) -> None:
-    """Mark the edges that a node may have waited for: 1; 2 where no other edge comes near.
-
-    It may have waited for those that leave last, less than `far_ns` before its start; those that
-    leave less than `clear_ns` before them are near. Every node has an edge.
-    """
-    for node in range(len(start)):
-        first, last = first_edge[node], first_edge[node + 1]
-        latest = leaves[first]
-        for edge in range(first + 1, last):
-            latest = max(latest, leaves[edge])
-        rivals = 0
-        for edge in range(first, last):
-            if leaves[edge] > latest - clear_ns:
-                rivals += 1
-        room = start[node] - latest
-        if 0 <= room < far_ns:
-            for edge in range(first, last):
-                if leaves[edge] == latest:
-                    marks[edge] = 2 if rivals == 1 else 1
-
-
-def bind(
-    start: Int64Array,
-    leaves: Int64Array,
-    kind: npt.NDArray[np.int8],
-    typical: Int64Array,
-    first_edge: Int64Array,
-    delay: Written[np.int64],
-) -> None:
-    """Fill in delays: what is typical of the kind as far as it fits, and of one edge all of it.
-
-    That one is the edge by which a node would start last; of several the first. Every node has an
-    edge, and `typical` holds a delay for every kind.
-    """
-    for node in range(len(start)):
-        first, last = first_edge[node], first_edge[node + 1]
-        binding = first
-        for edge in range(first, last):
-            usual = typical[kind[edge]]
-            delay[edge] = min(usual, start[node] - leaves[edge])
-            if leaves[edge] + usual > leaves[binding] + typical[kind[binding]]:
-                binding = edge
-        delay[binding] = start[node] - leaves[binding]

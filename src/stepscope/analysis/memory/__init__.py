@@ -1,1 +1,1 @@
-"""The memory of a run as a history that the memory room can answer questions about."""
+"""The memory of a run as a history that `memory` can answer questions about."""

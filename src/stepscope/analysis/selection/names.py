@@ -12,13 +12,9 @@ import polars as pl
 from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
-from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.jit import jit
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
-COMPILED_PAYS_FROM = 500_000
-"""Number of events from which the compiled loop is used. Below, loading it takes longer."""
 _SORTING_TAKES = 8  # times as long as going through as many events
 _FEW_NAMES = 2**16
 
@@ -116,29 +112,9 @@ def _events_by_name(trace: Trace, _scope: Scope | None = None) -> _EventsByName:
     names = len(trace.name_rows)
     first = np.zeros(names + 1, np.int64)
     np.cumsum(np.bincount(name_id, minlength=names), out=first[1:])
-    if len(name_id) < COMPILED_PAYS_FROM or len(name_id) > np.iinfo(np.int32).max:
-        # numpy sorts 16-bit numbers by counting.
-        narrow = name_id.astype(np.uint16) if names <= _FEW_NAMES else name_id
-        return _EventsByName(np.argsort(narrow, kind="stable").astype(np.int32), first)
-    order = np.empty(len(name_id), np.int32)
-    jit(order_by_loop)(np.ascontiguousarray(name_id), first[:-1].copy(), order)
-    return _EventsByName(order, first)
-
-
-def order_by_loop(
-    name_id: npt.NDArray[np.uint32], place: Written[np.int64], order: Written[np.int32]
-) -> None:
-    """Puts the numbers of events by their names, those of one name in order.
-
-    Args:
-        name_id: The name of each event, a number less than the length of `place`.
-        place: Where each name begins in `order`, used up. There is room for the events of each.
-        order: As many numbers as events.
-    """
-    for event in range(len(name_id)):
-        name = int(name_id[event])
-        order[place[name]] = event
-        place[name] += 1
+    # numpy sorts 16-bit numbers by counting.
+    narrow = name_id.astype(np.uint16) if names <= _FEW_NAMES else name_id
+    return _EventsByName(np.argsort(narrow, kind="stable").astype(np.int32), first)
 
 
 def names_that(trace: Trace, condition: pl.Expr) -> BoolArray:

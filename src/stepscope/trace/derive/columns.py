@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -33,10 +32,12 @@ from stepscope.trace.categories import (
     is_one_of,
     mask_of,
 )
+from stepscope.trace.classify import COLLECTIVE_NAME
 from stepscope.trace.derive.ancestors import nearest_above
 from stepscope.trace.derive.clock_resolution import clock_resolution_ns
 from stepscope.trace.derive.kinds import kind_and_group
 from stepscope.trace.derive.links import (
+    SEQUENCE_NUMBER,
     forward_flows,
     is_operator,
     link_forward,
@@ -55,7 +56,6 @@ from stepscope.trace.derive.steps import device_steps, step_at, step_names, step
 from stepscope.trace.derive.unannotated_steps import describe
 from stepscope.trace.problems import lacks_end
 from stepscope.trace.schema import DERIVED, PROBLEMS, Category
-from stepscope.trace.second_thread import SecondThread, second_thread
 from stepscope.trace.tables import Tables
 
 NO_STEPS = (
@@ -72,8 +72,8 @@ _OVERRUN = (
 )
 _NOTABLE_WAIT_NS = 100_000
 _NOT_NESTED = (*GPU_CATEGORIES, Category.SPAN)
-_PRODUCTS = ("gemm", "convolution", "attention")
-"""Groups of the operators whose FLOPs are known by their names."""
+_NEEDED_ARGS = f'{COLLECTIVE_NAME}|{SEQUENCE_NUMBER}|wd thread id"|fwd_thread_id"'
+"""Occurs in the arguments that name a collective, a sequence number or a forward thread."""
 
 _ANNOTATING = (
     r"torch/(autograd|profiler)/profiler\.py\(\d+\)|_record_function_(enter|exit)"
@@ -116,55 +116,40 @@ def needed_flows(names: pl.DataFrame) -> pl.Expr:
     return pl.col("name_id").is_in(forward_flows(names).implode())
 
 
+def needed_args() -> pl.Expr:
+    """Selects the rows of `args` that `derive` needs; the others do not change its result."""
+    return pl.col("args").str.contains(_NEEDED_ARGS)
+
+
 def derive(
     tables: Tables | Callable[[], Tables],
     host: pl.DataFrame | None = None,
-    read_args: Callable[[BoolArray], pl.DataFrame] | None = None,
+    read_args: Callable[[], pl.DataFrame] | None = None,
 ) -> DerivedTables:
     """Derives columns, steps and problems.
 
     Args:
         tables: The tables, or what reads them, so that columns are freed as soon as they are not
             needed. Of `events`, `stream` and `bytes` are not needed.
-        read_args: Reads `args` in place of `tables.args`, all rows of `needed_args`. It is
-            given which events are operators whose operands analyses ask about, to read theirs in
-            the same pass.
+        read_args: Reads `args` in place of `tables.args`, all rows of `needed_args`.
     """
-    given = [tables() if callable(tables) else tables]
-    with second_thread(len(given[0].events)) as second:
-        return _derive(given, host, read_args, second)
-
-
-def _derive(
-    given: list[Tables],
-    host: pl.DataFrame | None,
-    read_args: Callable[[BoolArray], pl.DataFrame] | None,
-    second: SecondThread,
-) -> DerivedTables:
-    """Derives in two threads: what does not depend on nesting is found beside it.
-
-    The list with the tables is emptied: nothing but this refers to tables that were read for it.
-    """
-    tables = given.pop()
-    linking = second.begin(partial(link_launches, tables.events))
-    finding_overruns = second.begin(partial(find_overruns, tables.events))
-    finding_steps = second.begin(partial(steps_and_places, tables, host))
+    if callable(tables):
+        tables = tables()
     nesting, around = _nest(tables)
     self_ns = column("self_ns", narrowed(nesting.self_ns))
     parent, depth, crossing = nesting.parent, nesting.depth, nesting.crossing
     del nesting
-    launches = linking()
+    launches = link_launches(tables.events)
     operator = link_operators(tables, launches.launch, around)
-    steps, host_index = finding_steps()
+    steps, host_index = steps_and_places(tables, host)
+    overruns = find_overruns(tables.events)
     # There are very many events, so columns are narrow, and what links events is dropped.
     kept = [name for name in tables.events.columns if name not in ("correlation", "external_id")]
     tables = replace(tables, events=tables.events[kept])
-    overruns = finding_overruns()
-    del linking, finding_steps, finding_overruns
     events = tables.events
     is_work = mask_of(events, GPU_WORK)
-    args = tables.args if read_args is None else read_args(_asked_about(tables, operator, is_work))
-    linking_backward = second.begin(partial(link_forward, tables, args))
+    args = tables.args if read_args is None else read_args()
+    forward = link_forward(tables, args)
     group, kind = kind_and_group(tables, args, around, operator)
     del around
 
@@ -189,7 +174,7 @@ def _derive(
             self_ns,
             row_numbers("launch", launches.launch),
             row_numbers("op", operator),
-            row_numbers("forward", linking_backward()),
+            row_numbers("forward", forward),
             kind.alias("kind"),
             group.alias("group"),
         ]
@@ -253,21 +238,6 @@ def _believable_work(
         launch_step=pl.Series(step),
         handed_over_ns=nullable(handed_over, launch >= 0, "handed_over_ns"),
     )
-
-
-def _asked_about(tables: Tables, operator: RowNumbers, is_work: BoolArray) -> BoolArray:
-    """For each event whether it is an operator whose operands analyses ask about.
-
-    Those that launched GPU work, and those whose FLOPs are known by their names.
-    """
-    has_products = tables.names.select(
-        (pl.col("category") == Category.CPU_OP.value)
-        & pl.col("group").is_in(_PRODUCTS).fill_null(value=False)
-    )
-    found = gather(has_products.to_series().to_numpy(), tables.events["name_id"].to_numpy())
-    launching = operator[is_work]
-    found[launching[launching >= 0]] = True
-    return found
 
 
 def _nest(tables: Tables) -> tuple[NarrowNesting, RowNumbers]:

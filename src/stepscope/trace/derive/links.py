@@ -30,9 +30,11 @@ from stepscope.trace.arrays.blockwise import gather
 from stepscope.trace.arrays.intervals import BoolArray
 from stepscope.trace.categories import GPU_WORK, HOST_CALLS, is_one_of, mask_of
 from stepscope.trace.derive.nesting import RowNumbers, no_rows
-from stepscope.trace.derive.prefetched_arguments import SEQUENCE_NUMBER
 from stepscope.trace.schema import Category
 from stepscope.trace.tables import Tables
+
+SEQUENCE_NUMBER = 'equence number"'
+"""Occurs in the arguments of operators numbered by autograd, in every version of the format."""
 
 OPERATORS = (Category.CPU_OP, Category.USER_ANNOTATION)
 

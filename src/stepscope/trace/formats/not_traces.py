@@ -64,12 +64,6 @@ def is_memory_timeline(beginning: bytes) -> bool:
     return any(form.match(beginning) for form in _TIMELINES)
 
 
-def is_inspector_output(beginning: bytes) -> bool:
-    """Whether content that starts with these bytes is the JSON lines of NCCL Inspector."""
-    start = beginning[:_BEGINNING_BYTES]
-    return start.startswith(b"{") and b'"inspector_output_format_version"' in start
-
-
 def _begins_with(*magic: bytes) -> Callable[[bytes], bool]:
     return lambda beginning: beginning.startswith(magic)
 
@@ -127,11 +121,6 @@ NOT_TRACES = (
         "a memory timeline, not a trace",
         "`stepscope memory FILE` shows it",
         is_memory_timeline,
-    ),
-    NotATrace(
-        "records of NCCL Inspector, not a trace",
-        "`stepscope show collectives FILE` shows them",
-        is_inspector_output,
     ),
     NotATrace(
         "a file of torch.save, such as a checkpoint, not a trace",

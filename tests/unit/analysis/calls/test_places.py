@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.support.tables import TableBuilder
 
 from stepscope.analysis.calls.places import frame_over, names_over
-from stepscope.analysis.selection import names, spans
+from stepscope.analysis.selection import spans
 from stepscope.trace.model import Trace
 
 EVENTS = st.lists(
@@ -17,8 +17,8 @@ EVENTS = st.lists(
 )
 
 
-@given(EVENTS, st.integers(-9, 9), st.integers(0, 20), st.sampled_from([1, 10**9]))
-def test_frames_cover_nearly_all_of_a_time(events, first, length, threshold):
+@given(EVENTS, st.integers(-9, 9), st.integers(0, 20))
+def test_frames_cover_nearly_all_of_a_time(events, first, length):
     build = TableBuilder()
     build.host("on the lane", 0, 0, thread=1)
     build.host("on the other", 0, 0, thread=0)
@@ -28,7 +28,6 @@ def test_frames_cover_nearly_all_of_a_time(events, first, length, threshold):
     trace = Trace.from_tables(build.build(), "trace")
     lane = int(trace.columns("lane_id")["lane_id"][0])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(names, "COMPILED_PAYS_FROM", threshold)
         patch.setattr(spans, "_AT_ONCE", 3)
         found = names_over(trace, lane, first, first + length)
     # What lies apart from the time covers less than none of it.
@@ -42,9 +41,7 @@ def test_frames_cover_nearly_all_of_a_time(events, first, length, threshold):
     assert sorted(found) == sorted(expected)
 
 
-@pytest.mark.parametrize("threshold", [1, 10**9])
-def test_the_innermost_frame_is_named_by_any_way(monkeypatch, threshold):
-    monkeypatch.setattr(names, "COMPILED_PAYS_FROM", threshold)
+def test_the_innermost_frame_is_named():
     build = TableBuilder()
     build.host("outer", 0, 1000, category="python_function", thread=1)
     build.host("inner", 100, 500, category="python_function", thread=1)

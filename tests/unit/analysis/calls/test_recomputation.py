@@ -81,17 +81,15 @@ def test_gradients_of_torch_func_are_no_recomputation(tmp_path):
 @pytest.mark.parametrize("reentrant", [None, True, False])
 def test_frames_decide_without_arguments(tmp_path, monkeypatch, reentrant):
     asked = []
-    texts = recomputation.relevant_texts
+    texts = recomputation.argument_texts
     monkeypatch.setattr(
         recomputation,
-        "relevant_texts",
+        "argument_texts",
         lambda *given: asked.append(given) or texts(*given),
     )
     with_frames = capture(tmp_path, reentrant=reentrant, with_stack=True)
-    assert not recomputation.may_read_arguments(with_frames)
     recomputation.find_recomputed(with_frames)
     assert not asked
     without = capture(tmp_path, reentrant=False)
-    assert recomputation.may_read_arguments(without)
     recomputation.find_recomputed(without)
     assert asked

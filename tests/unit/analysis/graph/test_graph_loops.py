@@ -10,7 +10,6 @@ from tests.support.planted import SCENARIOS
 
 from stepscope.analysis import critical_path
 from stepscope.analysis.critical_path import path_of
-from stepscope.analysis.graph import assembly as graph_assembly
 from stepscope.analysis.graph import steady_state
 from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.replay import replayed_times, unchanged
@@ -24,8 +23,7 @@ def always_compiled(monkeypatch):
     monkeypatch.setattr(steady_state, "SWEEPS_PAY_FROM", np.inf)  # not before it is switched on
 
     def switch():
-        for module in (critical_path, graph_assembly):
-            monkeypatch.setattr(module, "COMPILED_PAYS_FROM", 1)
+        monkeypatch.setattr(critical_path, "COMPILED_PAYS_FROM", 1)
         monkeypatch.setattr(steady_state, "SWEEPS_PAY_FROM", 1)
 
     return switch

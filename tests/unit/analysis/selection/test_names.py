@@ -5,28 +5,14 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.support.tables import TableBuilder
 
-from stepscope.analysis.selection import names
-from stepscope.analysis.selection.names import events_named, order_by_loop
+from stepscope.analysis.selection.names import events_named
 from stepscope.trace.model import Trace
 
 
-@given(st.lists(st.integers(0, 5), max_size=40))
-def test_the_loop_orders_events_by_their_names(name_ids):
-    ids = np.array(name_ids, np.uint32)
-    first = np.searchsorted(np.sort(ids), np.arange(6)).astype(np.int64)
-    order = np.empty(len(ids), np.int32)
-    order_by_loop(ids, first, order)
-    assert order.tolist() == np.argsort(ids, kind="stable").tolist()
-
-
-@pytest.mark.parametrize("threshold", [1, 10**9])
 @pytest.mark.parametrize("wanted", [[], ["op0"], ["op3", "op5"], [f"op{n}" for n in range(9)]])
-def test_events_are_found_by_any_way(monkeypatch, threshold, wanted):
-    monkeypatch.setattr(names, "COMPILED_PAYS_FROM", threshold)
+def test_events_are_found_by_name(wanted):
     random = np.random.default_rng(1)
     build = TableBuilder()
     called = [f"op{number}" for number in random.integers(0, 9, 200)]
