@@ -1,10 +1,9 @@
 """How often reports accuse the right rank, and how often a healthy one: simulated jobs, diagnosed.
 
-    python benchmarks/accusations.py --jobs 1000 --processes 8    # one table
+    python benchmarks/accusations.py --jobs 1000 --processes 2    # one table
     python benchmarks/accusations.py --show 17 --plant input      # one job in full
-    python benchmarks/accusations.py --seed 0 --jobs 500 --json a.json     # in pieces, anywhere
-    python benchmarks/accusations.py --seed 500 --jobs 500 --json b.json
-    python benchmarks/accusations.py --together a.json b.json     # one table of them all
+    python benchmarks/accusations.py --out a.jsonl                # goes on if interrupted
+    python benchmarks/accusations.py --together a.jsonl b.jsonl   # one table of them all
 
 Each seed is a job of 2 to 64 ranks (`tests.support.simulator.many_ranks`), healthy or with one
 thing wrong, or one of 4 to 24 ranks in pipelines (`simulator.pipelines`), in which a stage is slow,
@@ -28,16 +27,13 @@ A planted job whose step is less than a twentieth shorter without it need not be
 from __future__ import annotations
 
 import argparse
-import json
-import multiprocessing
-import os
 import re
 import sys
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,6 +53,8 @@ _UNITS = {"s": 1e9, "ms": 1e6, "µs": 1e3}
 OF_PIPELINES = ("slow stage", "slow rank")
 NOBODY = ("healthy", "imbalance", "late start")
 """What has no culprit that costs each step something."""
+Work = tuple[int, str, int, bool]
+"""Seed, plant, ranks, and whether there are just as many."""
 _CAUSES = {
     "input": r"input",
     "compute": r"compute|forward|backward|kernels",
@@ -120,6 +118,11 @@ class Outcome:
             return None
         return abs(self.promised - self.true) <= max(CLOSE * self.true, CLOSE_OF_STEP)
 
+    @property
+    def is_wrong(self) -> bool:
+        """Whether anything is."""
+        return not (self.is_explained and self.is_same) or self.is_close is False
+
 
 def judge(
     seed: int, plant: str, ranks: int = 64, *, fixed: bool = False, verbose: bool = False
@@ -133,7 +136,7 @@ def judge(
     from stepscope.skew.rank_skew import ARRIVALS, RECORDED_WAITS
     from stepscope.trace.paths import resolve_path
 
-    began = time.perf_counter()
+    began = time.process_time()
     times = simulated(seed, plant, ranks, fixed=fixed)
     job = times.job
     healed = simulate(job.healed)
@@ -184,7 +187,7 @@ def judge(
         if saved and blamed
         else None,
         diagnosis.findings[0].id if diagnosis.findings else "",
-        time.perf_counter() - began,
+        time.process_time() - began,
     )
     if verbose:
         print(job)
@@ -244,19 +247,27 @@ def _numbers(words: str) -> tuple[int, ...]:
     return tuple(rank for a, b in found for rank in range(int(a), int(b or a) + 1))
 
 
-def _judge(work: tuple[int, str, int, bool]) -> Outcome:
+def judge_all(works: Sequence[Work], processes: int = 1) -> Iterator[Outcome]:
+    """Judge jobs, several at once; in no particular order."""
+    from tests.support.in_pieces import at_once
+
+    yield from at_once(_judge, works, processes)
+
+
+def _judge(work: Work) -> Outcome:
     seed, plant, ranks, fixed = work
     return judge(seed, plant, ranks, fixed=fixed)
 
 
-def judge_all(works: Sequence[tuple[int, str, int, bool]], processes: int = 1) -> Iterator[Outcome]:
-    """Judge jobs, several at once; in no particular order."""
-    if processes <= 1:
-        yield from map(_judge, works)
-        return
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(processes) as pool:
-        yield from pool.imap_unordered(_judge, works)
+def read_outcomes(path: Path) -> list[Outcome]:
+    """The jobs in a file that `--out` wrote."""
+    from tests.support.in_pieces import read_lines
+
+    listed = (
+        {name: tuple(value) if isinstance(value, list) else value for name, value in line.items()}
+        for line in read_lines(path)
+    )
+    return [Outcome(**one) for one in listed]
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
@@ -298,7 +309,7 @@ def summary(outcomes: Sequence[Outcome]) -> str:
         f"{_share([bool(o.blamed) for o in nobody])}); right rank or group and cause "
         f"{_share(right)}; gain within 10% {_share(close)}; report and stragglers agree "
         f"{_share([one.is_same for one in outcomes])}; {len(outcomes)} jobs, "
-        f"{sum(one.seconds for one in outcomes) / max(1, len(outcomes)):.1f} s each"
+        f"{sum(one.seconds for one in outcomes) / max(1, len(outcomes)):.1f} s of CPU each"
     )
 
 
@@ -308,49 +319,40 @@ def _share(those: Sequence[bool | None]) -> str:
 
 def main() -> None:
     """Command line."""
+    from tests.support import in_pieces
     from tests.support.simulator.many_ranks import PLANTS as OF_ALL
 
     plants = (*OF_ALL, *OF_PIPELINES)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--jobs", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0, help="of the first job")
+    in_pieces.add_options(parser, jobs=1000)
     parser.add_argument("--most-ranks", type=int, default=64, help="of a job; smaller is faster")
     parser.add_argument("--ranks", type=int, help="of each job")
     parser.add_argument("--plant", choices=plants, help="this one only")
-    parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 1) // 2))
-    parser.add_argument("--show", type=int, metavar="SEED", help="one job in full")
     parser.add_argument("--wrong", action="store_true", help="list the jobs that are wrong")
-    parser.add_argument("--json", type=Path, help="write every outcome to this file")
-    parser.add_argument("--together", type=Path, nargs="+", help="files written by --json")
     asked = parser.parse_args()
-    if asked.together:
-        listed = [one for path in asked.together for one in json.loads(path.read_text())]
-        found = [Outcome(**one) for one in listed]
-        print(table(found), summary(found), sep="\n")
-        return
-    size = asked.ranks or asked.most_ranks
-    if asked.show is not None:
-        plant = asked.plant or plants[asked.show % len(plants)]
-        judge(asked.show, plant, size, fixed=bool(asked.ranks), verbose=True)
-        return
-    plants = (asked.plant,) if asked.plant else plants
-    works = [
-        (seed, plants[seed % len(plants)], size, bool(asked.ranks))
-        for seed in range(asked.seed, asked.seed + asked.jobs)
-    ]
-    outcomes: list[Outcome] = []
-    try:
-        for one in judge_all(works, asked.processes):
-            outcomes.append(one)
-            if asked.wrong and not (one.is_right and one.is_same and one.is_close is not False):
-                print(one, flush=True)
-    except KeyboardInterrupt:
-        print(f"stopped after {len(outcomes)} of {len(works)} jobs")
+    size, is_fixed = asked.ranks or asked.most_ranks, bool(asked.ranks)
+
+    def plant_of(seed: int) -> str:
+        return asked.plant or plants[seed % len(plants)]
+
+    with in_pieces.own_cache():
+        if asked.show is not None:
+            judge(asked.show, plant_of(asked.show), size, fixed=is_fixed, verbose=True)
+            return
+        if asked.together:
+            outcomes = [one for path in asked.together for one in read_outcomes(path)]
+        else:
+            wanted = {seed: plant_of(seed) for seed in range(asked.seed, asked.seed + asked.jobs)}
+            known = read_outcomes(asked.out) if asked.out else []
+            outcomes = [one for one in known if wanted.get(one.seed) == one.plant]
+            missing = sorted(set(wanted) - {one.seed for one in outcomes})
+            works = [(seed, wanted[seed], size, is_fixed) for seed in missing]
+            outcomes += in_pieces.append(judge_all(works, asked.processes), asked.out)
     outcomes.sort(key=lambda one: one.seed)
+    if asked.wrong:
+        print(*(one for one in outcomes if one.is_wrong), sep="\n")
     print(table(outcomes))
     print(summary(outcomes))
-    if asked.json:
-        asked.json.write_text(json.dumps([asdict(one) for one in outcomes]))
 
 
 if __name__ == "__main__":

@@ -82,4 +82,4 @@ def test_what_ranks_of_a_healthy_job_wait_for_each_other_is_nobodys_to_save(accu
     shares = [one.saving_ns / (one.saving_ns + one.predicted_step_ns) for one in exposed]
     assert max(shares) - min(shares) < 0.01  # no rank's step is shorter than another's
     assert max(shares) < 0.2
-    assert "the rest is for other ranks, none of which is always late" in exposed[0].assumption
+    assert "the rest is for other ranks" in exposed[0].assumption
