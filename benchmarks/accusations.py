@@ -20,6 +20,8 @@ each rank) or its folder of traces is diagnosed and compared rank by rank, as `r
     gain               what the accusation saves is within 10 % of what the simulated step takes
                        less without what is wrong, or within 1 % of the step: over the recorded
                        steps where the windows are the evidence, else over the whole job
+    symptom leads  the first finding is `exposed-communication`, and it promises more than
+                   transfers that take no time would save: then it has waits for others in it
 
 A planted job whose step is less than a twentieth shorter without it need not be accused.
 """
@@ -33,7 +35,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,6 +87,8 @@ class Outcome:
     blamed_for: str
     blamed_gain: float | None
     leads: str
+    led_by: float | None  # what the first finding promises
+    transfers: float | None  # what transfers that take no time save; unknown of pipelines
     seconds: float = 0.0
 
     @property
@@ -119,9 +123,19 @@ class Outcome:
         return abs(self.promised - self.true) <= max(CLOSE * self.true, CLOSE_OF_STEP)
 
     @property
+    def symptom_leads(self) -> bool:
+        """Whether the first finding is `exposed-communication`, with more than transfers take."""
+        if self.leads != "exposed-communication" or not self.led_by:
+            return False
+        most = self.transfers or 0.0
+        return self.led_by - most > max(CLOSE * most, CLOSE_OF_STEP)
+
+    @property
     def is_wrong(self) -> bool:
         """Whether anything is."""
-        return not (self.is_explained and self.is_same) or self.is_close is False
+        return (
+            not (self.is_explained and self.is_same) or self.is_close is False or self.symptom_leads
+        )
 
 
 def judge(
@@ -187,6 +201,8 @@ def judge(
         if saved and blamed
         else None,
         diagnosis.findings[0].id if diagnosis.findings else "",
+        (diagnosis.findings[0].saving_ns or 0) / times.step_ns if diagnosis.findings else None,
+        _of_transfers(times),
         time.process_time() - began,
     )
     if verbose:
@@ -241,6 +257,18 @@ def _recorded_ns(times: JobTimes) -> float:
     return float(recorded_ns / times.job.active)
 
 
+def _of_transfers(times: JobTimes | PipelineTimes) -> float | None:
+    """What transfers that take no time save: in the recorded steps or in all, which is more."""
+    from tests.support.simulator.many_ranks import JobTimes
+
+    if not isinstance(times, JobTimes):
+        return None
+    free = simulate(replace(times.job, has_free_transfers=True))
+    assert isinstance(free, JobTimes)
+    recorded = 1 - _recorded_ns(free) / _recorded_ns(times)
+    return max(recorded, 1 - free.step_ns / times.step_ns)
+
+
 def _numbers(words: str) -> tuple[int, ...]:
     """The ranks in words such as "ranks 1, 4 to 7"."""
     found = re.findall(r"(\d+)(?: to (\d+))?", words)
@@ -287,7 +315,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
             one for one in these
             if (not one.blamed if plant in NOBODY else set(one.blamed) == set(one.planted))
         ]  # fmt: skip
-        leads = [one for one in these if one.leads == "exposed-communication"]
+        leads = [one for one in these if one.symptom_leads]
         lines.append(
             f"{plant:12}{len(these):6}{_share([bool(o.accused) for o in these]):>9}"
             f"{_share([o.is_right for o in these]):>12}"

@@ -30,7 +30,7 @@ NEEDS = {
     r"--otlp|--mlflow|--wandb|--scheduler|--prometheus-file": "a server, or an extra",
     r"--query-gpu=timestamp,name": "runs until it is interrupted",
     r"\.nsys-rep|report\.sqlite": "nsys: tests of the formats",
-    r"nccl-inspector|operations\.parquet|~/\.cache/torch": "dumps: tests of collectives and hangs",
+    r"operations\.parquet|~/\.cache/torch": "dumps: tests of collectives and hangs",
     r"^memory (runs/|profiles)": "a run with snapshots of a GPU: tests of memory",
     r"--memory-history": "a GPU",
     r"show pipeline|tensor=450": "a job of several dimensions: tests of pipeline and collectives",

@@ -39,8 +39,7 @@ class Question:
         takes_baseline: The function takes `baseline`, the trace of a healthy run.
         is_timed: The answer has step times, or times that only mean something beside the step's:
             of a run with a step record it says how long steps take that nobody recorded.
-        takes_references: The function takes what bandwidths are compared with
-            (`fleet.collectives.References`).
+        takes_links: The function takes stated link speeds (`fleet.link_speed.LinkSpeeds`).
         takes_operations: It is also answered about a table of operations (`fleet.ask`).
         takes_step_record: The function takes the step record of the rank beside the trace.
     """
@@ -53,7 +52,7 @@ class Question:
     compares_ranks: bool = False
     takes_baseline: bool = False
     is_timed: bool = False
-    takes_references: bool = False
+    takes_links: bool = False
     takes_operations: bool = False
     takes_step_record: bool = False
 
@@ -99,18 +98,18 @@ class Question:
         records, _ = read_steps(step_record)
         return in_run_steps(result, trace, records)
 
-    def ask_job(self, job: Any, references: Any = None) -> Any:
+    def ask_job(self, job: Any, links: Any = None) -> Any:
         """Answer it about the ranks of a job.
 
         Args:
             job: A `fleet.job.Job`.
-            references: See `takes_references`; None without.
+            links: See `takes_links`; None without.
 
         Raises:
             UsageError: There are too few ranks, or they are not of one job.
         """
         function = self._function()
-        return function(job) if references is None else function(job, references)
+        return function(job) if links is None else function(job, links)
 
     def _function(self) -> Callable[..., Any]:
         module, _, function = self.home.partition(":")
@@ -370,11 +369,10 @@ QUESTIONS: tuple[Question, ...] = (
             "groups": "Process groups",
             "abnormal": "Abnormal transfers",
             "uneven": "Uneven all-to-alls",
-            "inspector": "Beside NCCL Inspector",
         },
         over_ranks=True,
         compares_ranks=True,
-        takes_references=True,
+        takes_links=True,
     ),
     Question(
         "pipeline",

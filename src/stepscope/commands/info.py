@@ -28,8 +28,7 @@ def command(paths: tuple[str, ...], output: Output, file: str | None) -> None:
     PATH is a trace file of any known format, a URL, or - for standard input: shows producer,
     devices, steps, lanes, events by category, and problems. For a directory or quoted glob: lists
     ranks and windows. For a file of metrics, from Stepscope or nvidia-smi: shows how busy, full and
-    hot the GPUs were. For a memory snapshot: shows its totals. For records of NCCL Inspector: shows
-    transfers and bandwidths.
+    hot the GPUs were. For a memory snapshot: shows its totals.
     """
     check_one_document(len(paths), output)
     check_standard_input_once(*paths)
@@ -41,7 +40,6 @@ def command(paths: tuple[str, ...], output: Output, file: str | None) -> None:
 
 
 def _show(path: str, output: Output, sink: Sink) -> None:
-    from stepscope.fleet.inspector.records import inspector_files
     from stepscope.memory.recognition import is_snapshot_file
     from stepscope.trace.paths import resolve_path
 
@@ -52,13 +50,6 @@ def _show(path: str, output: Output, sink: Sink) -> None:
         with working(f"Reading {path}"):
             found = answer(open_snapshot(path), question("overview"))
         output_of("memory", output.format.name).write(found, sink, Layout(rows=15))
-        return
-    if files := inspector_files(path):
-        from stepscope.fleet.inspector.bandwidths import ask_inspector
-
-        with working(f"Reading {path}"):
-            asked = ask_inspector(files)
-        output_of("answer", output.format.name).write(asked, sink, Layout(rows=15))
         return
     given = resolve_path(path)
     if given.metrics is not None:

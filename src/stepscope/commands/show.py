@@ -28,7 +28,7 @@ from stepscope.report.outputs import output as output_of
 from stepscope.terminal.working import working
 
 if TYPE_CHECKING:
-    from stepscope.analysis.questions import Answers, Question
+    from stepscope.analysis.questions import Question
     from stepscope.analysis.selection.scope import Scope
     from stepscope.commands.sinks import CommandSink
     from stepscope.fleet.engines.outcome import Engine
@@ -114,51 +114,25 @@ def command(
     layout = Layout(table, rows, columns)
     if baseline is not None and chosen.over_ranks:
         raise click.UsageError(f"'{chosen.name}' takes no baseline")
-    if link_speed and not chosen.takes_references:
+    if link_speed and not chosen.takes_links:
         raise click.UsageError(f"'{chosen.name}' takes no --link-speed, only collectives does")
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
 
     keep_freed_memory()
-    if not chosen.over_ranks and not chosen.takes_references:
+    if not chosen.over_ranks:
         _show_each(chosen, paths, scope, baseline, output, file, layout)
         return
     runner = engine_of(engine, scheduler, workers)
-    answers = _ask_of_files(chosen, paths, scope, runner, link_speed)
-    if answers is None:
-        _show_of_job(chosen, paths, scope, runner, link_speed, output, file, layout)
-        return
-    with sink_for(file) as sink:
-        output.write(answers, sink, layout)
-
-
-def _ask_of_files(
-    question: Question,
-    paths: tuple[str, ...],
-    scope: Scope,
-    engine: Engine | None,
-    link_speed: tuple[str, ...],
-) -> Answers | None:
-    """Ask about other files than traces; None if there are none that the question is about."""
-    # An answer from the cache takes a moment; so does importing what is not needed for it.
-    if question.takes_references:
-        from stepscope.fleet.inspector.records import inspector_files
-
-        inspected = {path: inspector_files(path) for path in paths}
-        if any(inspected.values()):
-            from stepscope.fleet.ask import ask_collectives
-            from stepscope.fleet.link_speed import link_speeds
-
-            with working(f"Answering {question.name}"):
-                return ask_collectives(
-                    question, paths, inspected, scope, engine, link_speeds(link_speed)
-                )
-    if question.takes_operations:
+    if chosen.takes_operations:
         from stepscope.fleet.ask import ask_of_operations, is_of_operations
 
         if is_of_operations(paths):
-            with working(f"Answering {question.name}"):
-                return ask_of_operations(question, paths, scope)
-    return None
+            with working(f"Answering {chosen.name}"):
+                answers = ask_of_operations(chosen, paths, scope)
+            with sink_for(file) as sink:
+                output.write(answers, sink, layout)
+            return
+    _show_of_job(chosen, paths, scope, runner, link_speed, output, file, layout)
 
 
 def _show_of_job(
@@ -175,16 +149,16 @@ def _show_of_job(
     from stepscope.commands.remembered import identity_of_traces, write_remembered
     from stepscope.fleet.link_speed import link_speeds
 
-    links = link_speeds(link_speed)  # before anything is read: it may be no speed
+    links = (
+        link_speeds(link_speed) if question.takes_links else None
+    )  # before anything is read: it may be no speed
     traces = _traces(paths, scope, with_unrelated=True)
 
     def write(sink: Sink) -> bool:
         from stepscope.fleet.ask import ask_of_job
-        from stepscope.fleet.collectives import References
 
-        references = References(links, None) if question.takes_references else None
         with working(f"Answering {question.name}"):
-            answers = ask_of_job(question, traces, scope, engine, references=references)
+            answers = ask_of_job(question, traces, scope, engine, links=links)
         output.write(answers, sink, layout)
         # A rank that a process failed to read may be read the next time.
         return not answers.left_out

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from stepscope.analysis.blame.compared import check_ranks
 from stepscope.analysis.questions import Answer, Answers, Question
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UsageError
-from stepscope.fleet.collectives import References
 from stepscope.fleet.engines.outcome import Engine
-from stepscope.fleet.inspector.bandwidths import ask_inspector
-from stepscope.fleet.inspector.records import read_inspector
 from stepscope.fleet.job import Job, read_job
 from stepscope.fleet.link_speed import LinkSpeeds
 from stepscope.fleet.pipeline import PipelineBubbles, find_bubbles
 from stepscope.fleet.what_if.tables import what_if_of_operations
 from stepscope.run.figures import some_in_words
-from stepscope.trace.paths import TraceRef, resolve_traces
+from stepscope.trace.paths import TraceRef
 
 
 def ask_of_job(
@@ -27,7 +24,7 @@ def ask_of_job(
     scope: Scope | None = None,
     engine: Engine | None = None,
     *,
-    references: References | None = None,
+    links: LinkSpeeds | None = None,
 ) -> Answers:
     """Asks a question about the ranks of a job.
 
@@ -36,7 +33,7 @@ def ask_of_job(
         traces: The traces of the ranks.
         scope: What the answer covers.
         engine: What reads the traces; by default this machine.
-        references: What to compare bandwidths with, for questions with `takes_references`.
+        links: Stated link speeds, for questions with `takes_links`.
 
     Raises:
         UnreadableInputError: No trace could be read.
@@ -45,7 +42,7 @@ def ask_of_job(
     if question.compares_ranks:
         check_ranks(range(len(traces)))  # before they are read
     job = read_job(traces, scope, engine)
-    result = question.ask_job(job, references)
+    result = question.ask_job(job, links)
     names = [part.name for part in job.parts]
     shown = some_in_words(names)
     first = min(part.first_ns for part in job.parts)
@@ -60,36 +57,6 @@ def pipeline_of_job(job: Job) -> PipelineBubbles:
         UsageError: No rank has point-to-point work.
     """
     return find_bubbles(job.pipelines, job.scope, job.notes)
-
-
-def ask_collectives(
-    question: Question,
-    paths: Sequence[str],
-    inspected: Mapping[str, Sequence[Path]],
-    scope: Scope | None = None,
-    engine: Engine | None = None,
-    links: LinkSpeeds | None = None,
-) -> Answers:
-    """Asks about the collectives of a job, from traces, records of NCCL Inspector, or both.
-
-    Args:
-        question: One with `takes_references`.
-        paths: Traces and runs; files and directories of NCCL Inspector.
-        inspected: The `inspector_files` of each path.
-        scope: What the answer about traces covers.
-        engine: What reads the traces.
-        links: Stated link speeds.
-
-    Raises:
-        UnreadableInputError: A path cannot be read.
-        UsageError: There are too few ranks, they are not of one job, or options do not fit.
-    """
-    files = [file for found in inspected.values() for file in found]
-    others = tuple(path for path in paths if not inspected[path])
-    if files and not others:
-        return ask_inspector(files, links)
-    references = References(links, read_inspector(files) if files else None)
-    return ask_of_job(question, resolve_traces(others), scope, engine, references=references)
 
 
 def is_of_operations(paths: Sequence[str]) -> bool:

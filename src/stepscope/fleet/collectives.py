@@ -21,8 +21,6 @@ import polars as pl
 from stepscope.analysis.blame.groups import find_groups
 from stepscope.analysis.selection.scope import AnsweredScope
 from stepscope.errors import UsageError
-from stepscope.fleet.inspector.bandwidths import BESIDE, beside_traces, notes_on
-from stepscope.fleet.inspector.records import Inspected
 from stepscope.fleet.job import Job
 from stepscope.fleet.link_speed import LinkSpeeds
 from stepscope.fleet.stragglers import stragglers_of_job
@@ -95,7 +93,6 @@ class CollectivesOverRanks:
         groups: Columns `GROUPS`.
         abnormal: Columns `ABNORMAL`.
         uneven: Columns `UNEVEN`.
-        inspector: Columns `inspector.bandwidths.BESIDE`; empty without records of NCCL Inspector.
         scope: What the answer covers.
         notes: What a reader must know.
     """
@@ -106,43 +103,28 @@ class CollectivesOverRanks:
     groups: pl.DataFrame
     abnormal: pl.DataFrame
     uneven: pl.DataFrame
-    inspector: pl.DataFrame
     scope: AnsweredScope
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class References:
-    """What the bandwidths of a job are compared with.
-
-    Attributes:
-        links: Stated link speeds; None: none.
-        inspected: What NCCL Inspector recorded of the same job; None: nothing.
-    """
-
-    links: LinkSpeeds | None = None
-    inspected: Inspected | None = None
-
-
-def collectives_over_ranks(job: Job, references: References | None = None) -> CollectivesOverRanks:
+def collectives_over_ranks(job: Job, links: LinkSpeeds | None = None) -> CollectivesOverRanks:
     """Answers about the collectives of a job.
 
     Args:
         job: The job.
-        references: What to compare bandwidths with.
+        links: Stated link speeds, to compare bandwidths with.
 
     Raises:
         UsageError: Fewer than two ranks, ranks of jobs of different sizes, or a link speed of a
             dimension that the job does not have.
     """
-    references = references or References()
     found = stragglers_of_job(job)
     tables = pl.concat([part.arrivals.table() for part in job.parts], how="diagonal")
     described = {group: word for part in job.parts for group, word in part.arrivals.described}
     dimensions = find_groups(tables, described, job.world_size).select(
         pl.col("key").alias("group"), "dimension", members="ranks"
     )
-    speeds = _link_speeds(dimensions["dimension"], references.links)
+    speeds = _link_speeds(dimensions["dimension"], links)
     sets = found.sets.join(dimensions, on="group", how="left", nulls_equal=True)
     sets = sets.join(speeds, on="dimension", how="left", maintain_order="left").with_columns(
         transfers_ns=pl.col("transfer_ns") * pl.col("ranks"),
@@ -151,22 +133,15 @@ def collectives_over_ranks(job: Job, references: References | None = None) -> Co
         link_share=pl.col("bus_bandwidth_gb_per_s") / pl.col("link_gb_per_s"),
     )
     waits, transfers = int(sets["total_wait_ns"].sum()), int(sets["transfers_ns"].sum())
-    kinds = _kinds(sets)
-    inspector = pl.DataFrame(schema=BESIDE)
-    notes = [*found.notes, *_beyond_link(sets)]
-    if references.inspected is not None:
-        inspector = beside_traces(kinds, references.inspected)
-        notes += [f"NCCL Inspector: {one}" for one in notes_on(references.inspected)]
     return CollectivesOverRanks(
         collectives=len(sets),
         wait_share=waits / (waits + transfers) if waits + transfers else None,
-        kinds=kinds,
+        kinds=_kinds(sets),
         groups=_groups(sets),
         abnormal=_abnormal(sets),
         uneven=_uneven(found.sets, found.arrivals, tables),
-        inspector=inspector,
         scope=found.scope,
-        notes=tuple(notes),
+        notes=(*found.notes, *_beyond_link(sets)),
     )
 
 

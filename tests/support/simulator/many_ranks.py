@@ -72,6 +72,7 @@ class ManyRanks:
         memory: How much of that is still there a step later.
         interrupted: How often a rank's step is interrupted.
         is_loaded: Whether other work takes the CPUs away from it at times.
+        has_free_transfers: Whether collectives take no longer than their members are apart.
         seed: For all that is random.
     """
 
@@ -88,6 +89,7 @@ class ManyRanks:
     memory: float = 0.5
     interrupted: float = 0.01
     is_loaded: bool = False
+    has_free_transfers: bool = False
     seed: int = 0
 
     @property
@@ -157,6 +159,7 @@ class _Run:
         self.interruption = np.where(hit, dice.exponential(0.5 * healthy_ns, (steps, count)), 0.0)
         self.hit_at = dice.integers(0, 3, (steps, count))
         self.transfers = transfer_ns * dice.lognormal(0, 0.05, (steps, pieces + 2, 1))
+        self.transfers *= not job.has_free_transfers
         self.host = dice.uniform(0, 0.2 * healthy_ns, count)
         self.device = np.zeros(count)  # the compute stream is busy until then
         self.comm = np.zeros(count)

@@ -12,7 +12,7 @@ from tests.support.gpu_trace import GpuTrace, ms
 from stepscope.commands.compare import command as compare
 from stepscope.commands.show import command as show
 from stepscope.errors import UsageError
-from stepscope.fleet.collectives import References, collectives_over_ranks
+from stepscope.fleet.collectives import collectives_over_ranks
 from stepscope.fleet.job import put_together, read_part
 from stepscope.fleet.link_speed import link_speeds
 from stepscope.fleet.scaling import compare_scaling
@@ -155,7 +155,7 @@ def test_waits_are_no_transfers(tmp_path):
 def test_bandwidths_against_a_stated_link_speed():
     job = job_of({rank: uneven(rank) for rank in range(4)})
     # 1 MiB in 1 ms over two ranks: 1.048576 GB/s; the slow link has a fourth of it.
-    found = collectives_over_ranks(job, References(link_speeds(["16Gbps"])))
+    found = collectives_over_ranks(job, link_speeds(["16Gbps"]))
     shares = {tuple(row["ranks"]): row for row in found.groups.iter_rows(named=True)}
     assert shares[0, 1]["bandwidth_of_link_share"] == pytest.approx(1.048576 / 2, rel=0.01)
     assert shares[2, 3]["bandwidth_of_link_share"] == pytest.approx(1.048576 / 8, rel=0.01)
@@ -165,17 +165,17 @@ def test_bandwidths_against_a_stated_link_speed():
     )
     assert not any("link speed" in note for note in found.notes)
 
-    bytes_for_bits = collectives_over_ranks(job, References(link_speeds(["100MB/s"])))
+    bytes_for_bits = collectives_over_ranks(job, link_speeds(["100MB/s"]))
     assert any("Check its unit" in note for note in bytes_for_bits.notes)
-    (of_world,) = collectives_over_ranks(
-        job, References(link_speeds(["world=2GB/s"]))
-    ).groups.filter(dimension="world")["bandwidth_of_link_share"]
+    (of_world,) = collectives_over_ranks(job, link_speeds(["world=2GB/s"])).groups.filter(
+        dimension="world"
+    )["bandwidth_of_link_share"]
     assert of_world is not None
-    others = collectives_over_ranks(job, References(link_speeds(["world=2GB/s"]))).groups
+    others = collectives_over_ranks(job, link_speeds(["world=2GB/s"])).groups
     assert others.filter(pl.col("dimension") != "world")["bandwidth_of_link_share"].is_null().all()
     assert collectives_over_ranks(job).groups["bandwidth_of_link_share"].is_null().all()
     with pytest.raises(UsageError, match=r"'tensor', and the job has no .* it has .*world"):
-        collectives_over_ranks(job, References(link_speeds(["tensor=1GB/s"])))
+        collectives_over_ranks(job, link_speeds(["tensor=1GB/s"]))
 
 
 @pytest.mark.parametrize(

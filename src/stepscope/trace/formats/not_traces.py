@@ -64,7 +64,7 @@ def is_memory_timeline(beginning: bytes) -> bool:
     return any(form.match(beginning) for form in _TIMELINES)
 
 
-def is_inspector_output(beginning: bytes) -> bool:
+def _is_inspector_output(beginning: bytes) -> bool:
     """Whether content that starts with these bytes is the JSON lines of NCCL Inspector."""
     start = beginning[:_BEGINNING_BYTES]
     return start.startswith(b"{") and b'"inspector_output_format_version"' in start
@@ -130,8 +130,8 @@ NOT_TRACES = (
     ),
     NotATrace(
         "records of NCCL Inspector, not a trace",
-        "`stepscope show collectives FILE` shows them",
-        is_inspector_output,
+        "give the traces of the same job: `stepscope show collectives RUN`",
+        _is_inspector_output,
     ),
     NotATrace(
         "a file of torch.save, such as a checkpoint, not a trace",

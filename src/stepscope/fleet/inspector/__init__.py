@@ -1,1 +1,0 @@
-"""Records of NCCL Inspector, the profiler plugin of NCCL and RCCL that times each collective."""
