@@ -168,7 +168,8 @@ def judge(
         named = seen.get("who comes late") or seen["computes longest"]
         accused = _numbers(str(named))
         promised = (one.saving_ns or 0) / times.step_ns
-        is_windows = seen.get("taken from") in (ARRIVALS, RECORDED_WAITS)
+        basis = str(seen.get("taken from")).removeprefix("time in ")
+        is_windows = basis in (ARRIVALS, RECORDED_WAITS)
         if is_windows and isinstance(times, JobTimes) and isinstance(healed, JobTimes):
             true = (_recorded_ns(times) - _recorded_ns(healed)) / times.step_ns
     words = " ".join(
