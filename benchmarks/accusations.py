@@ -166,7 +166,7 @@ def judge(
     for one in late:
         seen = {item.label: item.value for item in one.evidence}
         named = seen.get("who comes late") or seen["computes longest"]
-        accused = _numbers(str(named))
+        accused = ranks_in(str(named))
         promised = (one.saving_ns or 0) / times.step_ns
         basis = str(seen.get("taken from")).removeprefix("time in ")
         is_windows = basis in (ARRIVALS, RECORDED_WAITS)
@@ -182,7 +182,7 @@ def judge(
     notable = between.causes.filter("is_notable")
     worst = notable.row(0, named=True) if len(notable) else None
     says = re.match(r"ranks? ([^m]*) makes? the others wait", between.verdict)
-    blamed = _numbers(says.group(1)) if says and "began late" not in between.verdict else ()
+    blamed = ranks_in(says.group(1)) if says and "began late" not in between.verdict else ()
     saved = re.search(r"would take ([0-9.,]+) (\S+) less", between.verdict)
     outcome = Outcome(
         seed,
@@ -270,7 +270,7 @@ def _of_transfers(times: JobTimes | PipelineTimes) -> float | None:
     return max(recorded, 1 - free.step_ns / times.step_ns)
 
 
-def _numbers(words: str) -> tuple[int, ...]:
+def ranks_in(words: str) -> tuple[int, ...]:
     """The ranks in words such as "ranks 1, 4 to 7"."""
     found = re.findall(r"(\d+)(?: to (\d+))?", words)
     return tuple(rank for a, b in found for rank in range(int(a), int(b or a) + 1))
