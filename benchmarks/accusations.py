@@ -267,7 +267,7 @@ def _of_transfers(times: JobTimes | PipelineTimes) -> float | None:
     free = simulate(replace(times.job, has_free_transfers=True))
     assert isinstance(free, JobTimes)
     recorded = 1 - _recorded_ns(free) / _recorded_ns(times)
-    return max(recorded, 1 - free.step_ns / times.step_ns)
+    return float(max(recorded, 1 - free.step_ns / times.step_ns))
 
 
 def ranks_in(words: str) -> tuple[int, ...]:
@@ -292,11 +292,12 @@ def read_outcomes(path: Path) -> list[Outcome]:
     """The jobs in a file that `--out` wrote."""
     from tests.support.in_pieces import read_lines
 
-    listed = (
-        {name: tuple(value) if isinstance(value, list) else value for name, value in line.items()}
-        for line in read_lines(path)
-    )
-    return [Outcome(**one) for one in listed]
+    found = []
+    for line in read_lines(path):
+        for name, value in line.items():
+            line[name] = tuple(value) if isinstance(value, list) else value
+        found.append(Outcome(**line))
+    return found
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
@@ -362,7 +363,7 @@ def main() -> None:
     size, is_fixed = asked.ranks or asked.most_ranks, bool(asked.ranks)
 
     def plant_of(seed: int) -> str:
-        return asked.plant or plants[seed % len(plants)]
+        return str(asked.plant or plants[seed % len(plants)])
 
     with in_pieces.own_cache():
         if asked.show is not None:

@@ -102,7 +102,16 @@ def judge(work: tuple[str, int]) -> Outcome:
         folder = Path(name)
         (folder / "train.py").write_text(TRAINING)
         command = [
-            *(sys.executable, "-m", "stepscope", "run", "--no-report", "--output-dir", "runs", "--"),
+            *(
+                sys.executable,
+                "-m",
+                "stepscope",
+                "run",
+                "--no-report",
+                "--output-dir",
+                "runs",
+                "--",
+            ),
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
             *(f"--nproc-per-node={RANKS}", "train.py", plant, str(STEPS)),
         ]

@@ -196,7 +196,7 @@ class InWindows:
         step = np.unique(matched.step, return_inverse=True)[1]
         lost_ns = np.bincount(step, work_ns, len(gained_ns))
         most = float(np.median((gained_ns / np.maximum(lost_ns, 1))[lost_ns > 0]))
-        return min(1.0, max(most, accused.gain_ns * blame.steps / lost_ns.sum()))
+        return min(1.0, max(most, accused.gain_ns * blame.steps / int(lost_ns.sum())))
 
     def backward_work(self, ranks: Sequence[RankSteps]) -> float:
         """How long a device works in backward before the ranks meet, per time of its forward.
