@@ -101,20 +101,10 @@ def judge(work: tuple[str, int]) -> Outcome:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "train.py").write_text(TRAINING)
-        command = [
-            *(
-                sys.executable,
-                "-m",
-                "stepscope",
-                "run",
-                "--no-report",
-                "--output-dir",
-                "runs",
-                "--",
-            ),
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *(f"--nproc-per-node={RANKS}", "train.py", plant, str(STEPS)),
-        ]
+        recorded = "-m stepscope run --no-report --output-dir runs --"
+        job = f"-m torch.distributed.run --standalone --nproc-per-node={RANKS} train.py"
+        python = sys.executable
+        command = [python, *recorded.split(), python, *job.split(), plant, str(STEPS)]
         environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, text=True, check=False
