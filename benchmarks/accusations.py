@@ -1,10 +1,9 @@
 """How often reports accuse the right rank, and how often a healthy one: simulated jobs, diagnosed.
 
-    python benchmarks/accusations.py --jobs 1000 --processes 8    # one table
+    python benchmarks/accusations.py --jobs 1000 --processes 2    # one table
     python benchmarks/accusations.py --show 17 --plant input      # one job in full
-    python benchmarks/accusations.py --seed 0 --jobs 500 --json a.json     # in pieces, anywhere
-    python benchmarks/accusations.py --seed 500 --jobs 500 --json b.json
-    python benchmarks/accusations.py --together a.json b.json     # one table of them all
+    python benchmarks/accusations.py --out a.jsonl                # goes on if interrupted
+    python benchmarks/accusations.py --together a.jsonl b.jsonl   # one table of them all
 
 Each seed is a job of 2 to 64 ranks (`tests.support.simulator.many_ranks`), healthy or with one
 thing wrong, or one of 4 to 24 ranks in pipelines (`simulator.pipelines`), in which a stage is slow,
@@ -21,6 +20,8 @@ each rank) or its folder of traces is diagnosed and compared rank by rank, as `r
     gain               what the accusation saves is within 10 % of what the simulated step takes
                        less without what is wrong, or within 1 % of the step: over the recorded
                        steps where the windows are the evidence, else over the whole job
+    symptom leads  the first finding is `exposed-communication`, and it promises more than
+                   transfers that take no time would save: then it has waits for others in it
 
 A planted job whose step is less than a twentieth shorter without it need not be accused.
 """
@@ -28,16 +29,13 @@ A planted job whose step is less than a twentieth shorter without it need not be
 from __future__ import annotations
 
 import argparse
-import json
-import multiprocessing
-import os
 import re
 import sys
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,6 +55,8 @@ _UNITS = {"s": 1e9, "ms": 1e6, "µs": 1e3}
 OF_PIPELINES = ("slow stage", "slow rank")
 NOBODY = ("healthy", "imbalance", "late start")
 """What has no culprit that costs each step something."""
+Work = tuple[int, str, int, bool]
+"""Seed, plant, ranks, and whether there are just as many."""
 _CAUSES = {
     "input": r"input",
     "compute": r"compute|forward|backward|kernels",
@@ -87,6 +87,8 @@ class Outcome:
     blamed_for: str
     blamed_gain: float | None
     leads: str
+    led_by: float | None  # what the first finding promises
+    transfers: float | None  # what transfers that take no time save; unknown of pipelines
     seconds: float = 0.0
 
     @property
@@ -120,6 +122,21 @@ class Outcome:
             return None
         return abs(self.promised - self.true) <= max(CLOSE * self.true, CLOSE_OF_STEP)
 
+    @property
+    def symptom_leads(self) -> bool:
+        """Whether the first finding is `exposed-communication`, with more than transfers take."""
+        if self.leads != "exposed-communication" or not self.led_by:
+            return False
+        most = self.transfers or 0.0
+        return self.led_by - most > max(CLOSE * most, CLOSE_OF_STEP)
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether anything is."""
+        return (
+            not (self.is_explained and self.is_same) or self.is_close is False or self.symptom_leads
+        )
+
 
 def judge(
     seed: int, plant: str, ranks: int = 64, *, fixed: bool = False, verbose: bool = False
@@ -133,7 +150,7 @@ def judge(
     from stepscope.skew.rank_skew import ARRIVALS, RECORDED_WAITS
     from stepscope.trace.paths import resolve_path
 
-    began = time.perf_counter()
+    began = time.process_time()
     times = simulated(seed, plant, ranks, fixed=fixed)
     job = times.job
     healed = simulate(job.healed)
@@ -149,9 +166,10 @@ def judge(
     for one in late:
         seen = {item.label: item.value for item in one.evidence}
         named = seen.get("who comes late") or seen["computes longest"]
-        accused = _numbers(str(named))
+        accused = ranks_in(str(named))
         promised = (one.saving_ns or 0) / times.step_ns
-        is_windows = seen.get("taken from") in (ARRIVALS, RECORDED_WAITS)
+        basis = str(seen.get("taken from")).removeprefix("time in ")
+        is_windows = basis in (ARRIVALS, RECORDED_WAITS)
         if is_windows and isinstance(times, JobTimes) and isinstance(healed, JobTimes):
             true = (_recorded_ns(times) - _recorded_ns(healed)) / times.step_ns
     words = " ".join(
@@ -164,7 +182,7 @@ def judge(
     notable = between.causes.filter("is_notable")
     worst = notable.row(0, named=True) if len(notable) else None
     says = re.match(r"ranks? ([^m]*) makes? the others wait", between.verdict)
-    blamed = _numbers(says.group(1)) if says and "began late" not in between.verdict else ()
+    blamed = ranks_in(says.group(1)) if says and "began late" not in between.verdict else ()
     saved = re.search(r"would take ([0-9.,]+) (\S+) less", between.verdict)
     outcome = Outcome(
         seed,
@@ -184,7 +202,9 @@ def judge(
         if saved and blamed
         else None,
         diagnosis.findings[0].id if diagnosis.findings else "",
-        time.perf_counter() - began,
+        (diagnosis.findings[0].saving_ns or 0) / times.step_ns if diagnosis.findings else None,
+        _of_transfers(times),
+        time.process_time() - began,
     )
     if verbose:
         print(job)
@@ -238,25 +258,46 @@ def _recorded_ns(times: JobTimes) -> float:
     return float(recorded_ns / times.job.active)
 
 
-def _numbers(words: str) -> tuple[int, ...]:
+def _of_transfers(times: JobTimes | PipelineTimes) -> float | None:
+    """What transfers that take no time save: in the recorded steps or in all, which is more."""
+    from tests.support.simulator.many_ranks import JobTimes
+
+    if not isinstance(times, JobTimes):
+        return None
+    free = simulate(replace(times.job, has_free_transfers=True))
+    assert isinstance(free, JobTimes)
+    recorded = 1 - _recorded_ns(free) / _recorded_ns(times)
+    return float(max(recorded, 1 - free.step_ns / times.step_ns))
+
+
+def ranks_in(words: str) -> tuple[int, ...]:
     """The ranks in words such as "ranks 1, 4 to 7"."""
     found = re.findall(r"(\d+)(?: to (\d+))?", words)
     return tuple(rank for a, b in found for rank in range(int(a), int(b or a) + 1))
 
 
-def _judge(work: tuple[int, str, int, bool]) -> Outcome:
+def judge_all(works: Sequence[Work], processes: int = 1) -> Iterator[Outcome]:
+    """Judge jobs, several at once; in no particular order."""
+    from tests.support.in_pieces import at_once
+
+    yield from at_once(_judge, works, processes)
+
+
+def _judge(work: Work) -> Outcome:
     seed, plant, ranks, fixed = work
     return judge(seed, plant, ranks, fixed=fixed)
 
 
-def judge_all(works: Sequence[tuple[int, str, int, bool]], processes: int = 1) -> Iterator[Outcome]:
-    """Judge jobs, several at once; in no particular order."""
-    if processes <= 1:
-        yield from map(_judge, works)
-        return
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(processes) as pool:
-        yield from pool.imap_unordered(_judge, works)
+def read_outcomes(path: Path) -> list[Outcome]:
+    """The jobs in a file that `--out` wrote."""
+    from tests.support.in_pieces import read_lines
+
+    found = []
+    for line in read_lines(path):
+        for name, value in line.items():
+            line[name] = tuple(value) if isinstance(value, list) else value
+        found.append(Outcome(**line))
+    return found
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
@@ -276,7 +317,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
             one for one in these
             if (not one.blamed if plant in NOBODY else set(one.blamed) == set(one.planted))
         ]  # fmt: skip
-        leads = [one for one in these if one.leads == "exposed-communication"]
+        leads = [one for one in these if one.symptom_leads]
         lines.append(
             f"{plant:12}{len(these):6}{_share([bool(o.accused) for o in these]):>9}"
             f"{_share([o.is_right for o in these]):>12}"
@@ -298,7 +339,7 @@ def summary(outcomes: Sequence[Outcome]) -> str:
         f"{_share([bool(o.blamed) for o in nobody])}); right rank or group and cause "
         f"{_share(right)}; gain within 10% {_share(close)}; report and stragglers agree "
         f"{_share([one.is_same for one in outcomes])}; {len(outcomes)} jobs, "
-        f"{sum(one.seconds for one in outcomes) / max(1, len(outcomes)):.1f} s each"
+        f"{sum(one.seconds for one in outcomes) / max(1, len(outcomes)):.1f} s of CPU each"
     )
 
 
@@ -308,49 +349,40 @@ def _share(those: Sequence[bool | None]) -> str:
 
 def main() -> None:
     """Command line."""
+    from tests.support import in_pieces
     from tests.support.simulator.many_ranks import PLANTS as OF_ALL
 
     plants = (*OF_ALL, *OF_PIPELINES)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--jobs", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0, help="of the first job")
+    in_pieces.add_options(parser, jobs=1000)
     parser.add_argument("--most-ranks", type=int, default=64, help="of a job; smaller is faster")
     parser.add_argument("--ranks", type=int, help="of each job")
     parser.add_argument("--plant", choices=plants, help="this one only")
-    parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 1) // 2))
-    parser.add_argument("--show", type=int, metavar="SEED", help="one job in full")
     parser.add_argument("--wrong", action="store_true", help="list the jobs that are wrong")
-    parser.add_argument("--json", type=Path, help="write every outcome to this file")
-    parser.add_argument("--together", type=Path, nargs="+", help="files written by --json")
     asked = parser.parse_args()
-    if asked.together:
-        listed = [one for path in asked.together for one in json.loads(path.read_text())]
-        found = [Outcome(**one) for one in listed]
-        print(table(found), summary(found), sep="\n")
-        return
-    size = asked.ranks or asked.most_ranks
-    if asked.show is not None:
-        plant = asked.plant or plants[asked.show % len(plants)]
-        judge(asked.show, plant, size, fixed=bool(asked.ranks), verbose=True)
-        return
-    plants = (asked.plant,) if asked.plant else plants
-    works = [
-        (seed, plants[seed % len(plants)], size, bool(asked.ranks))
-        for seed in range(asked.seed, asked.seed + asked.jobs)
-    ]
-    outcomes: list[Outcome] = []
-    try:
-        for one in judge_all(works, asked.processes):
-            outcomes.append(one)
-            if asked.wrong and not (one.is_right and one.is_same and one.is_close is not False):
-                print(one, flush=True)
-    except KeyboardInterrupt:
-        print(f"stopped after {len(outcomes)} of {len(works)} jobs")
+    size, is_fixed = asked.ranks or asked.most_ranks, bool(asked.ranks)
+
+    def plant_of(seed: int) -> str:
+        return str(asked.plant or plants[seed % len(plants)])
+
+    with in_pieces.own_cache():
+        if asked.show is not None:
+            judge(asked.show, plant_of(asked.show), size, fixed=is_fixed, verbose=True)
+            return
+        if asked.together:
+            outcomes = [one for path in asked.together for one in read_outcomes(path)]
+        else:
+            wanted = {seed: plant_of(seed) for seed in range(asked.seed, asked.seed + asked.jobs)}
+            known = read_outcomes(asked.out) if asked.out else []
+            outcomes = [one for one in known if wanted.get(one.seed) == one.plant]
+            missing = sorted(set(wanted) - {one.seed for one in outcomes})
+            works = [(seed, wanted[seed], size, is_fixed) for seed in missing]
+            outcomes += in_pieces.append(judge_all(works, asked.processes), asked.out)
     outcomes.sort(key=lambda one: one.seed)
+    if asked.wrong:
+        print(*(one for one in outcomes if one.is_wrong), sep="\n")
     print(table(outcomes))
     print(summary(outcomes))
-    if asked.json:
-        asked.json.write_text(json.dumps([asdict(one) for one in outcomes]))
 
 
 if __name__ == "__main__":

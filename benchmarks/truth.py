@@ -26,15 +26,13 @@ ready. `exposed-communication` has late ranks on time first where it says so. In
 from __future__ import annotations
 
 import argparse
-import json
-import multiprocessing
-import os
 import sys
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -291,21 +289,9 @@ def judge_all(
     seeds: Sequence[int], processes: int = 1, *, with_answers: bool = True
 ) -> Iterator[Job]:
     """Judge trainings, several at once; in no particular order."""
-    if processes <= 1:
-        yield from (judge(seed, with_answers=with_answers) for seed in seeds)
-        return
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(processes) as pool:
-        one = _judge_with_answers if with_answers else _judge_alone
-        yield from pool.imap_unordered(one, seeds)
+    from tests.support.in_pieces import at_once
 
-
-def _judge_with_answers(seed: int) -> Job:
-    return judge(seed)
-
-
-def _judge_alone(seed: int) -> Job:
-    return judge(seed, with_answers=False)
+    yield from at_once(partial(judge, with_answers=with_answers), seeds, processes)
 
 
 @dataclass(frozen=True)
@@ -428,13 +414,12 @@ def goals(jobs: Sequence[Job]) -> str:
 
 
 def read_jobs(path: Path) -> list[Job]:
-    """The trainings in a file that `--out` wrote; a last line that was cut short is left out."""
+    """The trainings in a file that `--out` wrote."""
+    from tests.support.in_pieces import read_lines
+
     found = []
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            job = Job(**json.loads(line))
-        except ValueError:
-            continue
+    for line in read_lines(path):
+        job = Job(**line)
         job.causes, job.stated = tuple(job.causes), tuple(job.stated)
         job.findings = [Promise(**one) for one in job.findings]  # type: ignore[arg-type]
         job.answers = [Promise(**one) for one in job.answers]  # type: ignore[arg-type]
@@ -443,51 +428,24 @@ def read_jobs(path: Path) -> list[Job]:
 
 
 def main() -> None:
+    from tests.support import in_pieces
+
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--jobs", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0, help="of the first job")
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--show", type=int, metavar="SEED", help="one training in full")
+    in_pieces.add_options(parser, jobs=200)
     parser.add_argument("--without-what-if", action="store_true", help="findings alone")
-    parser.add_argument("--out", type=Path, help="append each training; those in it are not redone")
-    parser.add_argument("--together", type=Path, nargs="+", help="files written by --out")
     given = parser.parse_args()
-    if given.together:
-        _print([job for path in given.together for job in read_jobs(path)])
-        return
-    with tempfile.TemporaryDirectory() as cache:
-        os.environ["STEPSCOPE_CACHE"] = cache
-        os.environ["POLARS_MAX_THREADS"] = "1"  # set before Polars is imported
-        if given.show is None:
-            _run(given)
-        else:
+    with in_pieces.own_cache():
+        if given.show is not None:
             judge(given.show, verbose=True)
-
-
-def _run(given: argparse.Namespace) -> None:
-    wanted = range(given.seed, given.seed + given.jobs)
-    known = read_jobs(given.out) if given.out else []
-    jobs = [job for job in known if job.seed in wanted]
-    seeds = sorted(set(wanted) - {job.seed for job in jobs})
-    began, before = time.perf_counter(), len(jobs)
-    with Path(given.out or os.devnull).open("a", encoding="utf-8") as out:
-        out.write("\n" if given.out and not _ends_a_line(given.out) else "")
-        try:
-            for job in judge_all(seeds, given.processes, with_answers=not given.without_what_if):
-                jobs.append(job)
-                out.write(json.dumps(asdict(job)) + "\n")
-                out.flush()
-        except KeyboardInterrupt:
-            print("interrupted: what was judged so far", file=sys.stderr)
-    _print(jobs)
-    print(f"{len(jobs) - before} judged now, in {time.perf_counter() - began:.0f} s")
-
-
-def _ends_a_line(path: Path) -> bool:
-    return path.read_bytes()[-1:] in (b"", b"\n")
-
-
-def _print(jobs: list[Job]) -> None:
+            return
+        if given.together:
+            jobs = [job for path in given.together for job in read_jobs(path)]
+        else:
+            wanted = range(given.seed, given.seed + given.jobs)
+            jobs = [job for job in read_jobs(given.out) if job.seed in wanted] if given.out else []
+            seeds = sorted(set(wanted) - {job.seed for job in jobs})
+            judged = judge_all(seeds, given.processes, with_answers=not given.without_what_if)
+            jobs += in_pieces.append(judged, given.out)
     jobs.sort(key=lambda job: job.seed)
     print(tables(jobs), "", goals(jobs), sep="\n")
 

@@ -195,8 +195,7 @@ def judge(
         judged = None if stage.saving_ns is not None else judged
     recorded = judged if judged is not None and judged.basis != ARRIVALS else None
     late = lateness(judged, limits, ranks, between)
-    is_healthy = late is None and not has_stages
-    if is_healthy and windows is not None and windows.of_host and windows.is_comparable:
+    if not has_stages and windows is not None and windows.of_host and windows.is_comparable:
         ranks = limited_to_transfers(ranks, windows, limits)
     ranks = limited_by_the_job(ranks, between, recorded, limits, late)
     unequal = imbalance(ranks, between) if late is None else None

@@ -28,7 +28,7 @@ from stepscope.report.outputs import output as output_of
 from stepscope.terminal.working import working
 
 if TYPE_CHECKING:
-    from stepscope.analysis.questions import Answers, Question
+    from stepscope.analysis.questions import Question
     from stepscope.analysis.selection.scope import Scope
     from stepscope.commands.sinks import CommandSink
     from stepscope.fleet.engines.outcome import Engine
@@ -123,22 +123,16 @@ def command(
         _show_each(chosen, paths, scope, baseline, output, file, layout)
         return
     runner = engine_of(engine, scheduler, workers)
-    answers = _ask_of_operations(chosen, paths, scope) if chosen.takes_operations else None
-    if answers is None:
-        _show_of_job(chosen, paths, scope, runner, link_speed, output, file, layout)
-        return
-    with sink_for(file) as sink:
-        output.write(answers, sink, layout)
+    if chosen.takes_operations:
+        from stepscope.fleet.ask import ask_of_operations, is_of_operations
 
-
-def _ask_of_operations(question: Question, paths: tuple[str, ...], scope: Scope) -> Answers | None:
-    """Ask about a table of operations; None if the paths are of traces."""
-    from stepscope.fleet.ask import ask_of_operations, is_of_operations
-
-    if not is_of_operations(paths):
-        return None
-    with working(f"Answering {question.name}"):
-        return ask_of_operations(question, paths, scope)
+        if is_of_operations(paths):
+            with working(f"Answering {chosen.name}"):
+                answers = ask_of_operations(chosen, paths, scope)
+            with sink_for(file) as sink:
+                output.write(answers, sink, layout)
+            return
+    _show_of_job(chosen, paths, scope, runner, link_speed, output, file, layout)
 
 
 def _show_of_job(
@@ -155,7 +149,9 @@ def _show_of_job(
     from stepscope.commands.remembered import identity_of_traces, write_remembered
     from stepscope.fleet.link_speed import link_speeds
 
-    links = link_speeds(link_speed)  # before anything is read: it may be no speed
+    links = (
+        link_speeds(link_speed) if question.takes_links else None
+    )  # before anything is read: it may be no speed
     traces = _traces(paths, scope, with_unrelated=True)
 
     def write(sink: Sink) -> bool:

@@ -32,6 +32,8 @@ PLANTS = ("healthy", "input", "compute", "collector", "imbalance", "nth", "link"
 KERNELS = 3
 """Launched in forward."""
 PER_MACHINE = 8
+_RANKS = (2, 2, 3, 3, 4, 4, 4, 4, 8, 8, 8, 8, 16, 16, 32, 32, 24, 64)
+"""Large jobs are rarer: a rank takes a fifth of a second to judge."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class ManyRanks:
         memory: How much of that is still there a step later.
         interrupted: How often a rank's step is interrupted.
         is_loaded: Whether other work takes the CPUs away from it at times.
+        has_free_transfers: Whether collectives take no longer than their members are apart.
         seed: For all that is random.
     """
 
@@ -86,6 +89,7 @@ class ManyRanks:
     memory: float = 0.5
     interrupted: float = 0.01
     is_loaded: bool = False
+    has_free_transfers: bool = False
     seed: int = 0
 
     @property
@@ -155,6 +159,7 @@ class _Run:
         self.interruption = np.where(hit, dice.exponential(0.5 * healthy_ns, (steps, count)), 0.0)
         self.hit_at = dice.integers(0, 3, (steps, count))
         self.transfers = transfer_ns * dice.lognormal(0, 0.05, (steps, pieces + 2, 1))
+        self.transfers *= not job.has_free_transfers
         self.host = dice.uniform(0, 0.2 * healthy_ns, count)
         self.device = np.zeros(count)  # the compute stream is busy until then
         self.comm = np.zeros(count)
@@ -305,7 +310,7 @@ def random_job(seed: int, plant: str, most_ranks: int = 64, *, fixed: bool = Fal
         fixed: Whether there are just as many.
     """
     dice = np.random.default_rng(seed)
-    ranks = min(most_ranks, int(dice.choice((2, 3, 4, 4, 8, 8, 16, 32, 64))))
+    ranks = min(most_ranks, int(dice.choice(_RANKS)))
     ranks = most_ranks if fixed else ranks
     if plant == "link":
         ranks = max(8, ranks)

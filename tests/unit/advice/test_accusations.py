@@ -82,4 +82,28 @@ def test_what_ranks_of_a_healthy_job_wait_for_each_other_is_nobodys_to_save(accu
     shares = [one.saving_ns / (one.saving_ns + one.predicted_step_ns) for one in exposed]
     assert max(shares) - min(shares) < 0.01  # no rank's step is shorter than another's
     assert max(shares) < 0.2
-    assert "the rest is for other ranks, none of which is always late" in exposed[0].assumption
+    assert "the rest is for other ranks" in exposed[0].assumption
+
+
+@pytest.mark.parametrize(
+    ("seed", "plant"),
+    [
+        pytest.param(710003, "collector", id="another rank is held up in one recorded step"),
+        pytest.param(710006, "link", id="likewise, in the step that follows the first"),
+    ],
+)
+def test_chance_in_one_recorded_step_does_not_change_a_gain(accusations, seed, plant):
+    found = accusations.judge(seed, plant, 16)
+    assert found.is_right
+    assert found.is_close
+
+
+def test_transfers_beside_backward_on_cpus_save_nothing(accusations):
+    found = accusations.judge(700010, "healthy", 4)
+    assert not found.symptom_leads
+    assert found.led_by is None or found.led_by < 0.04
+
+
+def test_a_few_steps_of_a_slow_pace_accuse_nobody(accusations):
+    found = accusations.judge(720010, "healthy", 16)
+    assert found.accused == found.blamed == ()

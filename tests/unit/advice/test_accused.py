@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -67,11 +68,18 @@ def _windows(
         by_step=pl.DataFrame({"rank": [5], "step": [0], "caused_wait_ns": [8 * MS]}),
         ranks=ranks,
         excess_ns={5: {"input": excess_ns}},
+        usual=SimpleNamespace(excess_ns=np.full((steps, 1), excess_ns)),
+        gains=SimpleNamespace(by_step_ns=lambda _: np.full(steps, gain_ns)),
     )
     compared = SimpleNamespace(
         of_host=of_host,
         report=SimpleNamespace(fits=True, ranks=ranks),
-        matched=SimpleNamespace(rank=[0], step=list(range(steps))),
+        matched=SimpleNamespace(
+            causes=("input",),
+            ranks=np.array([5]),
+            rank=np.zeros(steps, np.int64),
+            step=np.arange(steps),
+        ),
     )
     windows = InWindows(compared, blame)  # type: ignore[arg-type]
     windows.__dict__["stages"] = ()

@@ -61,7 +61,7 @@ def test_a_rank_with_more_to_compute_is_late_and_others_waits_are_no_lack_of_ove
     exposed = [one for one in diagnosis.findings if one.id == "exposed-communication"]
     assert {one.rank for one in exposed} == {0, 2}
     assert all(one.saving_ns is None for one in exposed)
-    assert "rank 1's is not, and that limits all ranks" in exposed[0].saving_reason
+    assert "the rest is for other ranks" in exposed[0].saving_reason
     assert (
         "rank 1 makes the others wait: its computation takes longer. Without that a step would "
         "take 70.0 ms less" in between_ranks(diagnosis)

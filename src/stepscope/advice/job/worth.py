@@ -29,7 +29,7 @@ from stepscope.advice.severities import severity_again, with_saving
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.blame.matched import NOT_SYNCHRONISING
 from stepscope.analysis.blame.replay import Less
-from stepscope.run.figures import duration, ranks_in_words
+from stepscope.run.figures import duration, percent, ranks_in_words
 from stepscope.skew.rank_skew import RankSkew
 
 _WITHIN = 0.05
@@ -207,12 +207,12 @@ def limited_to_transfers(
 ) -> tuple[RankSummary, ...]:
     """The ranks, with no finding about communication that saves more than its transfers take.
 
-    A thread that waits in a collective on CPUs waits for the other ranks as well. Where none comes
-    late, that is nobody's to save: of all ranks replayed at once, a step is shorter by what
-    transfers hold them up.
+    A thread that waits in a collective on CPUs waits for the other ranks as well. That is a late
+    rank's to save, or nobody's: of all ranks replayed at once, a step is shorter by what transfers
+    hold them up.
 
     Args:
-        ranks: The ranks, none of which is late.
+        ranks: The ranks.
         windows: Their windows, whose collectives ran on CPUs.
         limits: Limits for the severity.
     """
@@ -238,12 +238,13 @@ def _of_transfers(one: Finding, share: float, limits: Thresholds) -> Finding:
             saving_ns=None,
             predicted_step_ns=None,
             severity=Severity.INFO,
-            saving_reason=f"transfers take little: {of_ranks}, none of which is always late",
+            saving_reason=f"transfers take little: {of_ranks}",
             assumption="",
         )
     return replace(
         with_saving(one, round(share * step_ns), limits),
-        assumption=f"computation hides all transfers; {of_ranks}, none of which is always late",
+        title=f"{percent(share)} of the step is waiting for transfers between the ranks",
+        assumption=f"computation hides all transfers; {of_ranks}",
         own_saving_ns=saving_ns,
     )
 

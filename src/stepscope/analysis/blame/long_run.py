@@ -6,7 +6,7 @@ on for days.
 
 Definitions
     The recorded steps follow each other again and again. What a rank does before its first
-    collectives is not wholly recorded; it is what it does before the same ones of the second step.
+    collectives is not wholly recorded; it is what it does before the same ones of a later step.
     Of a rank of which no launches are known, only its time after the collective before is, and the
     rest is its local time, as recorded.
     At the beginning no host is ahead of its GPU. Steps are repeated until they take equally long.
@@ -86,18 +86,19 @@ class LongRun:
         )
 
     @classmethod
-    def of(cls, matched: Matched, replay: Replay) -> LongRun | None:
+    def of(cls, matched: Matched, replay: Replay, like: int = 1) -> LongRun | None:
         """The recorded steps, to be repeated.
 
         Args:
             matched: The collectives.
             replay: The same, to be replayed.
+            like: Which step says what is done before the first collectives, from 1.
 
         Returns:
-            None if a rank has other collectives in the first step than in the second or the last:
+            None if a rank has other collectives in the first step than in that one or the last:
             then it is not known what follows what.
         """
-        circle = _circle(matched)
+        circle = _circle(matched, like)
         return None if circle is None else cls(matched, replay, circle)
 
     def step_ns(self, less: Less | None = None) -> float:
@@ -149,9 +150,9 @@ class LongRun:
         return moved
 
 
-def _circle(matched: Matched) -> _Circle | None:
+def _circle(matched: Matched, like_step: int) -> _Circle | None:
     steps = np.unique(matched.step)
-    if len(steps) < 2 or steps[0] < 0:
+    if len(steps) <= like_step or steps[0] < 0:
         return None
     like = np.arange(len(matched.rank))
     links = matched.previous.copy(), matched.launched_before.copy(), matched.worked_before.copy()
@@ -160,19 +161,21 @@ def _circle(matched: Matched) -> _Circle | None:
     for start, end in pairwise(bounds.tolist()):
         rows = np.arange(start, end)
         of_step = matched.step[rows]
-        first, second, last = (rows[of_step == step] for step in (steps[0], steps[1], steps[-1]))
+        known = (steps[0], steps[like_step], steps[-1])
+        first, later, last = (rows[of_step == step] for step in known)
         if (np.diff(of_step) < 0).any() or not len(first):
             return None
-        for others in (second, last):
+        for others in (later, last):
             if len(others) != len(first) or (meeting[first] != meeting[others]).any():
                 return None
         begins = np.minimum.reduce([link[first] for link in links]) < 0
-        like[first[begins]] = second[begins]
+        like[first[begins]] = later[begins]
         for link in links:
-            before = link[second[begins]]
-            # As far before the end as it is before the second step, or in the first one.
-            at_end = (before >= 0) & (before < second[0])
-            found = np.where(at_end, before - second[0] + last[-1] + 1, before - len(first))
+            before = link[later[begins]]
+            # As far before the end as it is before the later step, or in the first one.
+            at_end = (before >= 0) & (before < later[0])
+            in_first = before - (later[0] - first[0])
+            found = np.where(at_end, before - later[0] + last[-1] + 1, in_first)
             found[before < 0] = -1
             if (matched.collective[found] < matched.collective[first[begins]])[at_end].any():
                 return None

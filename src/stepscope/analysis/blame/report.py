@@ -13,11 +13,13 @@ Definitions
     the recording, not in each step, and is nothing in the steady state.
     Accused: a rank and cause whose gain in the recording is at least a fiftieth of the mean step,
     and half of that in the long run as well, and whose excess is more than chance gives
-    (`beyond_chance.py`). On healthy ranks somebody is always last, but
-    not for long, and without that rank the next one is. A link is accused only if at least a fifth
-    of the transfers in its slow groups take half as long again as usual, and five median deviations
-    longer, and that happens more often than in the other groups of the dimension: single slow
-    transfers happen on healthy links too, many on a machine that is busy with something else.
+    (`beyond_chance.py`). Of computation in a few steps it is a twenty-fifth: what slows a rank down
+    for some steps, such as its clock, makes them alike, which that test takes for a habit.
+    On healthy ranks somebody is always last, but not for long, and without that rank the next one
+    is. A link is accused only if at least a fifth of the transfers in its slow groups take half as
+    long again as usual, and five median deviations longer, and that happens more often than in the
+    other groups of the dimension: single slow transfers happen on healthy links too, many on a
+    machine that is busy with something else.
     A late start is accused only if the rank comes late by a step or more.
     Late together: of several ranks that stand out, fixing one alone brings little, because the next
     one is still late. If all of them together gain more than twice what the best does alone, these
@@ -42,6 +44,8 @@ from stepscope.skew.rank_causes import LATE_START, OTHER, SLOW_LINK
 
 _NOTABLE_GAIN, _SURE_GAIN = 0.02, 0.01
 """Of a step: what must be gained in the recording, and in the long run as well."""
+_MANY_STEPS, _FEW_GAIN = 10, 0.04
+"""What must be gained of computation in fewer steps: a rank's pace outlasts a step or two."""
 _MOST_REPLAYED = 32
 _MOST_TOGETHER = 16
 _MORE_TOGETHER = 2
@@ -174,7 +178,8 @@ def find_blame(matched: Matched, clock_offset_ns: Numbers | None = None) -> Blam
         links.is_persistent(rank)
         if cause == SLOW_LINK
         else _stands_out(matched, usual, late_ns, step_ns, rank, cause)
-        for rank, cause in gaining.select("rank", "cause").iter_rows()
+        and (cause not in OF_THE_GPU or steps >= _MANY_STEPS or gain_ns >= _FEW_GAIN * step_ns)
+        for rank, cause, gain_ns in gaining.select("rank", "cause", "gain_ns").iter_rows()
     ]
     accused = gaining.filter(pl.Series(stands_out, dtype=pl.Boolean)).sort(
         "gain_ns", "caused_wait_ns", "rank", descending=[True, True, False]

@@ -10,8 +10,9 @@ Definitions
     Waiting for other communication, for the device itself and for what was not recorded has no
     cause here: the causes need not add up to the local time.
     What a rank gets done beside a collective: the GPU's computing and copying while the collective
-    runs. It would still have to be done if the collective took less time. On a CPU a main thread
-    that waits cannot always be told from one that works, so nothing counts there.
+    runs; on a CPU, the main thread's operators. It would still have to be done if the collective
+    took less time. What a CPU does between operators does not count: a main thread that waits
+    there cannot always be told from one that works.
     The device's own time up to a collective: when its compute stream had done what was launched
     before the collective, on a clock that stands still while the stream waits for collectives: in
     gaps that a collective ends, if what comes next was launched by then, and while the host waits
@@ -100,8 +101,8 @@ def local_time(trace: Trace, collectives: pl.DataFrame, work: GpuWork | None) ->
         work: The GPU work of the trace; None where the CPU trains.
 
     Returns:
-        One row per collective, with a column `local_<cause>_ns` for each cause that occurs, and
-        on a GPU `BESIDE` and those of `OF_LAUNCHES`, these null where no launch is known.
+        One row per collective, with a column `local_<cause>_ns` for each cause that occurs,
+        `BESIDE`, and on a GPU those of `OF_LAUNCHES`, null where no launch is known.
     """
     if collectives.is_empty():
         return pl.DataFrame()
@@ -110,7 +111,7 @@ def local_time(trace: Trace, collectives: pl.DataFrame, work: GpuWork | None) ->
     if work is None:
         first = trace.steps["start_ns"].min()
         own = _of_cpu(trace, collectives)
-        working: list[Intervals] = []
+        working = [own[COMPUTE]] if COMPUTE in own else []
     else:
         device = collectives["device"].mode().min()
         windows = work.device_steps if len(work.device_steps) else work.windows

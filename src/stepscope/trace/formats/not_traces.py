@@ -64,6 +64,12 @@ def is_memory_timeline(beginning: bytes) -> bool:
     return any(form.match(beginning) for form in _TIMELINES)
 
 
+def _is_inspector_output(beginning: bytes) -> bool:
+    """Whether content that starts with these bytes is the JSON lines of NCCL Inspector."""
+    start = beginning[:_BEGINNING_BYTES]
+    return start.startswith(b"{") and b'"inspector_output_format_version"' in start
+
+
 def _begins_with(*magic: bytes) -> Callable[[bytes], bool]:
     return lambda beginning: beginning.startswith(magic)
 
@@ -121,6 +127,11 @@ NOT_TRACES = (
         "a memory timeline, not a trace",
         "`stepscope memory FILE` shows it",
         is_memory_timeline,
+    ),
+    NotATrace(
+        "records of NCCL Inspector, not a trace",
+        "give the traces of the same job: `stepscope show collectives RUN`",
+        _is_inspector_output,
     ),
     NotATrace(
         "a file of torch.save, such as a checkpoint, not a trace",

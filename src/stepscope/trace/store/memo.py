@@ -139,8 +139,11 @@ def _remove_unused(directory: Path) -> None:
             status = (directory / name).lstat()
             if stat.S_ISREG(status.st_mode):
                 found.append((status.st_mtime_ns, status.st_size, name))
-    kept_bytes = 0
+    if len(found) <= MOST_MEMOS and sum(size for _, size, _ in found) <= MOST_BYTES_TOGETHER:
+        return
+    # Some more than the limit, or the next one written would have all looked at again.
+    kept_bytes, most, most_bytes = 0, MOST_MEMOS * 7 // 8, MOST_BYTES_TOGETHER * 7 // 8
     for number, (_, size_bytes, name) in enumerate(sorted(found, reverse=True)):
         kept_bytes += size_bytes
-        if number >= MOST_MEMOS or kept_bytes > MOST_BYTES_TOGETHER:
+        if number >= most or kept_bytes > most_bytes:
             (directory / name).unlink(missing_ok=True)

@@ -166,11 +166,11 @@ def test_those_used_longest_ago_go_first_and_all_together_fit_their_limit(
 ) -> None:
     monkeypatch.setattr(memo, "MOST_BYTES_TOGETHER", 1000)
     monkeypatch.setattr(memo, "_WRITES_PER_CHECK", 1)
-    files = [keep("x" * 250, number) for number in range(3)]
+    files = [keep("x" * 200, number) for number in range(3)]
     for moment, file in enumerate(files):
         os.utime(file, (moment, moment))
     assert about(0).find()
-    about(3).make(lambda: Answer("x" * 250))
+    about(3).make(lambda: Answer("x" * 200))
     assert [file.exists() for file in files] == [True, False, True]
     assert sum(file.stat().st_size for file in memos()) <= 1000
 
