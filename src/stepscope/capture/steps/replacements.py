@@ -163,7 +163,7 @@ def skipped_by_dynamo(call: Callable[..., _Result]) -> Callable[..., _Result]:
     disable = getattr(torch, "_disable_dynamo", None)
     if disable is None:
         return call
-    disabled = disable(call)
+    disabled: Callable[..., _Result] = disable(call)
     frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
     compiles = getattr(frames, "get_eval_frame_callback", _compiler_module)
     is_traced = torch.compiler.is_dynamo_compiling

@@ -271,7 +271,8 @@ class ForwardCalls:
         @functools.wraps(kind.__call__)
         def called(module: Any, *arguments: Any, **keywords: Any) -> Any:
             # What the class inherits is looked up at each call: others replace it for a while.
-            call: Any = own.__get__(module) if own is not None else super(kind, module).__call__
+            inherited: Any = super(kind, module)
+            call = own.__get__(module) if own is not None else inherited.__call__
             if is_compiling() or self._is_inside:
                 return call(*arguments, **keywords)
             is_outermost, noted = False, None
