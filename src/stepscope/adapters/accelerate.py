@@ -31,15 +31,6 @@ from stepscope.run.step_record import MICRO_BATCH
 _Batch = TypeVar("_Batch")
 
 
-class _Steps(Policy):
-    """Remembers whether the optimizer has stepped."""
-
-    has_stepped = False
-
-    def optimizer_ended(self, optimizer: Any) -> None:  # noqa: ARG002 - any will do
-        self.has_stepped = True
-
-
 class AccelerateProfiler(Profiler):
     """A `Profiler` that asks accelerate for the rank and for where steps end.
 
@@ -73,7 +64,6 @@ class AccelerateProfiler(Profiler):
             words=words,
             identity=_identity() if given.enabled else None,
         )
-        self._steps = _Steps()
 
     def __enter__(self) -> AccelerateProfiler:
         self.start()
@@ -83,7 +73,7 @@ class AccelerateProfiler(Profiler):
         """Start the capture; see `Profiler.start`."""
         super().start()
         if self.run_path is not None:
-            detector = Detector(self._steps)
+            detector = Detector(Policy())
             detector.attach(self.session.steps)
             detector.install(fetches=False)
 
@@ -100,7 +90,7 @@ class AccelerateProfiler(Profiler):
             The batches, unchanged.
         """
         asks = batches_per_step is None
-        self._steps.has_stepped = False
+        self._begin_step()
         for batch in super().watch(loader, batches_per_step=batches_per_step or 0):
             if asks:
                 self.session.steps.offer(work_of(batch))
@@ -108,7 +98,7 @@ class AccelerateProfiler(Profiler):
                 yield batch
             except GeneratorExit:
                 # The loop was left from inside; after its optimizer step, that is a complete step.
-                if asks and self._steps.has_stepped:
+                if asks and (detector := self._core.detector) and detector.has_stepped:
                     self.step()
                 raise
             ends = GradientState().sync_gradients or self.config.step_unit == MICRO_BATCH
@@ -117,8 +107,12 @@ class AccelerateProfiler(Profiler):
 
     def step(self, *, tokens: int | None = None, samples: int | None = None) -> None:
         """End the current step if the loop does so itself; see `Profiler.step`."""
-        self._steps.has_stepped = False
+        self._begin_step()
         super().step(tokens=tokens, samples=samples)
+
+    def _begin_step(self) -> None:
+        if self._core.detector is not None:
+            self._core.detector.has_stepped = False
 
     def _work_counter(self, loader: object) -> None:
         """None: `watch` counts the batches of accelerate's loaders."""

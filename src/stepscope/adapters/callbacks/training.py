@@ -15,6 +15,7 @@ from stepscope.adapters.profiler import Profiler
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.ranks import NestedProfilerError, RankIdentity, identify
 from stepscope.capture.steps.detector import Detector, Policy
+from stepscope.capture.steps.phase_times import ENTER
 from stepscope.capture.steps.work import UNKNOWN, Work, work_of
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.run.step_record import EVALUATION, FORWARD, MICRO_BATCH, OPTIMIZER_STEP
@@ -85,7 +86,6 @@ class TrainingRecorder(Policy):
     def __init__(self, prototype: Profiler) -> None:
         self._prototype = prototype
         self.profiler: Profiler | None = None
-        self.has_stepped = False
         self._detector: Detector | None = None
         self._is_on = False
         self._is_in_step = False
@@ -99,6 +99,11 @@ class TrainingRecorder(Policy):
     def is_on(self) -> bool:
         """Whether a training is being recorded."""
         return self._is_on
+
+    @property
+    def has_stepped(self) -> bool:
+        """Whether the optimizer has stepped in the step that is open."""
+        return self._detector is not None and self._detector.has_stepped
 
     @property
     def counts_micro_batches(self) -> bool:
@@ -141,7 +146,7 @@ class TrainingRecorder(Policy):
             return
         self.profiler = profiler
         self._is_on = True
-        self._is_in_step = self.has_stepped = False
+        self._is_in_step = False
         self._process_id = os.getpid()
         self._data = None if data is None else id(data)
         self._fetched = deque(maxlen=_MOST_FETCHED) if keeps_work else None
@@ -186,7 +191,9 @@ class TrainingRecorder(Policy):
             if self._excluded is not None:
                 self.resume_steps()
             self._is_in_step = True
-            self._detector.enter(FORWARD)
+            core = self._detector.core
+            if core is not None:
+                core.note(ENTER, FORWARD)
 
     def use_batch(self, batch: Any = None) -> None:
         """Count the work of a batch: this one, or the oldest that was fetched."""
@@ -218,7 +225,9 @@ class TrainingRecorder(Policy):
             return False
         if self._excluded is not None:
             self.resume_steps()
-        self._is_in_step = self.has_stepped = False
+        self._is_in_step = False
+        if self._detector is not None:
+            self._detector.has_stepped = False
         self.profiler.step()
         return self.profiler.should_stop
 
@@ -237,6 +246,8 @@ class TrainingRecorder(Policy):
         context = profiler.phase(kind) if self._is_in_step else profiler.outside_steps(kind)
         context.__enter__()
         self._excluded = (kind, context)
+        if self._detector is not None:
+            self._detector.is_excluded = True
 
     def resume_steps(self) -> None:
         """Resume the steps."""
@@ -266,6 +277,8 @@ class TrainingRecorder(Policy):
         excluded, self._excluded = self._excluded, None
         if excluded is None:
             return
+        if self._detector is not None:
+            self._detector.is_excluded = False
         kind = type(error) if error is not None else None
         try:
             excluded[1].__exit__(kind, error, None)
@@ -295,18 +308,6 @@ class TrainingRecorder(Policy):
         """Remember the work of a batch; the framework says where its forward pass begins."""
         if self._fetched is not None:
             self._fetched.append(work_of(batch))
-
-    def backward_begins(self) -> bool:
-        """Time a backward pass unless it is excluded from the steps."""
-        return self._excluded is None
-
-    def optimizer_begins(self) -> bool:
-        """Time an optimizer step unless it is excluded from the steps."""
-        return self._excluded is None
-
-    def optimizer_ended(self, optimizer: Any) -> None:  # noqa: ARG002 - any will do
-        """Remember that the optimizer has stepped."""
-        self.has_stepped = True
 
 
 class CallbackBase:

@@ -118,7 +118,7 @@ class ScriptRecorder(Policy, EngineFollower):
         self._is_hidden = False
         self._is_batched = False
         self._work: Work | None = None
-        self._last_work = UNKNOWN
+        self._rest = UNKNOWN
         self._problem = ""
         self._theirs: Profiler | None = None
         self._parent_id = os.getppid()
@@ -175,21 +175,18 @@ class ScriptRecorder(Policy, EngineFollower):
         self._work = work if self._work is None else self._work + work
         self.detector.begin_forward()
 
-    def backward_begins(self) -> bool:
+    def begins(self) -> bool:
+        """Begin to record: the training learns."""
+        return self._running(is_from_start=False) is not None
+
+    def backward_begins(self) -> None:
         """Note that the batches since the last step were for training: a backward pass begins."""
-        if self._profiler is None and self._running(is_from_start=False) is None:
-            return False
         self._steps.backward_begins()
-        return True
 
     def mode_changed(self, module: Any, is_training: bool) -> None:
         """Exclude an evaluation from the step: a model was set to evaluation, and is set back."""
         if self._profiler is not None:
             self._act(self._profiler, self._steps.mode_changed((id(module), False), is_training))
-
-    def optimizer_begins(self) -> bool:
-        """Decide whether to time an optimizer step."""
-        return self._profiler is not None or self._running(is_from_start=False) is not None
 
     def optimizer_ended(self, optimizer: Any) -> None:
         """End the step: an optimizer, or an engine with everything it does, has stepped."""
@@ -286,7 +283,10 @@ class ScriptRecorder(Policy, EngineFollower):
     def _act(self, profiler: Profiler, before: str) -> None:
         """Do what the policy says about what was done up to now."""
         if before == STEP:
-            work = self._work_of_step()
+            work = self._rest  # of steps that train on batches which were fetched ahead
+            if self._work is not None:
+                work, self._work = self._work, None
+                self._rest = Work(work.samples and 0, work.tokens and 0)
             profiler.step(tokens=work.tokens, samples=work.samples)
             self._saves = self.detector.saves
             self._ended_ns = time.perf_counter_ns()
@@ -295,21 +295,6 @@ class ScriptRecorder(Policy, EngineFollower):
         elif before:
             self._work = None
             profiler.session.restart_step(before)
-
-    def _work_of_step(self) -> Work:
-        """The work of the batches since the last step.
-
-        Steps that train on batches which were fetched ahead have none of their own.
-        """
-        work, self._work = self._work, None
-        if work is not None:
-            self._last_work = work
-            return work
-        last = self._last_work
-        return Work(
-            None if last.samples is None else 0,
-            None if last.tokens is None else 0,
-        )
 
     # -- the end --------------------------------------------------------------------------------
 

@@ -24,8 +24,6 @@ class AutoPhases(Policy):
         detector: The hooks in torch.
     """
 
-    follows_optimizers = False
-
     def __init__(self, core: StepCore) -> None:
         import torch
 
@@ -61,11 +59,10 @@ class AutoPhases(Policy):
         is_training = self._records_gradients() and not detector.is_in(EVALUATION)
         return is_training and not detector.is_in_own_fetch
 
-    def backward_begins(self) -> bool:
+    def backward_begins(self) -> None:
         """Note that the batch is used: a model that learns like that is part of the training."""
         self._has_unused_batch = False
         self._evaluated = None
-        return True
 
     def mode_changed(self, module: Any, is_training: bool) -> None:
         """End an evaluation: the model that was set to evaluation is set back."""

@@ -131,7 +131,7 @@ class StepCore(StepNotes):
         self.probe: DeviceProbe | None = None
         self.lost_ends = 0
         self._lock = containment.lock
-        # The step at whose end there is more to do than to read the clocks.
+        # The step at whose end there is more to do than to read clocks.
         self._due = _NOW
         self._wakes = 0
         self._is_outside = False
@@ -262,54 +262,57 @@ class StepCore(StepNotes):
         """
         # The whole boundary of most steps. A signal's handler may end the capture after any call in
         # here, so that the step has ended before the first call that needs it to.
-        if tokens is None and samples is None:
-            try:
-                with self._lock:
-                    number = self.number
-                    if number < self._due and get_ident() == self._clocked_thread:
-                        gc, compiler, ring = self._gc, self._compiler, self._ring
-                        now_ns = perf_counter_ns()
-                        flags, details = self._window_bits, None
-                        if self._has_notes:
-                            self.busy += 1
-                            try:
-                                details = self._details(now_ns, None)
-                                if details:
-                                    flags |= DETAILED
-                                    ring.put_text(now_ns, details)
-                            finally:
-                                self.busy -= 1
-                        row: Reading = (
-                            now_ns,
-                            number,
-                            thread_time_ns(),
-                            self._pread(self._schedstat, SCHEDSTAT_BYTES, 0),
-                            gc.total_ns,
-                            gc.called_ns,
-                            compiler.total_ns() if compiler.started_ns else compiler.done_ns,
-                            self._wait_ns,
-                            self._wait_cpu_ns,
-                            flags,
-                            now_ns,
-                            details,
-                        )
-                        self._begun = row
-                        self._wait_ns = self._wait_cpu_ns = 0
-                        self.number = number + 1
-                        self.rows.append(row)
-                        at = ring.at
-                        ring.at = at + SLOT_BYTES
-                        ring.pack(ring.memory, at, *row[:-1])
-                        if at >= ring.turns_at:
-                            ring.turn()
-                        if self.has_postponed:
-                            self._containment.resume()
-                        return
-            except RecursionError:
-                raise
-            except Exception as error:  # noqa: BLE001 - the training must go on
-                self._failed("ending a step", error)
-                return
+        has_work = tokens is not None or samples is not None
+        try:
+            with self._lock:
+                number = self.number
+                is_due = number >= self._due or self.device is not None
+                if not is_due and get_ident() == self._clocked_thread:
+                    gc, compiler, ring = self._gc, self._compiler, self._ring
+                    now_ns = perf_counter_ns()
+                    flags, details = self._window_bits, None
+                    if self._has_notes or has_work:
+                        self.busy += 1
+                        try:
+                            if has_work:
+                                self._attempt("counting work", self.count, tokens, samples)
+                            details = self._details(now_ns, None)
+                            if details:
+                                flags |= DETAILED
+                                ring.put_text(now_ns, details)
+                        finally:
+                            self.busy -= 1
+                    row: Reading = (
+                        now_ns,
+                        number,
+                        thread_time_ns(),
+                        self._pread(self._schedstat, SCHEDSTAT_BYTES, 0),
+                        gc.total_ns,
+                        gc.called_ns,
+                        compiler.total_ns() if compiler.started_ns else compiler.done_ns,
+                        self._wait_ns,
+                        self._wait_cpu_ns,
+                        flags,
+                        now_ns,
+                        details,
+                    )
+                    self._begun = row
+                    self._wait_ns = self._wait_cpu_ns = 0
+                    self.number = number + 1
+                    self.rows.append(row)
+                    at = ring.at
+                    ring.at = at + SLOT_BYTES
+                    ring.pack(ring.memory, at, *row[:-1])
+                    if at >= ring.turns_at:
+                        ring.turn()
+                    if self.has_postponed:
+                        self._containment.resume()
+                    return
+        except RecursionError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the training must go on
+            self._failed("ending a step", error)
+            return
         self._end_with_more(tokens, samples)
 
     def _end_with_more(self, tokens: int | None, samples: int | None) -> None:
@@ -436,7 +439,7 @@ class StepCore(StepNotes):
     def _plan(self) -> None:
         """Find out at the end of which step something is due next."""
         wakes, step = self._wakes, self.number
-        is_each = self.flops is not None or self.census is not None or self.device is not None
+        is_each = self.flops is not None or self.census is not None
         if self.monitor is not None and self.monitor.is_waiting and self.probe is None:
             is_each = True
         if step < _EARLY_STEPS:

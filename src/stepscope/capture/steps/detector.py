@@ -29,7 +29,6 @@ from stepscope.capture.steps.phase_times import (
 )
 from stepscope.capture.steps.replacements import (
     Replacements,
-    disable_dynamo,
     is_compiling,
     skipped_by_dynamo,
 )
@@ -41,13 +40,11 @@ if TYPE_CHECKING:
 
 
 class Policy:
-    """What those who record a training make of what it does; by default, everything is timed.
+    """What those who record a training make of what it does; by default, everything is timed."""
 
-    Attributes:
-        follows_optimizers: Whether `optimizer_begins` and `optimizer_ended` do anything.
-    """
-
-    follows_optimizers = True
+    def begins(self) -> bool:
+        """The training learns while nothing is recorded; returns whether to follow that."""
+        return True
 
     def wants_batch(self, iterator: Any) -> bool:  # noqa: ARG002
         """A DataLoader's iterator is about to fetch a batch; returns whether to time that."""
@@ -63,13 +60,8 @@ class Policy:
         """A DataLoader over this data makes an iterator, or ends the workers of one."""
         return True
 
-    def backward_begins(self) -> bool:
-        """A backward pass begins; returns whether to follow it."""
-        return True
-
-    def optimizer_begins(self) -> bool:
-        """An optimizer's step begins; returns whether to follow it."""
-        return True
+    def backward_begins(self) -> None:
+        """A backward pass begins."""
 
     def optimizer_ended(self, optimizer: Any) -> None:
         """An optimizer's step has ended, and no other one surrounds it.
@@ -104,6 +96,8 @@ class Detector:
         loaders: Times waits for DataLoaders.
         saves: How often the training has saved so far.
         is_in_backward: Whether a backward pass is being followed.
+        is_excluded: Whether backward passes and optimizers belong to no step now.
+        has_stepped: Whether an optimizer has stepped; for others to reset.
         before_optimizer: Hook that torch calls before any optimizer step.
         after_optimizer: Hook that torch calls after any optimizer step.
     """
@@ -126,6 +120,7 @@ class Detector:
         self.calls = ForwardCalls(self) if finds_forward else None
         self.loaders = LoaderWaits(self, sees_threads=times_calls)
         self.is_in_backward = False
+        self.is_excluded = self.has_stepped = False
         self._times_calls = times_calls
         self._finds_modes = finds_modes
         self._own_fetches = 0
@@ -160,9 +155,9 @@ class Detector:
         replacements.replace(torch.autograd, "backward", self.around_backward)
 
         before, after = self.before_optimizer, self.after_optimizer
-        hooks = optimizers.register_optimizer_step_pre_hook(disable_dynamo(before))
+        hooks = optimizers.register_optimizer_step_pre_hook(skipped_by_dynamo(before))
         replacements.undo_by(hooks.remove)
-        hooks = optimizers.register_optimizer_step_post_hook(disable_dynamo(after))
+        hooks = optimizers.register_optimizer_step_post_hook(skipped_by_dynamo(after))
         replacements.undo_by(hooks.remove)
         if self._times_calls:
             TimedCalls(self, replacements).install()
@@ -249,8 +244,14 @@ class Detector:
 
     # -- what is wrapped ------------------------------------------------------------------------
 
+    def _asked(self, default: Callable[..., Any]) -> Callable[..., Any] | None:
+        """The policy's own method in place of a default one, which does nothing; None without."""
+        method = getattr(self.policy, default.__name__)
+        return None if getattr(method, "__func__", None) is default else method
+
     def around_backward(self, backward: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap `torch.autograd.backward` to time it as a phase."""
+        begins, backward_begins = self.policy.begins, self._asked(Policy.backward_begins)
 
         # In here, each call of a function of ours is one more that every step pays for.
         @functools.wraps(backward)
@@ -258,12 +259,14 @@ class Detector:
             is_followed = False
             try:
                 thread = get_ident()
-                if thread == self.thread and not self.is_off and not self.is_in_backward:
-                    core = self.core
-                    is_followed = (
-                        core is None or core.thread == thread
-                    ) and self.policy.backward_begins()
-                if is_followed:
+                if (
+                    thread == self.thread
+                    and not (self.is_off or self.is_in_backward or self.is_excluded)
+                    and (begins() if (core := self.core) is None else core.thread == thread)
+                ):
+                    is_followed = True
+                    if backward_begins is not None:
+                        backward_begins()
                     calls = self.calls
                     if calls is not None and not calls.calls:
                         calls.look()
@@ -296,18 +299,17 @@ class Detector:
 
         They are functions, no methods: torch keeps what it makes of them there.
         """
-        policy, asks = self.policy, self.policy.follows_optimizers
+        begins, ended = self.policy.begins, self._asked(Policy.optimizer_ended)
 
         def before(
             _: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
         ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
             # A closure is timed by its content.
             try:
-                thread, core = get_ident(), self.core
-                is_ours = core is None or core.thread == thread
-                if self.is_off or thread != self.thread or not is_ours:
+                thread = get_ident()
+                if self.is_off or self.is_excluded or thread != self.thread:
                     return None
-                if asks and not policy.optimizer_begins():
+                if not (begins() if (core := self.core) is None else core.thread == thread):
                     return None
                 if self._has_gone_on:
                     # A backward pass since then: the step that began has raised, and the caller
@@ -344,8 +346,10 @@ class Detector:
                     core.note(OPTIMIZER_ENDS)
                 if self.is_in_backward:
                     self._keep_stepped(optimizer)
-                elif asks:
-                    policy.optimizer_ended(optimizer)
+                else:
+                    self.has_stepped = True
+                    if ended is not None:
+                        ended(optimizer)
             except Exception as error:  # noqa: BLE001 - the training must go on
                 missed(error)
 
@@ -380,6 +384,7 @@ class Detector:
     def _name_stepped(self) -> None:
         optimizer, self._stepped = self._stepped, None
         self._named = weakref.ref(optimizer)
+        self.has_stepped = True
         self.policy.optimizer_ended(optimizer)
 
     # -- modes of modules -----------------------------------------------------------------------

@@ -150,36 +150,36 @@ def compiled_phase(name: str) -> AbstractContextManager[None]:
     return torch.profiler.record_function(name)
 
 
-def disable_dynamo(hook: Callable[..., _Result]) -> Callable[..., _Result]:
-    """A hook that torch.compile calls and does not try to compile, where it compiles an optimizer.
-
-    It would fail at the first call into the operating system, and warn of it. The hook must be a
-    function, no method: torch keeps what it makes of it there.
-    """
-    import torch
-
-    # As torch.compiler.disable, which loads the compiler; optimizers load it anyway.
-    disable = getattr(torch, "_disable_dynamo", None)
-    return hook if disable is None else disable(hook)
-
-
 def skipped_by_dynamo(call: Callable[..., _Result]) -> Callable[..., _Result]:
     """A function that torch.compile calls and does not try to compile.
 
-    Unlike `disable_dynamo`, it does not load the compiler into a training that does without.
+    It would fail at the first call into the operating system, and warn of it. Where nothing is
+    being compiled, as in most steps, nothing of torch stands between. The function must be no
+    method: torch keeps what it makes of it there.
     """
     import torch
 
-    disabled = disable_dynamo(call)
+    # As torch.compiler.disable, which loads the compiler at once.
+    disable = getattr(torch, "_disable_dynamo", None)
+    if disable is None:
+        return call
+    disabled: Callable[..., _Result] = disable(call)
+    frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    compiles = getattr(frames, "get_eval_frame_callback", _compiler_module)
+    is_traced = torch.compiler.is_dynamo_compiling
 
     @functools.wraps(call)
     def called(*given: Any, **named: Any) -> _Result:
-        if "torch._dynamo" in sys.modules:
+        if is_traced() or compiles() is not None:
             return disabled(*given, **named)
         return call(*given, **named)
 
-    frames = getattr(torch._C, "_dynamo", None)
-    skip = getattr(getattr(frames, "eval_frame", None), "skip_code", None)
+    skip = getattr(frames, "skip_code", None)
     if skip is not None:
         skip(cast("FunctionType", called).__code__)
     return called
+
+
+def _compiler_module() -> ModuleType | None:
+    """Torch's compiler, if it is loaded: older versions do not say whether it compiles here."""
+    return sys.modules.get("torch._dynamo")

@@ -15,7 +15,15 @@ from time import perf_counter_ns, thread_time_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from stepscope.capture.steps.phase_times import CLOSE, LEFT_OUT, OPEN, Event, PhaseTimes
+from stepscope.capture.steps.phase_times import (
+    CALL,
+    CLOSE,
+    LEFT_OUT,
+    OPEN,
+    RETURN,
+    Event,
+    PhaseTimes,
+)
 from stepscope.capture.steps.replacements import compiled_phase, is_compiling
 from stepscope.run.step_record import (
     DATA_WAIT_RANGE,
@@ -183,6 +191,34 @@ class StepNotes:
             self._attempt("marking a range", self._follow_ranges)
         elif len(self._events) >= _MOST_EVENTS:
             self._attempt("timing phases", self.phases_so_far)
+
+    def begin_call(self, depends: bool) -> None:
+        """Note that the outermost call of a module begins.
+
+        A loop may call many modules one after another. A call whose inputs require gradients goes
+        on with the one before it, so that its beginning and the end of that one say nothing.
+
+        Args:
+            depends: Whether its inputs require gradients.
+        """
+        events = self._events
+        if depends and len(events) > 1:
+            (before, *_), (last, has_loss, *_) = events[-2:]
+            if before == CALL and last == RETURN and has_loss:
+                events.pop()
+                return
+        self.note(CALL, depends)
+
+    def end_call(self, has_loss: bool) -> None:
+        """Note that it ends.
+
+        Args:
+            has_loss: Whether gradients are recorded: then the loss may follow.
+        """
+        if self.is_on and self._events and self.recording is None and has_loss:
+            self._events.append((RETURN, True, perf_counter_ns(), None))
+        else:
+            self.note(RETURN, has_loss, ends_phase=not has_loss)
 
     def phases_so_far(self) -> PhaseTimes:
         """The phases as of the last event."""

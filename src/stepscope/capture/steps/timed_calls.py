@@ -26,10 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.capture.containment import attempt, missed
 from stepscope.capture.steps.phase_times import (
-    CALL,
     COLLECTIVE_BEGINS,
     COLLECTIVE_ENDS,
-    RETURN,
     SAVE_BEGINS,
     SAVE_ENDS,
 )
@@ -266,7 +264,8 @@ class ForwardCalls:
     def _around_call(self, kind: Any) -> Callable[..., Any]:
         import torch
 
-        is_compiling, records_gradients = torch.compiler.is_compiling, torch.is_grad_enabled
+        is_compiling = torch.compiler.is_dynamo_compiling
+        records_gradients = torch.is_grad_enabled
         own = kind.__dict__.get("__call__")
 
         @functools.wraps(kind.__call__)
@@ -289,9 +288,9 @@ class ForwardCalls:
                             records_gradients() or detector.policy.is_forward_without_gradients()
                         ):
                             depends = False
-                            for one in (*arguments, *keywords.values()):
+                            for one in (*arguments, *keywords.values()) if keywords else arguments:
                                 depends = depends or getattr(one, "requires_grad", False) is True
-                            core.note(CALL, depends)
+                            core.begin_call(depends)
                             noted = core
             except Exception as error:  # noqa: BLE001 - the training must go on
                 missed(error)
@@ -301,8 +300,7 @@ class ForwardCalls:
                 if is_outermost:
                     self._is_inside = False
                 if noted is not None:
-                    has_loss = records_gradients()
-                    noted.note(RETURN, has_loss, ends_phase=not has_loss)
+                    noted.end_call(records_gradients())
 
         return called
 

@@ -354,13 +354,14 @@ def test_the_actions_of_a_trainer_make_steps(tmp_path):
 
 def test_an_error_that_passes_through_an_action(tmp_path):
     profiler = Actions(output_dir=tmp_path, **QUICK)
+    optimizer = torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), lr=0.1)
 
     def batch():
         raise ValueError("planted")
 
     def epoch():
         for _ in range(3):
-            profiler._recorder.has_stepped = True
+            optimizer.step()
             profiler.profile("run_training_batch")
         profiler.profile("run_training_batch", inside=batch)
 

@@ -13,7 +13,7 @@ import torch
 
 from stepscope.adapters.script import hooks
 from stepscope.adapters.script.hooks import ScriptRecorder
-from stepscope.capture.steps.phase_times import PhaseTimes
+from stepscope.capture.steps.phase_times import CALL, RETURN, PhaseTimes
 
 
 class Core:
@@ -31,6 +31,12 @@ class Core:
         self.now_ns += 1
         self.times.see([(kind, value, self.now_ns, None)])
         self.follow()
+
+    def begin_call(self, depends):
+        self.note(CALL, depends)
+
+    def end_call(self, has_loss):
+        self.note(RETURN, has_loss)
 
     def follow(self):
         wanted = [phase.name for phase in self.times.open]
@@ -190,7 +196,7 @@ def test_a_first_step_that_is_seen_in_part_is_named_so(has_batch, tmp_path, monk
             self.run_path = tmp_path
 
     script = Script(tmp_path)
-    script.recorder._profiler = None
+    script.recorder._profiler = script.recorder.detector.core = None
     monkeypatch.setattr(hooks, "Profiler", lambda _config: Started())
     if has_batch:
         script.batch()

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from random import Random
+from types import SimpleNamespace
 
 import pytest
 from tests.support.steps import records_of
 
 from stepscope.capture.containment import Containment
+from stepscope.capture.steps import phase_times as kinds
+from stepscope.capture.steps import step_notes
 from stepscope.capture.steps.core import StepCore
+from stepscope.capture.steps.step_notes import StepNotes
 from stepscope.run.step_record import MORE_PHASES, MOST_PHASE_NAMES
 
 
@@ -130,3 +135,74 @@ def test_names_with_numbers_in_them_are_bounded_and_this_is_noted_once(
     assert len(outer) == MOST_PHASE_NAMES  # with "part", and the name of all others
     assert set(written[-1]) == {MORE_PHASES, f"{MORE_PHASES}/part"}
     assert failures == ["naming phases"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_calls_that_go_on_with_each_other_are_noted_as_one(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moment = [0]
+    monkeypatch.setattr(step_notes, "perf_counter_ns", lambda: moment[0])
+    brief, whole = (StepNotes(Containment(lambda *_: None, lambda: None)) for _ in range(2))
+    brief.is_on = whole.is_on = True
+    random = Random(seed)
+    most = 0
+
+    def note(kind: str, value: object = None) -> None:
+        moment[0] += random.randrange(1, 50)
+        for notes in (brief, whole):
+            notes.note(kind, value)
+
+    def call(depth: int) -> None:
+        moment[0] += random.randrange(1, 50)
+        depends = random.random() < 0.8
+        brief.begin_call(depends)
+        whole.note(kinds.CALL, depends)
+        if depth and random.random() < 0.2:
+            something(depth - 1)
+        moment[0] += random.randrange(1, 50)
+        has_loss = random.random() < 0.9
+        brief.end_call(has_loss)
+        whole.note(kinds.RETURN, has_loss)
+
+    def something(depth: int) -> None:
+        phase = SimpleNamespace(name="mine")
+        around = {
+            kinds.OPEN: kinds.CLOSE,
+            kinds.BACKWARD_BEGINS: kinds.BACKWARD_ENDS,
+            kinds.OPTIMIZER_BEGINS: kinds.OPTIMIZER_ENDS,
+            kinds.COLLECTIVE_BEGINS: kinds.COLLECTIVE_ENDS,
+            kinds.LEAVE: kinds.LEAVE,
+        }
+        kind = random.choice(list(around))
+        note(kind, phase)
+        if depth and random.random() < 0.5:
+            call(depth - 1)
+        note(around[kind], phase)
+
+    for _ in range(60):
+        if random.random() < 0.8:
+            call(2)
+        else:
+            something(2)
+        most = max(most, len(whole._events) - len(brief._events))
+    assert brief.phases_so_far().times == whole.phases_so_far().times
+    assert most > 0
+
+
+def test_a_loop_of_many_modules_notes_no_event_for_each(steps: StepCore) -> None:
+    for number in range(1000):
+        steps.begin_call(number > 0)
+        steps.end_call(has_loss=True)
+    assert len(steps._events) == 2
+
+
+def test_work_that_is_no_number_costs_no_step(steps: StepCore, failures: list[str]) -> None:
+    for _ in range(20):
+        steps.end_step()
+    steps.end_step(None, 4)
+    steps.end_step("many", 2)  # type: ignore[arg-type]
+    steps.end_step()
+    assert [record.samples for record in records_of(steps)][-3:] == [4, None, None]
+    assert len(records_of(steps)) == 23
+    assert failures == ["counting work"]
