@@ -20,7 +20,8 @@ promise that says with what steps the loader must keep up is compared with a tra
 where that is closer; the last line but one counts those that only this makes right.
 `input-bound` promises what the workers that it names bring, beyond what keeping the present ones
 from epoch to epoch brings if its workers live on; where it names none, that batches are always
-ready. `exposed-communication` has late ranks on time first where it says so. In a trace without Python's frames, what-if answers "python" as time of unknown cause.
+ready. `exposed-communication` has late ranks on time first where it says so. In a trace without
+Python's frames, what-if answers "python" as time of unknown cause.
 """
 
 from __future__ import annotations
