@@ -1,4 +1,4 @@
-"""`stepscope monitor`: watch the hardware beside a training, like nvidia-smi or live."""
+"""`stepscope monitor`: sample the hardware during a training, like nvidia-smi or live."""
 
 from __future__ import annotations
 
