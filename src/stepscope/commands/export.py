@@ -64,7 +64,7 @@ def command(
     tables: str,
     with_findings: bool,
 ) -> None:
-    """Hand a trace or a run over to another tool, whole or in part.
+    """Export a trace or a run, whole or in part, to another tool.
 
     PATH is a trace file of any format, a URL, a run directory, a directory of traces, a quoted
     glob, or - for a trace on standard input. For runs, the last window of each rank is exported.

@@ -1,4 +1,4 @@
-"""`stepscope memory PATH`: whose the GPU's memory is, when, why, and what would free it."""
+"""`stepscope memory PATH`: what holds the GPU's memory, when, why, and what would free it."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def command(
     columns: tuple[str, ...] | None,
     rows: int | None,
 ) -> None:
-    """Show whose the GPU's memory is, when, why, and what would free it.
+    """Show what holds the GPU's memory, when, why, and what would free it.
 
     PATH is a memory snapshot (torch.cuda.memory._dump_snapshot, as a pickle or JSON, compressed or
     not), a run directory, a directory of snapshots (the newest is used), or a URL. For a trace with

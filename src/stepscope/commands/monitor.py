@@ -1,4 +1,4 @@
-"""`stepscope monitor`: watch the hardware beside a training, like nvidia-smi or live."""
+"""`stepscope monitor`: sample the hardware during a training, like nvidia-smi or live."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ if TYPE_CHECKING:
     help="Log RUN's curves to MLflow, at MLFLOW_TRACKING_URI, until RUN has ended.",
 )
 @click.option(
-    "--wandb", "to_wandb", is_flag=True, help="The same to a run of Weights & Biases of its own."
+    "--wandb", "to_wandb", is_flag=True, help="Log the same to a new run of Weights & Biases."
 )
 @click.option("--help-query-gpu", is_flag=True, help="List all columns and exit.")
 def command(

@@ -123,8 +123,8 @@ def _format_of_file(file: str | None, default: str, formats: Sequence[Format]) -
         return ending
     if ending not in _PLAIN:
         raise click.BadParameter(
-            f"{file}: no {ending} here; there are {', '.join(offered)}: say which with --format, "
-            "or with the ending",
+            f"{file}: {ending} is not offered here: choose {', '.join(offered)} with --format or "
+            "with the ending",
             param_hint="--output",
         )
     return default

@@ -36,8 +36,8 @@ def command(run: Path, *, steps: int | None, ranks: str, memory: bool, **details
     RUN is a run directory, or the folder that holds it. The request is a small file in it, so this
     works from any machine that shares the file system. All ranks record the same steps.
 
-    A training can run with the cheapest options all the time, and tell more when asked: the last
-    four options hold for this window alone, besides those that the recording has anyway.
+    A training can run with the cheapest options and record more on request: the last four options
+    add to the recording's own, for this window alone.
     """
     from stepscope.capture.ranks import parse_ranks
     from stepscope.errors import UsageError

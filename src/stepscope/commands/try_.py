@@ -84,9 +84,9 @@ def command(
     """Try fixes on a training script without changing it, and say what each brings.
 
     Put your usual command after `--`: `stepscope try -- python train.py`. The script runs for a few
-    dozen steps as it is, then with each fix that its findings name, in processes of their own.
-    Each works in copies of your folders, so yours stay as they are. `{scratch}` in the command
-    stands for a folder of each process's own, which stays.
+    dozen steps unchanged, then with each fix that its findings name, each time in a new process.
+    Each works in copies of your folders, so yours do not change. In the command, `{scratch}` is a
+    folder that belongs to one process, and stays.
     """
     from stepscope.report.narration import TrialNarration
     from stepscope.trial.experiment import Request, try_fixes

@@ -114,7 +114,7 @@ class Tools:
         before_at: Annotated[str, Field(description="For diff: the moment in `before`.")] = "",
         rows: Rows = 15,
     ) -> str:
-        """Show whose the GPU's memory is, when, why, and what would free it.
+        """Show what holds the GPU's memory, when, why, and what would free it.
 
         Without a path, list the questions.
         """

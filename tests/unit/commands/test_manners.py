@@ -89,7 +89,7 @@ def test_an_ending_that_this_verb_does_not_offer_is_refused(words, tmp_path, cap
     offers_files = any("-o" in option.opts for option in command_of(words[0]).params)
     assert main([*words, "-o", "report.HTML"]) == 2
     said = capsys.readouterr().err
-    assert ("no html here; there are table" in said) == offers_files
+    assert ("html is not offered here: choose table" in said) == offers_files
     assert not list(tmp_path.iterdir())
 
 

@@ -104,7 +104,7 @@ def of_gpus(trace: Trace) -> str:
     return (
         f"the trace also has {number:,} memory events of GPUs, which are not part of this: "
         f"`stepscope show memory {trace.path}` shows them; a snapshot (memory_history=True) shows "
-        "whose the GPU's memory is"
+        "what holds the GPU's memory"
     )
 
 

@@ -35,7 +35,7 @@ ABOUT: Mapping[str, str] = {
     "held": "what is held at any other moment (--at)",
     "timeline": "allocated, reserved, and what the allocated bytes are for, over time",
     "growth": "what survives the steps, and the line that leaks",
-    "oom": "why a request failed, whose the memory was, and what would have helped",
+    "oom": "why a request failed, what held the memory, and what would have helped",
     "fragmentation": "what is reserved and not in use, and what pins it",
     "settings": "what other values of PYTORCH_CUDA_ALLOC_CONF would have reserved (--settings)",
     "churn": "how often memory is requested, and how often that reaches the device",
