@@ -94,6 +94,7 @@ def assert_readers_agree(
                     raise AssertionError(f"{label}: {error}") from error
         assert time.process_time() - began < 30, label
         cases += 1
+    print(f"{cases} cases, seed {seed}")
     memory_after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert memory_after - memory_before < 1_000_000, "more than 1 GB for files of 200 kB"
     assert cases > 0

@@ -432,4 +432,5 @@ def test_some_random_damage():
 @pytest.mark.timeout(SECONDS + 300)
 def test_random_damage():
     seed = int(os.environ.get("STEPSCOPE_FUZZ_SEED", time.time_ns() % 2**32))
-    check_damage(SECONDS, 10**9, seed)
+    cases, read_whole = check_damage(SECONDS, 10**9, seed)
+    print(f"{cases} cases, {read_whole} of them read, seed {seed}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import multiprocessing
+import os
 import resource
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
@@ -30,7 +31,9 @@ def run_verb(
     context.set_forkserver_preload(PRELOADED)
     receiver, sender = context.Pipe(duplex=False)
     limits = (cpu_seconds, address_space)
-    process = context.Process(target=_answer, args=(sender, tuple(words), limits), daemon=True)
+    process = context.Process(
+        target=_answer, args=(sender, tuple(words), limits, dict(os.environ)), daemon=True
+    )
     process.start()
     sender.close()
     answer, peak, said = None, 0, ""
@@ -47,7 +50,10 @@ def run_verb(
     return Ending(answer, peak, process.exitcode, said)
 
 
-def _answer(sender: Connection, words: tuple[str, ...], limits: tuple[int, int]) -> None:
+def _answer(
+    sender: Connection, words: tuple[str, ...], limits: tuple[int, int], environment: dict[str, str]
+) -> None:
+    os.environ.update(environment)  # the server has that of its own start
     cpu_seconds, address_space = limits
     resource.setrlimit(resource.RLIMIT_AS, (address_space, address_space))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))

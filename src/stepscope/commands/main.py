@@ -216,6 +216,8 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
             _say(f"{error.filename}: {error.strerror}", debugging.is_on)
             return UsageError.exit_code
         if error.errno not in _FULL:
+            if _may_be_a_store():  # it may be gone, since another process replaced it
+                return _without_stores(words, command)
             return _say_unexpected(error, debugging.is_on)
         _say(
             f"{error.filename or 'the output'}: cannot be written: {error.strerror}",

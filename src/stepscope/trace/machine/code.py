@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import builtins
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 
 from stepscope.trace.machine.ending import Ending
-from stepscope.trace.machine.functions import JitFunction
+from stepscope.trace.machine.functions import JitFunction, meaning_of
 from stepscope.trace.machine.kinds import UntranslatableError, Value, each
 from stepscope.trace.machine.syntax import assigned_once, definition_of
 
@@ -99,16 +99,23 @@ class Code:
     def found(self, expression: ast.expr) -> object:
         """Returns what a name means in the function's module.
 
+        All that a function takes from outside itself comes from here, so that keys of kept code
+        (`build.py`) hold all of it.
+
         Raises:
-            UntranslatableError: It is no name, is a variable, or means nothing there.
+            UntranslatableError: It is no name, is a variable, or means nothing to the translator.
         """
-        if isinstance(expression, ast.Attribute) and isinstance(expression.value, ast.Name):
-            return getattr(self.found(expression.value), expression.attr)
-        if isinstance(expression, ast.Name) and not self.is_local(expression.id):
-            for names in (self.function.function.__globals__, vars(builtins)):
-                if expression.id in names:
-                    return names[expression.id]
-        raise self.refusal(expression, "this name")
+        value: object = None
+        if isinstance(expression, ast.Attribute):
+            value = getattr(np, expression.attr, None) if self._is_numpy(expression.value) else None
+        elif isinstance(expression, ast.Name) and not self.is_local(expression.id):
+            value = self.function.named(expression.id)
+        if meaning_of(self.function, value) is None:
+            raise self.refusal(expression, "this name")
+        return value
+
+    def _is_numpy(self, expression: ast.expr) -> bool:
+        return isinstance(expression, ast.Name) and self.found(expression) is np
 
     def line_of(self, place: ast.AST | None) -> int:
         """Returns the line of its file where something stands."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import inspect
 import types
@@ -11,9 +12,11 @@ from functools import cached_property
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
+from llvmlite import ir
 
 from stepscope.trace.machine.arrays import TWO_DIMENSIONAL, WRITTEN
 from stepscope.trace.machine.helpers import is_inlined, is_jit_helper
+from stepscope.trace.machine.instructions import Instruction
 from stepscope.trace.machine.kinds import (
     BOOL,
     F64,
@@ -63,6 +66,11 @@ class JitFunction:
         """Type of the result."""
         return kind_of(typing.get_type_hints(self.function)["return"])
 
+    def named(self, name: str) -> object:
+        """Returns what a name means in the function's module; None if it means nothing there."""
+        known = self.function.__globals__
+        return known[name] if name in known else getattr(builtins, name, None)
+
 
 def called_by(caller: JitFunction, value: object) -> JitFunction | None:
     """Returns the function that a value in the module of another means to it, if it is one."""
@@ -72,6 +80,40 @@ def called_by(caller: JitFunction, value: object) -> JitFunction | None:
 
 
 _helper = functools.cache(JitFunction)
+
+_TRANSLATED = (np.int64, np.uint64, float, int, len, max, min, range)
+
+
+def meaning_of(caller: JitFunction, value: object) -> str | None:
+    """Returns what a value outside a function means to it, in words that tell it from all others.
+
+    None for what the translator does not know, and so refuses.
+    """
+    called = called_by(caller, value)
+    if called is not None:
+        return f"calls {called.name}"
+    if isinstance(value, Instruction):
+        return _generated_by(value)
+    if type(value) in (bool, int, float, np.uint64):
+        return f"{type(value).__name__} {value!r}"
+    if value is np:
+        return "the module numpy"
+    for known in _TRANSLATED:
+        if value is known:
+            return f"{known.__module__}.{known.__qualname__}"
+    return None
+
+
+@functools.cache
+def _generated_by(instruction: Instruction) -> str:
+    """Returns the text for LLVM that an instruction adds."""
+    takes = [kind.llvm_type for kind in instruction.takes]
+    text = ir.Module(name=instruction.name)
+    function = ir.Function(text, ir.FunctionType(instruction.gives.llvm_type, takes), "alone")
+    builder = ir.IRBuilder(function.append_basic_block())
+    result = instruction.generate(builder, list(function.args))
+    builder.ret_void() if instruction.gives is VOID else builder.ret(result)
+    return str(text)
 
 
 def kind_of(hint: Any, element: np.dtype[Any] | None = None) -> Kind:

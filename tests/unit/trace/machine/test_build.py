@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import os
+import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +21,8 @@ from stepscope.terminal import working
 from stepscope.trace.machine import build
 from stepscope.trace.machine.calling import CompiledFunction
 from stepscope.trace.machine.instructions import Instruction
-from stepscope.trace.machine.kinds import I64
+from stepscope.trace.machine.kinds import I64, UntranslatableError
+from stepscope.trace.machine.translate import translate
 
 ADDED = 3
 
@@ -234,6 +238,78 @@ def test_code_is_compiled_anew_if_an_instruction_changes(kept, made, monkeypatch
     monkeypatch.setattr(sys.modules[__name__], "multiplied", generated(5))
     assert [call(), call()] == [10, 10]
     assert made == ["multiplies"] * 2
+
+
+PROGRAM = """
+import random
+import numpy as np, numpy.typing as npt
+from stepscope.trace.machine import instructions
+from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.helpers import jit_helper, jit_inline
+{shadow}
+LIMIT = {constant}
+choose = {extreme}
+convert = {conversion}
+element = instructions.{instruction}
+@{helper}
+def helped(values: npt.NDArray[np.{dtype}], number: int) -> int:
+    return int(values[0]) + number {operator} {literal}
+def entry(values: npt.NDArray[np.{dtype}], number: int) -> int:
+    first = int(convert(element(number, {literal})))
+    return choose(first, helped(values, number)) + int({narrow}(LIMIT))
+"""
+SLOTS: dict[str, tuple[str, ...]] = {
+    "shadow": ("", "min, max = max, min", "def min(a, b): return a", "import math as np_like"),
+    "constant": (
+        "3",
+        *map(str, range(4, 30)),
+        "True",
+        "3.0",
+        "2**70",
+        "np.uint64(3)",
+        "np.int64(3)",
+        "'3'",
+    ),
+    "extreme": ("min", "max", "sum", "random.choice"),
+    "conversion": ("int", "float", "np.int64", "np.uint64", "np.int32"),
+    "instruction": ("byte_at", "int_at", "long_at"),
+    "helper": ("jit_helper", "jit_inline", "staticmethod"),
+    "dtype": ("int64", "int32", "uint64", "bool_"),
+    "operator": ("+", "-", "&"),
+    "literal": ("1", *map(str, range(2, 20)), "-1"),
+    "narrow": ("np.int64", "np.uint64", "int"),
+}
+
+
+def test_programs_with_one_key_have_one_text(tmp_path) -> None:
+    """A change of anything at random: where the text for LLVM changes, so does its key."""
+    dice = random.Random(45)
+    target = build._this_machine()
+    usual = {slot: choices[0] for slot, choices in SLOTS.items()}
+    texts: dict[bytes, set[str]] = {}
+    for number in range(400):
+        changed = dice.sample(list(SLOTS), dice.choice((0, 1, 1, 2, 4)))
+        path = tmp_path / str(number) / "changing.py"
+        path.parent.mkdir()
+        slots = usual | {slot: dice.choice(SLOTS[slot]) for slot in changed}
+        path.write_text(PROGRAM.format_map(slots))
+        spec = importlib.util.spec_from_file_location("changing", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        with contextlib.suppress(UntranslatableError):
+            spec.loader.exec_module(module)
+            function = CompiledFunction(module.entry)
+            key = build._key_of(function, target)
+            assert key is not None
+            try:
+                text = str(translate(function))
+            except UntranslatableError:
+                text = "refused"
+            texts.setdefault(key, set()).add(text)
+    assert len(texts) > 100
+    assert len(set.union(*texts.values())) > 50
+    assert {key: found for key, found in texts.items() if len(found) > 1} == {}
 
 
 def test_code_is_not_kept_if_the_compiler_was_upgraded_while_it_was_imported(

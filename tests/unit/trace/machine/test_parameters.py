@@ -133,7 +133,7 @@ def calls_unmarked(value: int) -> int:
 
 
 def test_other_functions_are_not_called() -> None:
-    with pytest.raises(UntranslatableError, match="this call"):
+    with pytest.raises(UntranslatableError, match="this name"):
         CompiledFunction(calls_unmarked)(1)
 
 

@@ -204,7 +204,7 @@ def returns_another(first: int) -> int:
         (counts_down, 1, "a loop over anything but `range`"),
         (steps_by_a_variable, 1, "a loop over anything but `range`"),
         (steps_by_nothing, 1, "a loop over anything but `range`"),
-        (calls_others, 1, "this call"),
+        (calls_others, 1, "this name"),
         (returns_another, 1, "a truth value as the result"),
         (truncates, 1, "this call"),
         (mixes_with_floats, 1, "Mult of a signed integer and a float"),
