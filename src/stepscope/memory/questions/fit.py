@@ -336,7 +336,8 @@ class _Answers:
         if self._capacity is None:
             return None, None
         least = _largest(self._surely_fits) if self._model.is_covered else None
-        return least, max(least or 0, _largest(self._may_fit))
+        most = max(least or 0, _largest(self._may_fit))
+        return (least, most) if most < _LARGEST_SIZE - 1 else (least, None)
 
     def _surely_fits(self, size: float) -> bool:
         return self._fits(self._model.at(size, max), 1 + self._error)
