@@ -185,9 +185,9 @@ def _after_the_weights(rows: pl.DataFrame) -> list[pl.Series]:
         is_new = not kinds & set(size[:begin])
         # Twice as large are the halves of a gated layer, which some load apart.
         is_other = max(kinds) != 2 * min(kinds)
-        if layers and is_new and is_other and min(counts) > 1:
-            if any((end - begin) % one == 0 for one in layers):
-                return [rows["allocation"][begin:end]]
+        is_as_many = any((end - begin) % one == 0 for one in layers)
+        if is_as_many and is_new and is_other and min(counts) > 1:
+            return [rows["allocation"][begin:end]]
         if size[end - 1] in size[: end - 1]:
             break
         layers = _layers(_runs(rows[: end - 1]))
