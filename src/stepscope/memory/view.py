@@ -346,10 +346,14 @@ class MemoryView:
         caches = guessed.filter(pl.col("category") == MemoryCategory.CACHE.value)
         in_a_row = caches.filter(pl.col("source") == Source.SIZE.value)
         if len(in_a_row):
+            size = binary_size(int(in_a_row["size_bytes"].sum()))
             found.append(
-                f"{plural(len(in_a_row), 'block')} of one size that stay, "
-                f"{binary_size(int(in_a_row['size_bytes'].sum()))} in all, lie in one row, as many "
-                "for each layer of the weights: they are taken for a static cache (keys and values)"
+                f"1 block that stays, of {size}, lies behind the weights and is larger than a "
+                "layer of them: it is taken for a static cache (keys and values)"
+                if len(in_a_row) == 1
+                else f"{plural(len(in_a_row), 'block')} that stay, {size} in all, lie together, as "
+                "many for each layer of the weights: they are taken for a static cache (keys and "
+                "values)"
             )
         weights = guessed.filter(
             (pl.col("category") == MemoryCategory.PARAMETER.value)
@@ -360,7 +364,8 @@ class MemoryView:
                 ""
                 if len(in_a_row)
                 else ", and a cache that was allocated with them is not told "
-                "from these unless it has blocks of one size for each layer, one after the other"
+                "from these unless its blocks are as many for each layer, one after the other, or "
+                "one block is larger than a layer"
             )
             found.append(
                 f"{binary_size(int(weights['size_bytes'].sum()))} stay from before the first "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +56,8 @@ def _blocks(report: MemoryReport, *, is_full: bool) -> Iterator[Block]:
     yield Line(_header(report), "dim")
     yield Gap()
     yield Labelled("Verdict", (Line(report.verdict, "bold"),))
-    yield Labelled("Peak", (Line(_peak(report.shown)),))
+    has_history = report.shown.overview.result.events > 0
+    yield Labelled("Peak" if has_history else "Held", (Line(_peak(report.shown)),))
     yield Gap()
     yield _findings(report, is_short=not is_full)
     rows = _ROWS if is_full else _SHORT_ROWS
@@ -63,6 +65,9 @@ def _blocks(report: MemoryReport, *, is_full: bool) -> Iterator[Block]:
         yield Gap()
         yield DataTable("Ranks", _ranks(report), most=rows)
     shown, asked = report.shown.overview, memory.question_of(report.shown.overview)
+    if not has_history:
+        titles = {name: title.replace("peak", "dump") for name, title in asked.titles.items()}
+        asked = replace(asked, titles=titles)
     for table in ("categories", "lines"):
         layout = Layout(table, rows)
         yield from answer.table_blocks(shown.result, asked, layout, shown.origin_ns)

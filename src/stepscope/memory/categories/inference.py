@@ -8,10 +8,13 @@ evidence that nothing waits for one.
 Keys and values are known by how they live. A cache that grows is renewed again and again, all
 layers of it at once. A static one is made once and stays: by a forward pass, in its first call; or
 before the recording, as the weights were. Weights alternate from layer to layer, each layer the
-same sizes; a cache is one run of blocks of one size, as many for each layer.
+same sizes; a cache is one run of blocks of one size, as many for each layer, or blocks of two sizes
+that no weight has, or one block after the weights that is larger than a layer.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 import polars as pl
@@ -30,6 +33,8 @@ requests each must live."""
 _FEWEST_LAYERS = 3
 _LARGE_SHARE = 0.02
 """Of the bytes: what the sizes that say how many layers there are must have."""
+_SIZES, _MOST_AFTER = 2, 2
+"""Of a cache's blocks; and how many other blocks may lie behind it."""
 _MOST_ASTRAY = 0.125
 """Of one block for each layer: what may lie elsewhere."""
 _LEAST_GIVEN_BACK = 0.85
@@ -90,7 +95,8 @@ def kept_by_inference(
     parameters: what else stays there is none.
     """
     lives = allocations.select(
-        "allocation", "device", "stack", "size_bytes", "address", "start_event", "free_event",
+        "allocation", "device", "stack", "address", "start_event", "free_event",
+        size_bytes="requested_bytes",  # a block may have a rest that is too small to be split off
         category=category.cast(pl.String),
         is_forward=is_forward,
         is_counted=pl.col("device").is_in(counted_devices.implode()),
@@ -124,7 +130,7 @@ def kept_by_inference(
 
 
 def _in_a_row(stays: pl.DataFrame) -> pl.DataFrame:
-    """Of what stays the runs of blocks of one size that are as many for each layer.
+    """Of what stays what is as many blocks for each layer, or one block for all.
 
     How many layers there are, the blocks of other sizes say: each layer of weights begins another
     run of each of its sizes.
@@ -134,39 +140,78 @@ def _in_a_row(stays: pl.DataFrame) -> pl.DataFrame:
     large = stays.filter(pl.col("size_bytes") > SMALL_BYTES)
     for _, mine in large.group_by("device"):
         rows = mine.sort("start_event", "address", nulls_last=False)
-        size = rows["size_bytes"]
-        runs = (
-            rows.select("size_bytes", run=(size != size.shift(1)).fill_null(value=True).cum_sum())
-            .with_row_index("place")
-            .group_by("run", maintain_order=True)
-            .agg(pl.col("size_bytes").first(), pl.len().alias("blocks"), pl.col("place").first())
-        )
-        sizes = runs.group_by("size_bytes").agg(
-            pl.len().alias("runs"), (pl.col("size_bytes") * pl.col("blocks")).sum().alias("bytes")
-        )
-        for (block_bytes,), ran in runs.group_by("size_bytes"):
-            layers = _layers(sizes.filter(pl.col("size_bytes") != block_bytes))
-            run = ran.sort("blocks").row(-1, named=True)
-            longest, total = run["blocks"], ran["blocks"].sum()
-            usual = ran["blocks"].sort()[-2] if len(ran) > 1 else 0
-            if longest < 2 * usual:
-                continue
-            if any(total - longest < min(layers) and total % one == 0 for one in layers):
-                found.append(rows.filter(size == block_bytes)["allocation"])
-                continue
-            # A layer that ends with a block of this size lengthens the run, and a block that was
-            # put into a gap among the weights shortens it.
-            for count in (longest, longest - usual):
-                if any(count and -count % one <= one * _MOST_ASTRAY for one in layers):
-                    end = run["place"] + longest
-                    found.append(rows["allocation"][end - count : end])
-                    break
+        found += [*_of_one_size(rows), *_after_the_weights(rows)]
     allocation = pl.concat(found) if found else pl.Series([], dtype=pl.Int64)
     return pl.DataFrame({"allocation": allocation})
 
 
-def _layers(sizes: pl.DataFrame) -> list[int]:
+def _of_one_size(rows: pl.DataFrame) -> Iterator[pl.Series]:
+    """Runs of blocks of one size, as many for each layer."""
+    size = rows["size_bytes"]
+    runs = _runs(rows)
+    for (block_bytes,), ran in runs.group_by("size_bytes"):
+        layers = _layers(runs.filter(pl.col("size_bytes") != block_bytes))
+        run = ran.sort("blocks").row(-1, named=True)
+        longest, total = run["blocks"], ran["blocks"].sum()
+        usual = ran["blocks"].sort()[-2] if len(ran) > 1 else 0
+        if longest < 2 * usual:
+            continue
+        if any(total - longest < min(layers) and total % one == 0 for one in layers):
+            yield rows.filter(size == block_bytes)["allocation"]
+            continue
+        # A layer that ends with a block of this size lengthens the run, and a block that was
+        # put into a gap among the weights shortens it.
+        for count in (longest, longest - usual):
+            if any(count and -count % one <= one * _MOST_ASTRAY for one in layers):
+                end = run["place"] + longest
+                yield rows["allocation"][end - count : end]
+                break
+
+
+def _after_the_weights(rows: pl.DataFrame) -> list[pl.Series]:
+    """Blocks of two sizes, as many for each layer, or one block, where no weight is so large.
+
+    Keys and values of two widths, or layers that see a part and layers that see all. One block has
+    at least what one layer of weights has: a head is smaller, or as large as the embedding.
+    """
+    size = rows["size_bytes"].to_list()
+    for end in range(len(size), max(0, len(size) - 1 - _MOST_AFTER), -1):
+        begin, kinds = end, set[int]()
+        while begin and len(kinds | {size[begin - 1]}) <= _SIZES:
+            begin -= 1
+            kinds.add(size[begin])
+        layers = _layers(_runs(rows[:begin]))
+        counts = [size[begin:end].count(kind) for kind in kinds]
+        is_new = not kinds & set(size[:begin])
+        # Twice as large are the halves of a gated layer, which some load apart.
+        is_other = max(kinds) != 2 * min(kinds)
+        is_as_many = any((end - begin) % one == 0 for one in layers)
+        if is_as_many and is_new and is_other and min(counts) > 1:
+            return [rows["allocation"][begin:end]]
+        if size[end - 1] in size[: end - 1]:
+            break
+        layers = _layers(_runs(rows[: end - 1]))
+        if layers and size[end - 1] * min(layers) >= sum(size[: end - 1]):
+            return [rows["allocation"][end - 1 : end]]
+    return []
+
+
+def _runs(rows: pl.DataFrame) -> pl.DataFrame:
+    """Of blocks in order the runs of one size: size_bytes, blocks, place of the first."""
+    size = rows["size_bytes"]
+    return (
+        rows.select("size_bytes", run=(size != size.shift(1)).fill_null(value=True).cum_sum())
+        .with_row_index("place")
+        .group_by("run", maintain_order=True)
+        .agg(pl.col("size_bytes").first(), pl.len().alias("blocks"), pl.col("place").first())
+    )
+
+
+def _layers(runs: pl.DataFrame) -> list[int]:
     """How many layers there may be: the numbers of runs of sizes that many bytes have."""
+    sizes = runs.group_by("size_bytes").agg(
+        pl.len().alias("runs"), (pl.col("size_bytes") * pl.col("blocks")).sum().alias("bytes")
+    )
     sums = sizes.group_by("runs").agg(pl.col("bytes").sum())
     is_large = pl.col("bytes") >= _LARGE_SHARE * pl.col("bytes").sum()
     return sums.filter(is_large & (pl.col("runs") >= _FEWEST_LAYERS))["runs"].to_list()

@@ -31,11 +31,13 @@ _PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
 _PRECISIONS = (0.5, 1, 2)
 _LEAST_BATCH = 2
 
-Bools = npt.NDArray[np.bool_]
+_POWERS = {"stays": 0, "grows": 1, "squares": 2, "either": 0}
 
 
-def by_batch(view: MemoryView, requests: pl.Series, batch: float) -> tuple[Bools, Bools]:
-    """What of some allocations of one run grows with the batch, and of what that is known."""
+def by_batch(
+    view: MemoryView, requests: pl.Series, batch: float
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """With what power of the batch some allocations of one run grow, and of what that is known."""
     of_optimizer = stacks_with(view.snapshot, r"/optim/[^:]*:")
     rows = view.allocations.select(
         "allocation",
@@ -74,13 +76,15 @@ def by_batch(view: MemoryView, requests: pl.Series, batch: float) -> tuple[Bools
         grows="grows", is_known=pl.Series(~is_unknown & ~is_ambiguous)
     )
     has_shape = shape.is_not_null()
-    grows = (shape == "grows").zip_with(has_shape, by_category["grows"])
+    power = shape.replace_strict(_POWERS, default=None, return_dtype=pl.Int64).zip_with(
+        has_shape, by_category["grows"].cast(pl.Int64)
+    )
     is_known = (shape != "either").zip_with(has_shape, by_category["is_known"])
-    return grows.to_numpy(), is_known.to_numpy()
+    return power.to_numpy(), is_known.to_numpy()
 
 
 def _by_shape(view: MemoryView, requests: pl.DataFrame, batch: float) -> pl.Series:
-    """Of each request "grows", "stays" or "either"; null where nothing says what was made."""
+    """Of each request one of `_POWERS`; null where nothing says what was made."""
     nothing = pl.repeat(None, len(requests), dtype=pl.String, eager=True)
     if view.calls is None or batch != int(batch) or batch < _LEAST_BATCH:
         return nothing
@@ -91,6 +95,7 @@ def _by_shape(view: MemoryView, requests: pl.DataFrame, batch: float) -> pl.Seri
     of_model = made.filter(pl.col("category").is_in(_OF_MODEL)).select("call", "requested_bytes")
     for call, size in of_model.drop_nulls().unique().iter_rows():
         law.add_model(found.calls[call], size)
+    law.find_squares(found.calls)
     kinds = made.select(key).drop_nulls("call").unique(maintain_order=True)
     laws = [law.of_result(found.calls[call], *rest) for call, *rest in kinds.iter_rows()]
     said = kinds.with_columns(shape=pl.Series(laws, dtype=pl.String))
@@ -108,6 +113,7 @@ class _Law:
                 if batch in shape[:2]:
                     self._made.update(prod(shape[:count]) for count in range(2, len(shape) + 1))
         self._model: set[Shape] = set()  # sorted, as weights are transposed
+        self._squares: set[Shape] = set()
 
     def add_model(self, call: OperatorCall, size: int) -> None:
         """Notes the shape of a parameter or its gradient, as far as its operator says it."""
@@ -116,8 +122,29 @@ class _Law:
         ]
         self._model.update(tuple(sorted(shape)) for shape in shapes)
 
+    def find_squares(self, calls: Sequence[OperatorCall]) -> None:
+        """Notes the shapes that pair each of the batch with each."""
+        for call in calls:
+            shapes = _matrices(call)[-2:]
+            if len(shapes) < 2 or any(tuple(sorted(shape)) in self._model for shape in shapes):
+                continue
+            first, second = shapes
+            if call.name in _PRODUCTS:
+                if len(first) == 2 and first[0] in self._made and second[-1] in self._made:
+                    self._squares.add((first[0], second[-1]))
+            elif (spread := self._spread(first, second)) is not None:
+                self._squares.add(spread)
+
+    def _spread(self, first: Shape, second: Shape) -> Shape | None:
+        """The shape of two operands, each of which is spread along the other's batch."""
+        pairs = list(zip(first, second, strict=False))
+        is_first = any(one in self._made and other == 1 for one, other in pairs)
+        is_second = any(other in self._made and one == 1 for one, other in pairs)
+        is_spread = is_first and is_second and len(first) == len(second)
+        return tuple(map(max, pairs)) if is_spread else None
+
     def of_result(self, call: OperatorCall, size: int, is_model_sized: bool) -> str | None:
-        """Whether what an operator makes grows; None: nothing says.
+        """How what an operator makes grows; None: nothing says.
 
         What is as large as a parameter may be one, or its gradient, unless the batch is one of
         its first dimensions, or it is a product that does not sum over the batch.
@@ -132,7 +159,8 @@ class _Law:
             else self._of_operands(shapes, size // call.element_bytes)
         )
         if call.name in _PRODUCTS and results:
-            is_sum = _matrices(call)[-2][-1] in self._made and found != "stays"
+            first = _matrices(call)[-2]
+            is_sum = first[-1] in self._made and first not in self._squares and found != "stays"
             return "either" if is_sum else found
         if found == "grows" and is_model_sized:
             is_batch = any(self._batch in shape[:-1][:2] for shape in shapes)
@@ -148,6 +176,16 @@ class _Law:
         like = {law for law, shape in zip(laws, shapes, strict=True) if prod(shape) == count}
         if like:
             return like.pop() if len(like) == 1 else "either"
+        if len(shapes) > 1:
+            spread = self._spread(shapes[0], shapes[1])
+            if spread is not None and prod(spread) == count:
+                return "squares"
+        for shape in shapes:
+            if shape in self._squares:
+                made = [dim for dim in shape if dim in self._made]
+                if count % prod(made) == 0:
+                    return "squares"
+                return "either" if any(count % dim == 0 for dim in made) else "stays"
         growing = [shape for law, shape in zip(laws, shapes, strict=True) if law == "grows"]
         if not growing:
             return "either" if "either" in laws else "stays"
@@ -159,6 +197,8 @@ class _Law:
         return "either" if is_summed else "grows"
 
     def _of_shape(self, shape: Shape) -> str:
+        if shape in self._squares:
+            return "squares"
         if any(dim in self._made for dim in shape):
             return "grows"
         return "either" if any(dim and dim % self._batch == 0 for dim in shape) else "stays"

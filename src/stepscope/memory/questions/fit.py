@@ -4,8 +4,9 @@ Runs of one program at different sizes make the same requests in the same order;
 differ. The requests of the runs are matched by what they are: the functions that make them, without
 line numbers, which change with every edit and every option, and their order within these. A match
 must obey a law of size: a request stays, or grows no faster than the square of the size (attention
-does). The bytes of each are continued to the new size: by a line through two runs, by a parabola
-through three. The largest run is then replayed with the continued requests, through the model of
+does). The bytes of each are continued to the new size: by a parabola through three runs; with two,
+by a line, or, for what grows faster than in proportion, by a parabola that begins at nothing. The
+largest run is then replayed with the continued requests, through the model of
 the GPU's allocator, so that a peak that moves elsewhere is found as well. A run on a CPU can stand
 for one on a GPU, as far as both make the same requests: kernels on a GPU have workspaces of their
 own.
@@ -43,8 +44,11 @@ from stepscope.run.figures import percent
 
 _MOST_RUNS = 3
 _LARGEST_SIZE = 1 << 20
+_LEAST_FOR_A_LINE = 2
 _LEAST_COVERED = 0.9
 """Of the largest run's peak: what must be known to grow or stay before anything is said to fit."""
+_MISS_OF_ONE_RUN = 0.02
+"""Of the peak: what predictions from one run have missed at the most, where shapes were known."""
 _ROUNDING = 0.05
 """By what share a request may grow faster than the square of the size: it is padded."""
 TARGETS: Types = {
@@ -72,7 +76,8 @@ class Fit:
         capacity_bytes: What the device has for the allocator; None: not given.
         largest_size: The largest whole size that certainly fits; None without a capacity, and where
             too little is covered.
-        largest_size_at_most: The largest whole size that may fit; None without a capacity.
+        largest_size_at_most: The largest whole size that may fit; None without a capacity, and
+            where nothing is known to grow.
         targets: One row per size that was asked for, after those that were run: size, is_observed,
             peak_requested_bytes, the range that it is in (at_least_bytes, at_most_bytes: the error,
             and what may stay or grow), peak_allocated_bytes (rounded to blocks),
@@ -207,11 +212,13 @@ class _Model:
                 [*(one.fill_null(-1).to_numpy().astype(np.float64) for one in others), self._last]
             )
             self._is_known = self._obeys_a_law()
+            if len(runs) == _LEAST_FOR_A_LINE:
+                self._begin_at_nothing()
         else:
-            grows, is_known = by_batch(view, base["allocation"], runs[-1].size)
-            self._bytes = np.stack([np.where(grows, 0.0, self._last), self._last])
-            self._sizes = np.array([0.0, runs[-1].size])
-            self._is_known = is_known
+            power, self._is_known = by_batch(view, base["allocation"], runs[-1].size)
+            parts = np.array([0.0, 0.5, 1.0])
+            self._sizes = parts * runs[-1].size
+            self._bytes = self._last * parts[:, None] ** power
         total = self._last.sum()
         self.matched_share = float(self._last[self._is_known].sum() / total) if total else 1.0
         self.covered_share = self._covered(view)
@@ -233,6 +240,14 @@ class _Model:
             known &= (larger >= smaller * (1 - _ROUNDING)) & (larger <= smaller * most + 512)
         return np.asarray(known)
 
+    def _begin_at_nothing(self) -> None:
+        """Adds to two runs what each request would be at size 0."""
+        (few, many), (smaller, larger) = self._sizes, self._bytes
+        at_zero = smaller - (larger - smaller) * few / (many - few)
+        is_faster = larger > smaller * (many / few) * (1 + _ROUNDING)
+        self._sizes = np.array([0.0, few, many])
+        self._bytes = np.stack([np.where(is_faster, 0.0, at_zero), smaller, larger])
+
     def _covered(self, view: MemoryView) -> float:
         held = held_at(view.allocations, self.device, view.peak(self.device).event)
         known = pl.DataFrame({"allocation": self._allocation, "is_known": self._is_known})
@@ -244,9 +259,12 @@ class _Model:
     def at(self, size: float, bound: Callable[..., float] | None = None) -> Replay:
         """The largest run as it would be at a size.
 
-        What is not known stays, or, at the `bound` (`min` or `max`), does what comes to that.
+        What is not known stays, or, at the `bound` (`min` or `max`), does what comes to that: what
+        has no like in another run may grow with the square of the size.
         """
-        rest = self._last * (1.0 if bound is None else bound(1.0, size / self._sizes[-1]))
+        times = size / self._sizes[-1]
+        others = (1.0, times, times**2) if self.has_others and times > 1 else (1.0, times)
+        rest = self._last * (1.0 if bound is None else bound(others))
         predicted = np.where(self._is_known, self._continued(size), rest)
         whole = np.maximum(np.rint(predicted), 1).astype(np.int64)
         changed = pl.DataFrame({"allocation": self._allocation, "changed": whole})
@@ -336,13 +354,18 @@ class _Answers:
         if self._capacity is None:
             return None, None
         least = _largest(self._surely_fits) if self._model.is_covered else None
-        return least, max(least or 0, _largest(self._may_fit))
+        most = max(least or 0, _largest(self._may_fit))
+        return (least, most) if most < _LARGEST_SIZE - 1 else (least, None)
 
     def _surely_fits(self, size: float) -> bool:
-        return self._fits(self._model.at(size, max), 1 + self._error)
+        return self._fits(self._model.at(size, max), 1 + self._margin)
 
     def _may_fit(self, size: float) -> bool:
-        return self._fits(self._model.at(size, min), 1 - self._error)
+        return self._fits(self._model.at(size, min), 1 - self._margin)
+
+    @property
+    def _margin(self) -> float:
+        return self._error if self._model.has_others else _MISS_OF_ONE_RUN
 
     def _fits(self, replay: Replay, factor: float) -> bool:
         capacity = int((self._capacity or 0) / max(factor, 0.01))

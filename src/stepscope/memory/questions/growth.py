@@ -84,6 +84,11 @@ def growth(view: MemoryView, device: int | None = None) -> Growth:
         else held_at(view.allocations, chosen, last_event)
     )
     survived = held.filter(pl.col("step").is_not_null())
+    failures = view.out_of_memory(chosen)["event"]
+    if len(failures):  # what was given back before memory ran out does not accumulate
+        held_then = held_at(view.allocations, chosen, failures[-1])["allocation"]
+        is_later = pl.col("start_event") > failures[-1]
+        survived = survived.filter(pl.col("allocation").is_in(held_then.implode()) | is_later)
     if view.categories.ranges.steps_basis:
         survived = survived.filter(~_is_of_model())
     by_step = survived.group_by("step").agg(pl.col("requested_bytes").sum().alias("survived_bytes"))

@@ -425,9 +425,7 @@ def run_by_loop(
         allocation = as_long(allocations[at])
         if what in (REQUEST, FAILED):
             if what == REQUEST or is_tried:
-                size = as_long(sizes[at])
-                if what == REQUEST:
-                    size = rounded(size, divisions)
+                size = rounded(as_long(sizes[at]), divisions)
                 group = 2 * as_long(places[at]) + (1 if size <= SMALL_BYTES else 0)
                 block = _allocate(machine, size, group)
                 if block == NONE:

@@ -57,6 +57,17 @@ def test_what_has_the_batch_for_a_dimension_grows(call, elements):
 @pytest.mark.parametrize(
     ("call", "elements"),
     [
+        (told("aten::mm", ((8, 32), (32, 8))), 8 * 8),  # scores of each with each
+        (told("aten::sub", ((8, 1, 30), (1, 8, 30))), 8 * 8 * 30),
+    ],
+)
+def test_what_pairs_each_of_the_batch_with_each_grows_with_the_square(call, elements):
+    assert factors(call, elements) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("call", "elements"),
+    [
         (told("aten::empty", (), (63, 63)), 63 * 63),
         (told("aten::mul", ((63, 63), (63,))), 63 * 63),
         (told("aten::sum", ((512, 766),)), 766),

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
-from tests.support.allocator import DEFAULT_POOL, MIB
+from tests.support.allocator import DEFAULT_POOL, MIB, UNLIMITED
 from tests.support.failing_programs import CARD_SHARE, KINDS, Program, failing_program
 from tests.support.snapshot_tables import loaded
 
@@ -45,19 +45,15 @@ def remedied(program: Program, remedy: str) -> Program | None:
     last = program.requests[-1]
     options = program.settings
     if conf := re.search(r"ALLOC_CONF=(\S+)", remedy):
-        if conf[1] == "default":
-            return replace(program, settings=replace(options, expandable=False))
-        name, _, value = conf[1].partition(":")
-        changed = {
-            "expandable_segments": {"expandable": True},
-            "max_split_size_mb": {"max_split": int(value) * MIB if value.isdigit() else 0},
-            "roundup_power2_divisions": {"divisions": int(value) if value.isdigit() else 0},
-        }[name]
-        if name == "max_split_size_mb":
-            changed["expandable"] = False
-        if name == "roundup_power2_divisions" and "expandable" in remedy:
-            return None
-        return replace(program, settings=replace(options, **changed))
+        values = dict(one.split(":") for one in conf[1].split(",") if ":" in one)
+        max_split = values.get("max_split_size_mb")
+        changed = replace(
+            options,
+            expandable=values.get("expandable_segments") == "True",
+            max_split=UNLIMITED if max_split is None else int(max_split) * MIB,
+            divisions=int(values.get("roundup_power2_divisions", 0)),
+        )
+        return replace(program, settings=changed)
     if remedy.startswith("raise the limit"):
         return replace(program, settings=replace(options, fraction=None))
     if remedy.startswith("free what is held outside"):

@@ -78,6 +78,23 @@ def test_from_one_run_the_optimizers_temporaries_stay(size, target):
     assert row["peak_reserved_bytes"] == reserved
 
 
+def pairs(size):
+    """Scores of each with each, beside what grows in proportion and what stays."""
+    allocator, stack = Allocator(), Frames()
+    allocator.malloc(50 * MIB, frames=stack("model.py:1:weights"))
+    for line, asked in (("4", 30 * size * MIB), ("5", size * size * MIB), ("6", size * size)):
+        allocator.malloc(asked, frames=stack(f"model.py:{line}:forward"))
+    return allocator, Run(size, MemoryView(loaded(pickle.dumps(allocator.snapshot()))))
+
+
+def test_two_runs_tell_what_grows_with_the_square():
+    found = will_it_fit([pairs(size)[1] for size in (4, 8)], [32], capacity_bytes=1500 * MIB)
+    requested, _, _ = peaks(pairs(32)[0])
+    row = found.targets.row(-1, named=True)
+    assert row["peak_requested_bytes"] == row["at_most_bytes"] == requested
+    assert row["fits"] is False
+
+
 def test_other_settings_can_be_assumed():
     runs = [run(size)[1] for size in (2, 4)]
     found = will_it_fit(runs, [8], settings=AllocatorSettings(expandable_segments=True))
@@ -110,7 +127,7 @@ def test_requests_without_their_like_keep_their_size():
     assert found.matched_share < 1
     assert "have no like in the other runs" in found.notes[-1]
     row = found.targets.row(-1, named=True)
-    assert row["at_most_bytes"] == row["at_least_bytes"] + 500 * MIB
+    assert row["at_most_bytes"] == row["at_least_bytes"] + 3 * 500 * MIB  # four times as large
     del allocator
 
 
@@ -179,7 +196,7 @@ def test_bytes_that_obey_no_law_are_not_continued():
     found = will_it_fit([layers(4, extra=MIB), layers(8, extra=50 * MIB)], [16])
     assert found.matched_share < 1
     least, most = (found.targets[name][-1] for name in ("at_least_bytes", "at_most_bytes"))
-    assert (least, most) == (210 * MIB, 260 * MIB)
+    assert (least, most) == (210 * MIB, 360 * MIB)  # unless it grows with the square
 
 
 def test_one_run_tells_by_its_categories():

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from tests.support.allocator import KIB, MIB, Allocator
+from tests.support.allocator import KIB, MIB, Allocator, OutOfMemory
 from tests.support.snapshot_tables import loaded
 from tests.support.snapshots import Frames, plain_training, train
 
 from stepscope.memory.program.ranges import ranges_of
 from stepscope.memory.questions.growth import growth
+from stepscope.memory.questions.oom import out_of_memory
 from stepscope.memory.view import MemoryView
 
 
@@ -194,3 +195,23 @@ def test_loading_a_model_layer_by_layer_is_no_leak(casts, times):
         for event in snapshot["device_traces"][0]:
             del event["time_us"]
     assert growth(viewed(snapshot)).lines.filter("is_leak").is_empty()
+
+
+def test_what_was_given_back_before_memory_ran_out_is_no_leak():
+    """Halves of segments that pin the others: enough is free, but in pieces."""
+    allocator, stack = Allocator(total=1000 * MIB), Frames()
+    halves = []
+    for step in range(8):
+        allocator.range(f"ProfilerStep#{step}", True)
+        whole = allocator.malloc(100 * MIB, frames=stack("train.py:10:step"))
+        allocator.free(whole)
+        halves.append(allocator.malloc(50 * MIB, frames=stack("train.py:11:step")))
+        allocator.malloc(50 * MIB, frames=stack("train.py:12:step"))
+        allocator.range(f"ProfilerStep#{step}", False)
+    for half in halves:
+        allocator.free(half)
+    with pytest.raises(OutOfMemory):
+        allocator.malloc(250 * MIB, frames=stack("train.py:40:step"))
+    view = MemoryView(loaded(pickle.dumps(allocator.snapshot())))
+    assert growth(view).lines.filter("is_leak")["line"].to_list() == ["train.py:12 step"]
+    assert not any("train.py:11" in one for one in out_of_memory(view).remedies["remedy"])

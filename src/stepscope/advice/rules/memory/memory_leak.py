@@ -13,6 +13,7 @@ from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.finding import Evidence, Finding, Severity, short
 from stepscope.memory.questions.growth import growth
 from stepscope.memory.simulator.capacity import capacity_of
+from stepscope.run.figures import binary_size
 
 ID = "memory-leak"
 _MOST_LINES = 3
@@ -34,11 +35,11 @@ def find(subject: Subject) -> list[Finding]:
     capacity = capacity_of(view.replay, grown.device).bytes
     reserved = view.curve(grown.device)["reserved_bytes"].to_numpy().max()
     left = None if capacity is None else max(0, capacity - int(reserved)) // per_step
-    worst = leaks["line"][0]
+    worst, most = leaks.select("line", "per_step_bytes").row(0)
     return finding_without_saving(
         subject,
         rule=ID,
-        title=f"every step leaves memory behind at {short(worst)}",
+        title=f"every step leaves {binary_size(most)} behind at {short(worst)}",
         severity=Severity.HIGH,
         reason="freeing it does not shorten the step, but the run ends early otherwise",
         evidence=(
