@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import polars as pl
 
@@ -19,7 +20,7 @@ from stepscope.memory.simulator.simulate import Simulation, simulate
 from stepscope.memory.view import START, MemoryView
 
 _MANY_OPERATIONS = 200_000
-_FEW_PROBES, _MANY_PROBES = 3, 8
+_FEW_PROBES, _MANY_PROBES = 1, 8
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,22 @@ class Change:
     capacity: Capacity
 
 
+class Outcome(NamedTuple):
+    """What a run came to, without its curve, which is as large as the history.
+
+    Attributes:
+        is_enough: Whether memory sufficed.
+        peak_reserved_bytes: The most that was reserved.
+        peak_allocated_bytes: The most that was allocated.
+        operations: How long its curve is.
+    """
+
+    is_enough: bool
+    peak_reserved_bytes: int
+    peak_allocated_bytes: int
+    operations: int
+
+
 class BoundedRuns:
     """Runs of one device's history with the memory that there was."""
 
@@ -40,6 +57,7 @@ class BoundedRuns:
         settings = settings_of(replay.snapshot.settings)
         requests = Requests(replay, device)
         self.recorded = Change(replay, requests, settings, capacity_of(replay, device))
+        self._of_last: tuple[Change, dict[tuple[int | None, bool], Outcome]] = (self.recorded, {})
 
     @property
     def capacity(self) -> Capacity:
@@ -53,7 +71,22 @@ class BoundedRuns:
         How memory was divided before the recording is not known, and may be what it failed of.
         """
         most = self.capacity.most_bytes
-        return most is None or not self.run(self.recorded, most).is_enough
+        return most is None or not self.outcome(self.recorded, most).is_enough
+
+    def outcome(
+        self, change: Change, capacity_bytes: int | None, *, is_anew: bool = True
+    ) -> Outcome:
+        """What a run comes to. Those of the change that was asked about last are kept."""
+        last, known = self._of_last
+        if last is not change:
+            known = {}
+            self._of_last = change, known
+        asked = (capacity_bytes, is_anew)
+        if asked not in known:
+            run = self.run(change, capacity_bytes, is_anew=is_anew)
+            peaks = run.peak_reserved_bytes, run.peak_allocated_bytes
+            known[asked] = Outcome(run.is_enough, *peaks, len(run.curve))
+        return known[asked]
 
     def run(
         self, change: Change, capacity_bytes: int | None, *, is_anew: bool = True
@@ -83,13 +116,13 @@ class BoundedRuns:
         least, most = change.capacity.bytes, change.capacity.most_bytes
         if least is None:
             return None
-        if self.run(change, least).is_enough:
-            if self.is_reproduced or self.run(change, least, is_anew=False).is_enough:
+        if self.outcome(change, least).is_enough:
+            if self.is_reproduced or self.outcome(change, least, is_anew=False).is_enough:
                 return True
             return None
         if most in (None, least):
             return False
-        return None if self.run(change, most).is_enough else False
+        return None if self.outcome(change, most).is_enough else False
 
     def needed_bytes(self, change: Change) -> int:
         """The least capacity with which a change is served, as near as a few probes find it.
@@ -97,17 +130,17 @@ class BoundedRuns:
         With less memory an allocator gives back what it caches, so that this is less than what it
         reserves without a bound.
         """
-        boundless = self.run(change, None)
+        boundless = self.outcome(change, None)
         high = boundless.peak_reserved_bytes
         low = min(boundless.peak_allocated_bytes, high)
-        probes = _MANY_PROBES
-        if len(boundless.curve) > _MANY_OPERATIONS:
-            probes = _FEW_PROBES
+        probes = _FEW_PROBES if boundless.operations > _MANY_OPERATIONS else _MANY_PROBES
         middle = change.capacity.bytes
         for _ in range(probes):
             if middle is not None and low <= middle < high:
-                if self.run(change, middle).is_enough:
-                    high = middle
+                if (bounded := self.outcome(change, middle)).is_enough:
+                    # What is collected early depends on the limit: with less, other blocks may be.
+                    is_early = change.settings.garbage_collection_threshold > 0
+                    high = middle if is_early else bounded.peak_reserved_bytes
                 else:
                     low = middle + 1
             middle = (low + high) // 2

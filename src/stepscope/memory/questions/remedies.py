@@ -187,13 +187,15 @@ class _Tried:
 
     def row(self, remedy: _Remedy) -> tuple[object, ...]:
         """The row of a remedy, with its rank before the columns of `REMEDIES`."""
-        change = self._changed(remedy)
+        return self._row(remedy, self._changed(remedy))
+
+    def _row(self, remedy: _Remedy, change: Change) -> tuple[object, ...]:
         is_enough = self._bounded.is_enough(change)
         # More memory for the allocator does not change what it needs.
         needs = self._before
         if remedy.capacity is None:
             needs = self._bounded.needed_bytes(change)
-        frees = self._before - needs
+        frees = max(0, self._before - needs)
         return (
             remedy.rank, remedy.what, is_enough, frees, needs, remedy.cost, remedy.assumption,
         )  # fmt: skip
@@ -215,8 +217,9 @@ class _Tried:
         If none is enough, that of the last.
         """
         for place, remedy in enumerate(tried):
-            if place + 1 == len(tried) or self._bounded.is_enough(self._changed(remedy)):
-                yield self.row(remedy)
+            change = self._changed(remedy)
+            if place + 1 == len(tried) or self._bounded.is_enough(change):
+                yield self._row(remedy, change)
                 break
 
     def _changed(self, remedy: _Remedy) -> Change:
