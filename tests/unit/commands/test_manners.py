@@ -83,7 +83,7 @@ def test_one_name_for_one_thing(verb):
         assert "all" in options["--rows"].metavar
 
 
-@pytest.mark.parametrize("words", [["show", "steps", "a.json"], ["info", "a.json"], ["doctor"]])
+@pytest.mark.parametrize("words", [["info", "a.json"], ["doctor"]])
 def test_an_ending_that_this_verb_does_not_offer_is_refused(words, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     offers_files = any("-o" in option.opts for option in command_of(words[0]).params)

@@ -187,7 +187,7 @@ def test_an_ending_of_another_format_is_refused(trace, capsys, name):
     assert main(["report", trace, "-o", name]) == 2
     said = capsys.readouterr().err
     ending = name.partition(".")[2]
-    assert f"{name}: no {ending} here; there are table, json, csv, md, html" in said
+    assert f"{name}: {ending} is not offered here: choose table, json, csv, md, html with" in said
     assert not Path(name).exists()
     assert main(["report", trace, "-o", name, "--format", "table"]) == 0
     assert "Verdict" in Path(name).read_text(encoding="utf-8")

@@ -63,8 +63,8 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
     pace of unrecorded steps is known, all pieces of threads are shortened alike, by as little as
     makes the steps take what those do. Where the devices need longer, by their events if the record
     has them, unrecorded steps were the host's alone, which ran ahead of them: then the host alone
-    takes what they do. So are those between steps that are slow every so many steps, where the host
-    lets the devices catch up.
+    takes what they do. So are those between steps that are slow every so many steps, if the host
+    waits for the devices in some steps, but not in all.
 
     Args:
         graph: The graph of recorded steps.
@@ -96,7 +96,7 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
     is_free = 2 * waiting_steps < len(graph.steps)
     is_ahead = is_free and needed_ns > _NOTABLY_SLOWED * pace.mean_ns * len(graph.steps)
     between_ns = pace.between_ns * len(graph.steps)
-    if waiting_steps < len(graph.steps) and 0 < _OUTRUN * between_ns < least_ns:
+    if 0 < waiting_steps < len(graph.steps) and 0 < _OUTRUN * between_ns < least_ns:
         is_ahead, wanted_ns = True, between_ns
     kept = alone if is_ahead else own
     limit_ns = (wanted_ns if is_ahead else max(wanted_ns, least_ns)) * _NOTABLY_SLOWED
