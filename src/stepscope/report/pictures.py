@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from stepscope.analysis.selection.partition import cause_words
+from stepscope.memory.questions.over_time import time_columns
 from stepscope.report.cells import label, shown
 from stepscope.report.document import Figure
 from stepscope.report.figures import bars, ladder, memory_curve
@@ -224,31 +225,23 @@ def _memory(result: Any, origin_ns: int) -> Iterator[Figure]:
             reserved = one["peak_reserved_bytes"]
             words = f", at most {size(reserved)} reserved" if reserved else ""
             caption = f"The peak of {name}: {size(peak[1])} held{words}."
-            start, step, columns = _columns(result.timeline.filter(mine))
-            yield memory_curve(caption, *columns, start=start - origin_ns, step=step, peak=peak)
+            yield _curve(result.timeline.filter(mine), caption, peak, origin_ns)
             yield from _to_the_peak(result.at_peak.filter(mine), name)
 
 
-def _columns(curve: pl.DataFrame) -> tuple[int, int, tuple[list[int], list[int] | None]]:
-    """Start and width of columns of equal width, and what was allocated and reserved in each.
-
-    A column in which nothing happened shows what was there before.
-    """
-    start, end = int(curve["time_ns"][0]), int(curve["time_ns"][-1])
-    step = max(1, -(-(end - start + 1) // _MOST_COLUMNS))
-    known = curve.group_by(column=(pl.col("time_ns") - start) // step).agg(
-        pl.col("allocated_bytes", "reserved_bytes").max()
-    )
-    every = pl.DataFrame({"column": range((end - start) // step + 1)})
-    found = every.join(known, on="column", how="left").sort("column").fill_null(strategy="forward")
-    reserved = found["reserved_bytes"]
-    return (
-        start,
-        step,
-        (
-            found["allocated_bytes"].to_list(),
-            None if reserved.null_count() else reserved.to_list(),
-        ),
+def _curve(curve: pl.DataFrame, caption: str, peak: tuple[int, int], origin_ns: int) -> Figure:
+    """Memory over time, in columns with the most of each."""
+    at, allocated = (curve[name].to_numpy() for name in ("time_ns", "allocated_bytes"))
+    is_known = not curve["reserved_bytes"].null_count()
+    reserved = curve["reserved_bytes"].to_numpy() if is_known else allocated
+    found = time_columns(at, allocated, reserved, int(at[0]), int(at[-1]) + 1, _MOST_COLUMNS)
+    return memory_curve(
+        caption,
+        allocated[found.rows].tolist(),
+        found.reserved_bytes.tolist() if is_known else None,
+        start=found.start - origin_ns,
+        step=found.step,
+        peak=peak,
     )
 
 

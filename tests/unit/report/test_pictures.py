@@ -76,6 +76,43 @@ def test_the_peak_of_memory_is_in_its_curve_and_its_parts_add_up_to_it(trace):
     assert curve["allocated"][min(column, len(curve["allocated"]) - 1)] == peak
 
 
+def test_a_curve_goes_on_with_what_is_held_after_a_moment_with_more():
+    devices = pl.DataFrame(
+        {
+            "kind": ["gpu"],
+            "device": [0],
+            "peak_time_ns": [1],
+            "peak_allocated_bytes": [9],
+            "peak_reserved_bytes": [0],
+        }
+    )
+    curve = pl.DataFrame(
+        {
+            "kind": ["gpu"] * 4,
+            "device": [0] * 4,
+            "time_ns": [0, 1, 2, 5000],
+            "allocated_bytes": [4, 9, 4, 5],
+            "reserved_bytes": pl.Series([None] * 4, dtype=pl.Int64),
+        }
+    )
+    held = pl.DataFrame(
+        schema={
+            "kind": pl.String,
+            "device": pl.Int64,
+            "operator": pl.String,
+            "inner_operator": pl.String,
+            "frame": pl.String,
+            "live_bytes": pl.Int64,
+            "allocations": pl.Int64,
+        }
+    )
+    result = type("Memory", (), {"devices": devices, "timeline": curve, "at_peak": held})()
+    (figure,) = pictures_of("memory", result)
+    allocated = figure.drawn["allocated"]
+    assert figure.drawn["reserved"] is None
+    assert (allocated[0], set(allocated[1:-1]), allocated[-1]) == (9, {4}, 5)
+
+
 def test_a_roofline_has_a_roof_for_each_type_and_device_that_is_known():
     operators = pl.DataFrame(
         {
