@@ -120,15 +120,15 @@ def lateness(
     return Lateness(
         skew.late,
         skew.wait_ns,
-        _beyond_others(computing, skew.late),
-        _beyond_others(communicating, skew.late),
+        beyond_others(computing, skew.late),
+        beyond_others(communicating, skew.late),
         skew.course,
         skew.saving_ns,
         skew.cause,
     )
 
 
-def _beyond_others(times_ns: Mapping[int, int], late: Sequence[int]) -> dict[int, int]:
+def beyond_others(times_ns: Mapping[int, int], late: Sequence[int]) -> dict[int, int]:
     """By late rank: how much more time it takes than any other rank."""
     others = [ns for rank, ns in times_ns.items() if rank not in late]
     known = [rank for rank in late if others and rank in times_ns]

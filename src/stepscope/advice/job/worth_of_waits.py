@@ -20,6 +20,7 @@ from stepscope.advice.evidence import waiting_words
 from stepscope.advice.evidence.waiting_words import IN_TURN, IN_TURN_WITHIN
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.job.compared import RankComparison
+from stepscope.advice.job.late_ranks import beyond_others
 from stepscope.advice.rank.summary import RankSummary
 from stepscope.advice.severities import with_saving
 from stepscope.advice.thresholds import Thresholds
@@ -81,12 +82,12 @@ def unrecorded_share(late: Sequence[int], gain_ns: float, ranks: Sequence[RankSu
         gain_ns: What a recorded step is shorter by without their lateness.
         ranks: All ranks.
     """
-    mine = [rank for rank in ranks if rank.rank in late]
-    others_ns = [ns for rank in ranks if rank.rank not in late and (ns := rank.compute_ns)]
-    own_ns = [ns for rank in mine if (ns := rank.compute_ns) is not None]
-    if not mine or (own_ns and others_ns and max(own_ns) - max(others_ns) >= _MOSTLY * gain_ns):
+    # A rank whose steps show no computation, because it ran earlier, is no measure of another.
+    computing = {rank.rank: ns for rank in ranks if (ns := rank.compute_ns)}
+    more_ns = max(beyond_others(computing, late).values(), default=0)
+    if more_ns >= _MOSTLY * gain_ns:
         return 1.0
-    return min(rank.host_scale for rank in mine)
+    return min((rank.host_scale for rank in ranks if rank.rank in late), default=1.0)
 
 
 def _limited(
