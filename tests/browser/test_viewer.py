@@ -18,16 +18,13 @@ from stepscope.report.units import size
 from stepscope.trace import load as loading
 from stepscope.viewer import opened
 from tests.support.allocator import Allocator
-from tests.support.browser import chromium
 from tests.support.gpu_trace import GpuTrace, us
 from tests.support.rank_jobs import rank_of_job
 from tests.support.real_traces import path_of
 from tests.support.snapshots import train
 from tests.support.step_records import step_records, write_run
-from tests.support.viewer import serving, training, viewing
+from tests.support.viewer import COMPLETE, SETTLED, check, serving, to, training, viewing
 
-SETTLED = "() => window.stepscope?.timeline?.timeline?.isSettled"
-COMPLETE = "() => Boolean(window.stepscope.context?.overview.extras)"
 CAMERA = """() => { const { start, end, width, endNs } = window.stepscope.timeline.timeline.camera;
     return { start, end, width, endNs } }"""
 PLACE = """key => { const { layout, camera } = window.stepscope.timeline.timeline;
@@ -44,46 +41,6 @@ HOSTILE = [
     "javascript:document.title='owned'",
     "\u202eevil\u0000\u001b[31m",
 ]
-
-
-@pytest.fixture(scope="module")
-def viewer(tmp_path_factory):
-    chromium()
-    path = tmp_path_factory.mktemp("traces") / "trace.json"
-    path.write_bytes(training().json())
-    with viewing([path]) as client:
-        yield client
-
-
-def check(page, client):
-    """No error on the page, and no request that goes elsewhere."""
-    assert page.errors == []
-    ours = (f"http://127.0.0.1:{client.port}/", "data:")
-    assert [url for url in page.requests if not url.startswith(ours)] == []
-
-
-@pytest.fixture
-def page(browser, viewer):
-    found = browser()
-    found.page.goto(viewer.link)
-    found.until(SETTLED)
-    found.until(COMPLETE)
-    yield found
-    check(found, viewer)
-    found.close()
-
-
-def to(page, hash_):
-    """Follow a link to a place in the viewer; the page hears of it later, and this waits for it."""
-    page.page.evaluate(
-        """hash => new Promise((heard) => {
-            const before = location.href;
-            window.addEventListener("hashchange", () => heard(), { once: true });
-            location.hash = hash;
-            if (location.href === before) heard();
-        })""",
-        hash_,
-    )
 
 
 def test_the_token_leaves_the_address(page):

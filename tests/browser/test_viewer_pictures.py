@@ -6,25 +6,13 @@ import pytest
 
 from stepscope.analysis.critical_path import critical_path
 from stepscope.trace.load import load
-from tests.browser.test_viewer import COMPLETE, SETTLED, check, to, viewer  # noqa: F401
 from tests.support.allocator import Allocator
 from tests.support.browser import chromium
 from tests.support.rank_jobs import rank_of_job
 from tests.support.snapshots import Frames
-from tests.support.viewer import serving, training, viewing
+from tests.support.viewer import check, serving, to, training, viewing
 
 READY = "() => document.querySelector('.view')?.dataset.ready"
-
-
-@pytest.fixture
-def page(browser, viewer):  # noqa: F811
-    found = browser()
-    found.page.goto(viewer.link)
-    found.until(SETTLED)
-    found.until(COMPLETE)
-    yield found
-    check(found, viewer)
-    found.close()
 
 
 def shown(page, question):
@@ -89,7 +77,7 @@ def test_the_critical_path_is_drawn_over_the_slices_and_goes_away(page):
     page.when(lambda: page.page.evaluate(pixels) == 0)
 
 
-def test_the_path_on_the_page_is_that_of_the_question(viewer, tmp_path):  # noqa: F811
+def test_the_path_on_the_page_is_that_of_the_question(viewer, tmp_path):
     path = tmp_path / "trace.json"
     path.write_bytes(training().json())
     trace = load(str(path))

@@ -21,6 +21,10 @@ from tests.support.gpu_trace import GpuTrace, us
 
 PATIENCE_S = 120
 
+SETTLED = "() => window.stepscope?.timeline?.timeline?.isSettled"
+COMPLETE = "() => Boolean(window.stepscope.context?.overview.extras)"
+"""When a page has drawn its timeline, and knows all of the trace."""
+
 
 def training(steps: int = 3) -> GpuTrace:
     """Steps with waits, modules, copies, two streams that overlap, memory."""
@@ -150,3 +154,23 @@ def viewing(paths: Sequence[Path | str]) -> Iterator[Client]:
         client.enter()
         client.wait()
         yield client
+
+
+def check(page, client):
+    """No error on the page, and no request that goes elsewhere."""
+    assert page.errors == []
+    ours = (f"http://127.0.0.1:{client.port}/", "data:")
+    assert [url for url in page.requests if not url.startswith(ours)] == []
+
+
+def to(page, hash_):
+    """Follow a link to a place in the viewer; the page hears of it later, and this waits for it."""
+    page.page.evaluate(
+        """hash => new Promise((heard) => {
+            const before = location.href;
+            window.addEventListener("hashchange", () => heard(), { once: true });
+            location.hash = hash;
+            if (location.href === before) heard();
+        })""",
+        hash_,
+    )
