@@ -162,8 +162,12 @@ def test_wheel_zooms_at_the_pointer_and_keys_and_drags_pan(page):
     before = page.page.evaluate(CAMERA)
     fixed = before["start"] + (before["end"] - before["start"]) * 0.4
     mouse.move(x, place["y"] + 30)
-    mouse.wheel(0, -600)
-    zoomed = page.when(lambda: narrower(page, before))
+
+    def turned():
+        mouse.wheel(0, -600)  # again where it came before the page took input
+        return narrower(page, before)
+
+    zoomed = page.when(turned)
     at_pointer = zoomed["start"] + (zoomed["end"] - zoomed["start"]) * 0.4
     assert abs(at_pointer - fixed) < (zoomed["end"] - zoomed["start"]) * 0.01
     mouse.down()

@@ -22,7 +22,8 @@ from tests.support.gpu_trace import GpuTrace, us
 PATIENCE_S = 120
 
 SETTLED = "() => window.stepscope?.timeline?.timeline?.isSettled"
-COMPLETE = "() => Boolean(window.stepscope.context?.overview.extras)"
+COMPLETE = """() => window.stepscope.context?.overview.extras
+    && document.querySelector(".run-steps").ariaBusy === "false" """
 """When a page has drawn its timeline, and knows all of the trace."""
 
 

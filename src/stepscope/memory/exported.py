@@ -24,11 +24,12 @@ import polars as pl
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.memory.load import read_content
 from stepscope.memory.questions.names import ABOUT, NamedQuestion
-from stepscope.memory.questions.over_time import COLUMNS, Mark, OverTime, time_columns
+from stepscope.memory.questions.over_time import COLUMNS, Mark, OverTime
 from stepscope.memory.questions.table import MemoryAnswer
 from stepscope.memory.recognition import BEGINNING_BYTES, PAGE, is_timeline_file
 from stepscope.memory.replay.arrays import Int64Array
 from stepscope.run.side_json import parse_json
+from stepscope.trace.arrays.time_columns import time_columns
 from stepscope.trace.source.opening import beginning_of, open_source
 from stepscope.trace.source.progress import Progress
 

@@ -8,11 +8,11 @@ from typing import Any
 import polars as pl
 
 from stepscope.analysis.selection.partition import cause_words
-from stepscope.memory.questions.over_time import time_columns
 from stepscope.report.cells import label, shown
 from stepscope.report.document import Figure
 from stepscope.report.figures import bars, ladder, memory_curve
 from stepscope.report.units import count, duration, flops, percent, plural, size
+from stepscope.trace.arrays.time_columns import time_columns
 
 MOST_POINTS = 400
 """Points of a picture, the most costly first."""

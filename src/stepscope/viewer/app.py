@@ -83,7 +83,9 @@ def link_of(listening: socket.socket, keys: Secrets) -> str:
 class LimitedConnection(H11Protocol):
     """A connection that is closed if it asks for nothing, and one of a limited number.
 
-    Whoever can reach the port can open connections before any token is asked for.
+    Whoever can reach the port can open connections before any token is asked for. Where there are
+    too many, the one that has asked for nothing for longest makes room, so that a browser is
+    answered all the same.
     """
 
     _CHECKED_S = 20.0
@@ -94,22 +96,32 @@ class LimitedConnection(H11Protocol):
         """Take a connection, or close it where there are too many."""
         super().connection_made(transport)
         self._seen: object = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._made_s = self.loop.time()
+        self._timer = self.loop.call_later(self._CHECKED_S, self._check)
         if len(self.connections) > min(self._MOST, _most_files() // 4):
-            transport.abort()
-        else:
-            self._timer = self.loop.call_later(self._CHECKED_S, self._check)
+            waiting = (
+                one
+                for one in self.connections
+                if isinstance(one, LimitedConnection)
+                and one._waits
+                and not one.transport.is_closing()
+            )
+            min(waiting, key=lambda one: one._made_s).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         super().connection_lost(exc)
+
+    @property
+    def _waits(self) -> bool:
+        """Whether no request is being answered."""
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is None or cycle.response_complete or cycle.more_body
 
     def _check(self) -> None:
         """Close the connection if no request has come whole since the last check."""
-        cycle: RequestResponseCycle | None = self.cycle
-        waits = cycle is None or cycle.response_complete or cycle.more_body
+        waits = self._waits
         if waits and self._seen == (self.cycle,):
             self.transport.abort()
             return

@@ -13,8 +13,9 @@ import numpy as np
 import polars as pl
 
 from stepscope.memory.program.ranges import innermost
-from stepscope.memory.questions.over_time import by_category, time_columns, times_of
+from stepscope.memory.questions.over_time import by_category, times_of
 from stepscope.memory.view import MemoryView
+from stepscope.trace.arrays.time_columns import time_columns
 
 BUCKETS = 200
 

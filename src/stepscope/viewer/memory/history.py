@@ -22,9 +22,10 @@ import polars as pl
 
 from stepscope.errors import UsageError
 from stepscope.memory.categories.kinds import STACKED
-from stepscope.memory.questions.over_time import HeldBytes, programs_own, time_columns
+from stepscope.memory.questions.over_time import HeldBytes, programs_own
 from stepscope.memory.replay.arrays import Int64Array
 from stepscope.memory.view import START, MemoryView
+from stepscope.trace.arrays.time_columns import time_columns
 from stepscope.viewer.background import Background
 from stepscope.viewer.encoding import encode
 

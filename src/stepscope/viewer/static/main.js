@@ -171,7 +171,7 @@ class Page {
       this.context = { selection: this.selection, trace: chosen.id, overview, traces: this.traces };
       this._goToStep(overview, this.selection.number("step"));
       this.show();
-      this._showSteps(this.context).catch(() => {}); // the other views show what is wrong with the trace
+      this._showSteps(this.context);
       this._waitForExtras(chosen.id).catch((error) => replace(this._rest, h("span", { class: "error" }, String(error.message))));
     } catch (error) {
       replace(this._main, h("div", { class: "loading" }, h("p", { class: "error" }, String(/** @type {Error} */ (error).message))));
@@ -195,9 +195,12 @@ class Page {
 
   /** Shows every step of the run above the views. @param {Context} context */
   async _showSteps(context) {
-    const { strips } = await getJson(`/api/traces/${context.trace}/steps`);
-    if (this.context !== context || !strips.length || strips[0].first.length < 2) return;
-    replace(this._steps, stepStrips(strips, { tall: 40, picked: (_, bar) => this._goToBar(context, strips[0], bar) }).element);
+    // Its place is kept meanwhile: the lanes below must not move away under the pointer.
+    this._steps.ariaBusy = String(context.overview.steps.length > 1);
+    const { strips } = await getJson(`/api/traces/${context.trace}/steps`).catch(() => ({ strips: [] })); // the other views show what is wrong
+    if (this.context !== context) return;
+    this._steps.ariaBusy = "false";
+    if (strips.length && strips[0].first.length > 1) replace(this._steps, stepStrips(strips, { tall: 40, picked: (_, bar) => this._goToBar(context, strips[0], bar) }).element);
   }
 
   /** Goes to a recorded step of a bar, in the trace that has it. @param {Context} context @param {import("./draw/step-strips.js").Strip} strip @param {number} bar */
