@@ -1,6 +1,7 @@
 """JSON schemas of what `--format json` prints: writes `src/stepscope/report/schemas`.
 
     python scripts/json_schemas.py
+    python scripts/json_schemas.py check PATH…   # does every verb's output on these inputs fit?
 
 The fields of an object come from the dataclass of the result, or from `SHAPES` where `to_json`
 makes an object of its own. Columns of tables are in no type: a schema keeps those that it has, and
@@ -20,6 +21,7 @@ import dataclasses
 import importlib
 import inspect
 import json
+import os
 import sys
 import types
 import typing
@@ -593,6 +595,73 @@ def write(name: str, schema: Mapping[str, Any]) -> None:
     (FOLDER / f"{name}.json").write_text(text, encoding="utf-8")
 
 
+# -- checking --------------------------------------------------------------------------------------
+
+
+def strict(schema: Any) -> Any:
+    """A schema whose objects have no field that it does not name; rows of tables may."""
+    if isinstance(schema, list):
+        return [strict(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: strict(one) for name, one in schema.items()}
+    if isinstance(schema.get("properties"), dict) and isinstance(schema.get("required"), list):
+        found["additionalProperties"] = False
+    return found
+
+
+def problems_of(document: dict[str, Any], schema: dict[str, Any] | None = None) -> list[str]:
+    """How an output differs from its schema; fields and columns that the schema lacks, too."""
+    from jsonschema import Draft202012Validator
+
+    name = name_of(document)
+    schema = schema or written(name)
+    found = [
+        f"{'/'.join(map(str, one.absolute_path))}: {one.message[:200]}"
+        for one in Draft202012Validator(strict(schema)).iter_errors(document)
+    ]
+    if add_columns(schema, document):
+        if "STEPSCOPE_WRITE_SCHEMAS" in os.environ:
+            write(name, schema)
+        else:
+            found.append("columns that the schema lacks: see scripts/json_schemas.py")
+    return found
+
+
+def check(paths: Sequence[Path]) -> int:
+    """Ask every verb about inputs, and print how many outputs each has and what does not fit."""
+    wrong = 0
+    for path in paths:
+        count = 0
+        for command in commands(str(path)):
+            for document in outputs(command):
+                count += 1
+                for problem in problems_of(document):
+                    wrong += 1
+                    print(f"{' '.join(command)}: {problem}")
+        print(f"{count:4} outputs  {path}", flush=True)
+    print(f"{wrong} problems in the outputs on {len(paths)} inputs")
+    return 1 if wrong else 0
+
+
+def _inputs(path: Path) -> Iterator[Path]:
+    """A file; of a folder, itself where it is read as one input, and the files below it."""
+    if path.is_dir():
+        files = sorted(one for one in path.iterdir() if one.suffix in _SUFFIXES)
+        if len(files) > 1 or (path / "run.json").exists():
+            yield path
+        yield from files
+        for folder in sorted(one for one in path.iterdir() if one.is_dir()):
+            yield from _inputs(folder)
+    else:
+        yield path
+
+
+_SUFFIXES = {".json", ".gz", ".pickle", ".sqlite", ".db", ".parquet", ".pb", ".zst"}
+
+
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["check"]:
+        sys.exit(check([one for path in sys.argv[2:] for one in _inputs(Path(path))]))
     for each, its_schema in current().items():
         write(each, its_schema)
