@@ -542,6 +542,7 @@ def commands(path: str) -> Iterator[list[str]]:
     yield ["report", path]
     yield ["info", path]
     yield ["compare", path, path]
+    yield ["hangs", path]
     yield from (["show", question.name, path] for question in QUESTIONS)
     for name in ABOUT:
         more = {"diff": ["--before-at", "start"], "shard": ["--target", "2"]}
