@@ -20,7 +20,7 @@ from stepscope.memory.simulator.simulate import Simulation, simulate
 from stepscope.memory.view import START, MemoryView
 
 _MANY_OPERATIONS = 200_000
-_FEW_PROBES, _MANY_PROBES = 1, 8
+_PROBES = 8
 
 
 @dataclass(frozen=True)
@@ -130,20 +130,25 @@ class BoundedRuns:
         With less memory an allocator gives back what it caches, so that this is less than what it
         reserves without a bound.
         """
-        boundless = self.outcome(change, None)
-        high = boundless.peak_reserved_bytes
-        low = min(boundless.peak_allocated_bytes, high)
-        probes = _FEW_PROBES if boundless.operations > _MANY_OPERATIONS else _MANY_PROBES
-        middle = change.capacity.bytes
-        for _ in range(probes):
-            if middle is not None and low <= middle < high:
+        asked = change.capacity.bytes
+        # What is collected early depends on the limit: with less, other blocks may be.
+        is_early = change.settings.garbage_collection_threshold > 0
+        found = None if asked is None else self.outcome(change, asked)
+        if found is not None and found.is_enough and not is_early:
+            low, high = found.peak_allocated_bytes, found.peak_reserved_bytes
+        else:
+            is_served = found is not None and found.is_enough
+            found = self.outcome(change, None)
+            low, high = found.peak_allocated_bytes, found.peak_reserved_bytes
+            if asked is not None:
+                low, high = (low, min(high, asked)) if is_served else (max(low, asked + 1), high)
+        for _ in range(0 if found.operations > _MANY_OPERATIONS else _PROBES):
+            middle = (low + high) // 2
+            if low <= middle < high:
                 if (bounded := self.outcome(change, middle)).is_enough:
-                    # What is collected early depends on the limit: with less, other blocks may be.
-                    is_early = change.settings.garbage_collection_threshold > 0
                     high = middle if is_early else bounded.peak_reserved_bytes
                 else:
                     low = middle + 1
-            middle = (low + high) // 2
         return high
 
 
