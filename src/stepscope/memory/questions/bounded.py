@@ -40,13 +40,40 @@ class Outcome(NamedTuple):
         is_enough: Whether memory sufficed.
         peak_reserved_bytes: The most that was reserved.
         peak_allocated_bytes: The most that was allocated.
+        unused_share: How much of the most that was reserved was not allocated at that moment.
+        device_requests: How often memory was asked of the device.
+        device_releases: How often it was given back.
+        retries: How often everything cached had to be given back first.
         operations: How long its curve is.
     """
 
     is_enough: bool
     peak_reserved_bytes: int
     peak_allocated_bytes: int
+    unused_share: float | None
+    device_requests: int
+    device_releases: int
+    retries: int
     operations: int
+
+    @classmethod
+    def of(cls, run: Simulation) -> Outcome:
+        """What one simulation comes to."""
+        most = run.peak_reserved_bytes
+        unused = None
+        if most:
+            peak = run.curve.row(int(run.curve["reserved_bytes"].to_numpy().argmax()), named=True)
+            unused = 1 - int(peak["allocated_bytes"]) / most
+        return cls(
+            is_enough=run.is_enough,
+            peak_reserved_bytes=most,
+            peak_allocated_bytes=run.peak_allocated_bytes,
+            unused_share=unused,
+            device_requests=run.device_allocs,
+            device_releases=run.device_frees,
+            retries=run.retries,
+            operations=len(run.curve),
+        )
 
 
 class BoundedRuns:
@@ -76,36 +103,30 @@ class BoundedRuns:
     def outcome(
         self, change: Change, capacity_bytes: int | None, *, is_anew: bool = True
     ) -> Outcome:
-        """What a run comes to. Those of the change that was asked about last are kept."""
+        """What a simulation comes to. Those of the change that was asked about last are kept.
+
+        Without a capacity, memory has no bound; unless `is_anew`, it begins with the recorded
+        state, rather than with an empty allocator.
+        """
         last, known = self._of_last
         if last is not change:
             known = {}
             self._of_last = change, known
         asked = (capacity_bytes, is_anew)
         if asked not in known:
-            run = self.run(change, capacity_bytes, is_anew=is_anew)
-            peaks = run.peak_reserved_bytes, run.peak_allocated_bytes
-            known[asked] = Outcome(run.is_enough, *peaks, len(run.curve))
+            is_early = change.settings.garbage_collection_threshold > 0
+            known[asked] = Outcome.of(
+                simulate(
+                    change.replay,
+                    self._device,
+                    change.settings,
+                    capacity_bytes=capacity_bytes,
+                    limit_bytes=capacity_bytes if change.capacity.is_limit or is_early else None,
+                    initial="anew" if is_anew else "recorded",
+                    requests=change.requests,
+                )
+            )
         return known[asked]
-
-    def run(
-        self, change: Change, capacity_bytes: int | None, *, is_anew: bool = True
-    ) -> Simulation:
-        """One simulation.
-
-        Without a capacity, memory has no bound; unless `is_anew`, it begins with the recorded
-        state, rather than with an empty allocator.
-        """
-        is_limited = change.capacity.is_limit or change.settings.garbage_collection_threshold > 0
-        return simulate(
-            change.replay,
-            self._device,
-            change.settings,
-            capacity_bytes=capacity_bytes,
-            limit_bytes=capacity_bytes if is_limited else None,
-            initial="anew" if is_anew else "recorded",
-            requests=change.requests,
-        )
 
     def is_enough(self, change: Change) -> bool | None:
         """Whether memory suffices for a change.

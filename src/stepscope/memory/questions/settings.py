@@ -173,18 +173,16 @@ def usual_settings(recorded: AllocatorSettings) -> list[AllocatorSettings]:
 
 
 def _outcome(bounded: BoundedRuns, change: Change) -> dict[str, Any]:
-    """What a row of the table needs of a simulation, which is itself as large as the history."""
-    run = bounded.run(change, change.capacity.bytes)
-    is_enough = run.is_enough if change.capacity.bytes is None else bounded.is_enough(change)
-    at_peak = run.curve.row(int(run.curve["reserved_bytes"].to_numpy().argmax()), named=True)
-    most = int(at_peak["reserved_bytes"])
+    """A row of the table."""
+    found = bounded.outcome(change, change.capacity.bytes)
+    is_enough = found.is_enough if change.capacity.bytes is None else bounded.is_enough(change)
     return {
-        "settings": str(run.settings),
-        "peak_reserved_bytes": most,
-        "unused_share": 1 - int(at_peak["allocated_bytes"]) / most if most else None,
-        "device_requests": run.device_allocs,
-        "device_releases": run.device_frees,
-        "retries": run.retries,
+        "settings": str(change.settings),
+        "peak_reserved_bytes": found.peak_reserved_bytes,
+        "unused_share": found.unused_share,
+        "device_requests": found.device_requests,
+        "device_releases": found.device_releases,
+        "retries": found.retries,
         "is_out_of_memory": None if is_enough is None else not is_enough,
     }
 
