@@ -48,6 +48,7 @@ from stepscope.doctor.check import Check
 from stepscope.errors import StepscopeError
 from stepscope.fleet.hangs.answer import HANGS
 from stepscope.fleet.scaling import Scaling
+from stepscope.fleet.what_if.tables import WhatIfOfOperations
 from stepscope.memory.questions import (
     churn,
     composition,
@@ -87,6 +88,10 @@ OF_MEMORY = {
     "shard": shard.shard,
 }
 """What answers each question about a snapshot."""
+
+
+OTHER_RESULTS = {"what-if-ranks": WhatIfOfOperations}
+"""What questions answer about inputs of another kind, with fields of its own."""
 
 
 # -- shapes: a type, {field: shape}, [shape of the items], or one of these -------------------------
@@ -164,7 +169,12 @@ def shapes() -> Iterator[tuple[str, Any]]:
     for question in (*QUESTIONS, HANGS):
         function = question._function()
         more = {"question": (question.name,), "path": str, "scope": SCOPE}
-        yield f"show-{question.name}", _of_result(function, more)
+        found = _of_result(function, more)
+        if (other := OTHER_RESULTS.get(question.name)) is not None:
+            known = _hints(found.of)
+            added = {f"{name}?": of for name, of in _hints(other).items() if name not in known}
+            found = dataclasses.replace(found, more=added | found.more)
+        yield f"show-{question.name}", found
     for name in ABOUT:
         more = {"question": (name,), "path": str, "kind": str}
         yield f"memory-{name}", _of_result(OF_MEMORY[name], more, without=("scope",))

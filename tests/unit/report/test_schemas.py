@@ -18,6 +18,7 @@ from tests.unit.commands.test_report_metrics import SMI
 from tests.unit.demo.test_runner import outcome
 from tests.unit.demo.test_runner import training as demo_training
 from tests.unit.fleet.test_hangs import WAITS, up_to
+from tests.unit.fleet.test_what_if_ranks import Job, written
 from tests.unit.monitor.test_live import write_metrics
 from tests.unit.trace.formats.test_pyspy import RECORDING
 
@@ -26,7 +27,7 @@ from stepscope.report.outputs import OUTPUTS
 from stepscope.report.render import json as as_printed
 from stepscope.run.layout import RunLayout
 
-INPUTS = ("trace", "ranks", "run", "snapshot", "stacks", "metrics")
+INPUTS = ("trace", "ranks", "run", "snapshot", "stacks", "metrics.csv", "operations.parquet")
 pytestmark = pytest.mark.usefixtures("cache_of_the_module")
 
 
@@ -48,6 +49,7 @@ def folder(tmp_path_factory):
     (root / "smaller").write_bytes(pickle.dumps(plain_training()))
     (root / "stacks").write_text(json.dumps(RECORDING))
     (root / "metrics.csv").write_text(SMI)
+    written(Job(), root / "operations.parquet")
     (root / "dumps").mkdir()
     for rank, entries in enumerate((WAITS, up_to(4), WAITS)):
         dump = as_json(document(entries, {"0": range(3)}))
@@ -57,9 +59,8 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize("name", INPUTS)
 def test_every_output_about_an_input_is_as_its_schema_says(folder, name):
-    path = folder / ("metrics.csv" if name == "metrics" else name)
     found = {}
-    for command in json_schemas.commands(str(path)):
+    for command in json_schemas.commands(str(folder / name)):
         for document_ in json_schemas.outputs(command):
             assert problems_of(document_) == [], command
             found[json_schemas.name_of(document_)] = document_
