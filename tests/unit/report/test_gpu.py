@@ -19,7 +19,7 @@ from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.rules import RULES
-from stepscope.advice.rules.host import low_gpu_utilisation
+from stepscope.advice.rules.host.utilisation import find_low_gpu_utilisation
 from stepscope.advice.thresholds import Thresholds
 from stepscope.commands.report import command
 from stepscope.errors import UnreadableInputError
@@ -216,8 +216,8 @@ def test_utilisation_is_of_all_devices_together():
         return WindowView(t.load())
 
     subject = Subject(0, window=two(10))
-    assert low_gpu_utilisation.find(subject) == []
-    (finding,) = low_gpu_utilisation.find(
+    assert find_low_gpu_utilisation(subject) == []
+    (finding,) = find_low_gpu_utilisation(
         Subject(0, window=two(1), thresholds=Thresholds(gpu_utilisation=0.999))
     )
     assert finding.saving_ns is None

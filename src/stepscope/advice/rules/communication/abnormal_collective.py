@@ -134,7 +134,6 @@ def of_each_step(window: WindowView, odd: pl.DataFrame) -> SamePlace | None:
     )
 
 
-ID = "abnormal-collective"
 _JOINED_BY = "rank "
 _LARGE_BYTES = 1_000_000
 _FEWEST = 4
@@ -155,7 +154,7 @@ _ADVICE_ON_LINKS = (
 )
 
 
-def find(subject: Subject) -> list[Finding]:
+def find_abnormal_collective(subject: Subject) -> list[Finding]:
     """The finding, if outliers among the collectives lengthen the step.
 
     Outliers in start-up steps and stalls are reported without a saving.
@@ -201,7 +200,7 @@ def _of_slow_links(subject: Subject, window: WindowView) -> list[Finding]:
         subject,
         window,
         unchanged(window.graph).shorten_work(shortened(window, slow, expected)),
-        rule=ID,
+        rule="abnormal-collective",
         title=f"collectives of megabytes reach only {fastest}, less than any link gives",
         assumption=f"they reach {speed(_ANY_LINK)}, as over 10 Gbit Ethernet",
         about_collectives=True,
@@ -267,7 +266,7 @@ def _in(subject: Subject, window: WindowView) -> list[Finding]:
             return []
         return finding_without_saving(
             subject,
-            rule=ID,
+            rule="abnormal-collective",
             title=title,
             severity=Severity.MEDIUM,
             reason="it happened in a start-up step or a stall, which the step shown excludes",
@@ -279,7 +278,7 @@ def _in(subject: Subject, window: WindowView) -> list[Finding]:
         subject,
         window,
         unchanged(window.graph).shorten_work(shortened(window, odd, odd["expected_ns"])),
-        rule=ID,
+        rule="abnormal-collective",
         title=title,
         assumption=assumption,
         about_collectives=True,

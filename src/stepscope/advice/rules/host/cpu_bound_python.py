@@ -76,8 +76,6 @@ def asleep_per_step(subject: Subject, window: WindowView) -> int:
     return max(0, summary.mean_ns - known_ns)
 
 
-ID = "cpu-bound-python"
-
 _ADVICE = (
     "Move that Python out of the step: prepare data in DataLoader workers, vectorise loops as "
     "tensor operations, do logging and bookkeeping less often or in another thread."
@@ -120,7 +118,7 @@ _DATA_PARALLEL = "DistributedDataParallel.forward"
 _COLLECTIVE = "c10d::"
 
 
-def find(subject: Subject) -> list[Finding]:
+def find_cpu_bound_python(subject: Subject) -> list[Finding]:
     """The finding, if long stretches of Python lengthen the step."""
     window = subject.window
     if window is None:
@@ -171,7 +169,7 @@ def find(subject: Subject) -> list[Finding]:
         subject,
         window,
         unchanged(graph).scale_host(long, 0.0, lanes=(graph.main_lane,)),
-        rule=ID,
+        rule="cpu-bound-python",
         title=_TOO_SMALL.format(percent(outside_ns / max(1, window.step_ns)))
         if is_small
         else title,
@@ -215,7 +213,7 @@ def _of_a_sleeping_thread(subject: Subject, window: WindowView, long: Intervals)
     advice = _ADVICE_ASLEEP if window.has_stacks else f"{_ASLEEP_WHERE} {_STACKS}"
     return [
         Finding(
-            id=ID,
+            id="cpu-bound-python",
             title=_ASLEEP,
             severity=severity_of(share, limits),
             rank=subject.rank,

@@ -20,7 +20,7 @@ import polars as pl
 from stepscope.advice.evidence.recorded import recorded_finding
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.finding import Evidence, Finding, Severity
-from stepscope.advice.rules.steps.recompilation import compiling_steps
+from stepscope.advice.rules.steps.compilation import compiling_steps
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.record.summary import PhaseTimes, StepSummary
 from stepscope.run.figures import percent
@@ -35,8 +35,6 @@ from stepscope.run.step_record import (
 )
 from stepscope.trace.arrays import intervals
 
-ID = "slow-phase"
-
 _OWN_WORK = frozenset({FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION})
 _OF_SAVING = (
     "Save less often, or beside the training: copy the state to the CPU and write it in another "
@@ -47,7 +45,7 @@ _TRAINING = r"^autograd::engine::evaluate_function|^Optimizer\.step#|Backward0$"
 _ALONE = 0.7  # of what all phases' spikes cost: below it, no single phase is to blame
 
 
-def find(subject: Subject) -> list[Finding]:
+def find_slow_phase(subject: Subject) -> list[Finding]:
     """The findings, at most one per phase, outermost phases only."""
     if subject.steps is None:
         return []
@@ -149,7 +147,7 @@ def _dominates(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> Fin
     return recorded_finding(
         subject,
         summary,
-        rule=ID,
+        rule="slow-phase",
         title=f"the phase '{phase.name}' takes {percent(share)} of the step",
         severity=_severity(share, subject.thresholds),
         saving_ns=saving_ns,
@@ -170,7 +168,7 @@ def _of_an_option(
     return recorded_finding(
         subject,
         summary,
-        rule=ID,
+        rule="slow-phase",
         title=f"Stepscope's option {option} takes {percent(share)} of the step",
         severity=_severity(share, subject.thresholds),
         saving_ns=saving_ns,
@@ -185,7 +183,7 @@ def _of_unknown_content(
 ) -> Finding:
     """A phase of which nobody knows whether it is the training itself: it promises nothing."""
     return Finding(
-        id=ID,
+        id="slow-phase",
         title=f"the phase '{phase.name}' takes {percent(share)} of the step",
         severity=Severity.LOW,
         rank=subject.rank,
@@ -227,7 +225,7 @@ def _spikes(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> Findin
     return recorded_finding(
         subject,
         summary,
-        rule=ID,
+        rule="slow-phase",
         title=f"the phase '{phase.name}' is far slower in {len(phase.slow_steps)} "
         f"of {phase.steps} steps",
         severity=_severity(share, subject.thresholds),
@@ -257,7 +255,7 @@ def _rare(
     return recorded_finding(
         subject,
         summary,
-        rule=ID,
+        rule="slow-phase",
         title=f"{what} takes {percent(share)} of the time, in {phase.steps} of "
         f"{len(summary.steps)} steps",
         severity=_severity(share, subject.thresholds),

@@ -1,16 +1,4 @@
-"""Full-precision matrix products: FP32 without TF32 or mixed precision.
-
-Measured as the time of matrix products and convolutions on FP32 operands whose kernels run in full
-FP32, on a GPU that could do better. On NVIDIA, those are kernels whose name does not
-show tensor cores, which would compute FP32 as TF32. On AMD, all FP32 counts: the matrix cores take
-it, at an eighth of the speed of half precision.
-
-The saving assumes that such a kernel reaches 60% of what the device allows in TF32 or in half
-precision, by its arithmetic and by the bytes that it moves; large products reach more. Where shapes
-or the device are not known, or tell nothing better, it takes half as long, which is cautious: on
-most devices the peak is several times as high. Where it is not, it takes what the peaks leave, and
-a quarter more.
-"""
+"""Rules about the precision of matrix products."""
 
 from __future__ import annotations
 
@@ -23,7 +11,7 @@ from stepscope.advice.evidence.matmuls import evidence_of_time, products_of
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView
-from stepscope.advice.finding import Finding
+from stepscope.advice.finding import Evidence, Finding, short
 from stepscope.analysis.floors import find_floors
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.hardware.devices import peaks_of
@@ -32,7 +20,54 @@ from stepscope.run.figures import percent
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.model import Trace
 
-ID = "full-precision-matmuls"
+FACTOR_OF_TENSOR_CORES = 0.5
+_NVIDIA = (
+    "Make the sizes of matrix products multiples of 8 (pad vocabulary, heads and hidden "
+    "size), keep tensors contiguous, and use channels_last for convolutions."
+)
+_AMD = (
+    "Let MIOpen look for its fast kernels (torch.backends.cudnn.benchmark = True, and a warm "
+    "find database), use channels_last for convolutions, and sizes that are multiples of 8."
+)
+
+
+def find_tensor_cores_unused(subject: Subject) -> list[Finding]:
+    """Tensor cores unused: matrix products in half precision run on the ordinary cores.
+
+    Measured as the time of matrix products and convolutions whose operands are half precision,
+    while the kernel's name tells that it does without the tensor cores (AMD: the matrix cores), on
+    a GPU that has them: NVIDIA from Volta on, AMD from Instinct MI100 on. The saving assumes that
+    such a kernel takes half as long on them, which is cautious.
+    """
+    products = products_of(subject)
+    if products is None:
+        return []
+    window, units = products.window, products.units
+    idle = products.table.filter(pl.col("type") == "half", pl.col("uses") == "no")
+    total_ns = int(idle["dur_ns"].sum())
+    if window.device_share(total_ns) < subject.thresholds.matmul_share:
+        return []
+    cores = "matrix cores" if units.is_amd else "tensor cores"
+    top = (
+        idle.group_by("name")
+        .agg(pl.col("dur_ns").sum())
+        .sort("dur_ns", "name", descending=[True, False])
+    )
+    return replayed_finding(
+        subject,
+        window,
+        unchanged(window.graph).scale_work(window.nodes(idle), FACTOR_OF_TENSOR_CORES),
+        rule="tensor-cores-unused",
+        title=f"half-precision matrix products do not use the {cores}",
+        assumption=f"on the {cores} these kernels take half the time",
+        evidence=(
+            *evidence_of_time(products, idle),
+            Evidence("most of it in", short(top["name"][0]), "text"),
+        ),
+        advice=_AMD if units.is_amd else _NVIDIA,
+    )
+
+
 FACTOR = 0.5
 _REACHED = 0.6
 """Share of the peak that products in the faster type reach."""
@@ -54,8 +89,20 @@ _UNKNOWN_AMD = _Gains(of_tf32=0.0, of_half=4.0)
 """The same with matrix cores."""
 
 
-def find(subject: Subject) -> list[Finding]:
-    """The finding, if such kernels take a notable part of the step."""
+def find_full_precision_matmuls(subject: Subject) -> list[Finding]:
+    """Full-precision matrix products: FP32 without TF32 or mixed precision.
+
+    Measured as the time of matrix products and convolutions on FP32 operands whose kernels run in
+    full FP32, on a GPU that could do better. On NVIDIA, those are kernels whose name does not show
+    tensor cores, which would compute FP32 as TF32. On AMD, all FP32 counts: the matrix cores take
+    it, at an eighth of the speed of half precision.
+
+    The saving assumes that such a kernel reaches 60% of what the device allows in TF32 or in half
+    precision, by its arithmetic and by the bytes that it moves; large products reach more. Where
+    shapes or the device are not known, or tell nothing better, it takes half as long, which is
+    cautious: on most devices the peak is several times as high. Where it is not, it takes what the
+    peaks leave, and a quarter more.
+    """
     products = products_of(subject)
     if products is None:
         return []
@@ -86,7 +133,7 @@ def find(subject: Subject) -> list[Finding]:
         subject,
         window,
         unchanged(window.graph).shorten_work(then),
-        rule=ID,
+        rule="full-precision-matmuls",
         title="matrix products run in full FP32" + (", with TF32 off" if has_tf32 else ""),
         assumption=f"in {better} these kernels reach {percent(_REACHED)} of the device's peak"
         if is_known

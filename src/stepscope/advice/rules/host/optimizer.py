@@ -1,21 +1,4 @@
-"""Unfused optimizer: the optimizer updates parameters one by one, with many launches.
-
-Measured as the pieces of GPU work launched within `Optimizer.step` per optimizer step, where
-neither foreach nor fused operators do it. What zeroes the gradients is told apart, and part of the
-times. The saving assumes that the fused optimizer takes a tenth of the host's time. On the device,
-Adam's loop and the zeroing take what they do once fused (`calls.fusible`); other kernels take as
-long as now.
-
-Without a GPU, the operators within `Optimizer.step` are counted instead, where fused operators take
-less than half of its time: there, each of them calls some operators per tensor itself. A fused
-optimizer makes one pass over each tensor where the other makes one per operator: the saving assumes
-that it takes a fifth of the time where moments are kept (Adam), and nearly half of it otherwise
-(SGD), as measured on CPUs with tensors of 64 to 4,096 elements. Of the time of foreach operators,
-which call one operator per tensor on a CPU, it takes more. Where a step record times the optimizer,
-no more of that is saved.
-
-LBFGS has no fused variant, and works with few long vectors anyway: there is no finding.
-"""
+"""Rules about the optimizer: its update, and zeroing gradients."""
 
 from __future__ import annotations
 
@@ -23,10 +6,10 @@ import numpy as np
 import polars as pl
 
 from stepscope.advice.evidence.fusible_work import fusible_of
-from stepscope.advice.evidence.replayed import replayed_finding
+from stepscope.advice.evidence.replayed import finding_without_saving, replayed_finding
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView
-from stepscope.advice.finding import Evidence, Finding
+from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.analysis.calls.fusible import ADAM, ZERO_GRAD
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.host.partition import OPTIMIZER_STEP, without_closures
@@ -35,8 +18,8 @@ from stepscope.run.step_record import OPTIMIZER
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Intervals
 from stepscope.trace.arrays.nullable import are_among, filled
+from stepscope.trace.schema import Category
 
-ID = "unfused-optimizer"
 _ADVICE = (
     "Build the optimizer with fused=True (or foreach=True), and call zero_grad(set_to_none=True)."
 )
@@ -50,8 +33,25 @@ _FUSED_BY_TENSOR = r"_fused_|FusedOptimizer|fused_?(adam|sgd|lamb)"
 _FUSED = rf"_foreach_|multi_tensor_apply|{_FUSED_BY_TENSOR}"
 
 
-def find(subject: Subject) -> list[Finding]:
-    """The finding, if an optimizer step launches many kernels of which few are fused."""
+def find_unfused_optimizer(subject: Subject) -> list[Finding]:
+    """Unfused optimizer: the optimizer updates parameters one by one, with many launches.
+
+    Measured as the pieces of GPU work launched within `Optimizer.step` per optimizer step, where
+    neither foreach nor fused operators do it. What zeroes the gradients is told apart, and part of
+    the times. The saving assumes that the fused optimizer takes a tenth of the host's time. On the
+    device, Adam's loop and the zeroing take what they do once fused (`calls.fusible`); other
+    kernels take as long as now.
+
+    Without a GPU, the operators within `Optimizer.step` are counted instead, where fused operators
+    take less than half of its time: there, each of them calls some operators per tensor itself. A
+    fused optimizer makes one pass over each tensor where the other makes one per operator: the
+    saving assumes that it takes a fifth of the time where moments are kept (Adam), and nearly half
+    of it otherwise (SGD), as measured on CPUs with tensors of 64 to 4,096 elements. Of the time of
+    foreach operators, which call one operator per tensor on a CPU, it takes more. Where a step
+    record times the optimizer, no more of that is saved.
+
+    LBFGS has no fused variant, and works with few long vectors anyway: there is no finding.
+    """
     window = subject.window
     if window is None or _has_lbfgs(window):
         return []
@@ -71,7 +71,7 @@ def find(subject: Subject) -> list[Finding]:
         subject,
         window,
         unchanged(window.graph).scale_host(spans, 0.1).shorten_work(fused),
-        rule=ID,
+        rule="unfused-optimizer",
         title=f"the optimizer launches {per_time:.0f} kernels per step",
         assumption=f"fused, it takes a tenth of the host's time{_on_device(launched, window)}",
         evidence=(
@@ -153,7 +153,7 @@ def _on_cpu(subject: Subject, window: WindowView) -> list[Finding]:
         subject,
         window,
         unchanged(window.graph).scale_host(spans, left, lanes=lanes),
-        rule=ID,
+        rule="unfused-optimizer",
         title=f"the optimizer calls {per_time:.0f} operators per step",
         assumption=f"fused, it takes {percent(left)} of its time",
         evidence=(
@@ -233,3 +233,76 @@ def _launched_in(window: WindowView, spans: Intervals) -> pl.DataFrame:
     launches = are_among(calls["event"].filter(pl.Series(within)), unknown + 1)
     launched = launches[filled(work["launch"], unknown)]
     return work.filter(pl.Series(launched))
+
+
+_ZEROING = r"^Optimizer\.zero_grad#"
+_ACCUMULATING = "torch::autograd::AccumulateGrad"
+
+
+def find_zeroed_gradients(subject: Subject) -> list[Finding]:
+    """Zeroed gradients: they are filled with zeros, and then added to, instead of being dropped.
+
+    Measured on the CPU, in recordings without GPU work (on GPUs, `fusible-pattern` and
+    `unfused-optimizer` count what zeroes): the operators within `Optimizer.zero_grad` that write
+    zeros, and the additions to gradients that are there (`aten::add_` within `AccumulateGrad`).
+    Where a gradient is added to more often than it is zeroed, as with several backward passes per
+    step, only the first addition after zeroing counts. `Module.zero_grad` has no range in a trace,
+    so it is not seen.
+
+    There is no saving. Without either, each gradient keeps the memory that backward wrote it to
+    until it is dropped. If the allocator returns that to the system, every step gets new pages,
+    which the kernel fills with zeros, and a first write to a page takes longer than filling it in
+    user space. With glibc and gradients of megabytes, processes that do and processes that do not
+    were both seen; a trace does not show which.
+    """
+    window = subject.window
+    if window is None or window.has_gpu:
+        return []
+    is_operator = pl.col("category") == Category.CPU_OP.value
+    zeroing = _within(
+        window,
+        pl.col("name").str.contains(_ZEROING),
+        is_operator & pl.col("name").is_in(["aten::zero_", "aten::_foreach_zero_"]),
+    )
+    if zeroing.is_empty():
+        return []
+    adding = _within(
+        window, pl.col("name") == _ACCUMULATING, is_operator & (pl.col("name") == "aten::add_")
+    )
+    single = window.names_of(zeroing["event"]) == "aten::zero_"
+    # How many tensors a foreach operator zeroes is not recorded: then additions do not count.
+    saved_share = min(1.0, int(single.sum()) / max(1, len(adding))) if single.all() else 0.0
+    zeroing_ns = window.spans(zeroing).total_ns
+    added_ns = saved_share * window.spans(adding).total_ns
+    share = window.share(zeroing_ns + added_ns)
+    if share < subject.thresholds.saving_low:
+        return []
+    return finding_without_saving(
+        subject,
+        rule="zeroed-gradients",
+        title=f"filling gradients with zeros and adding to them takes {percent(share)} of the step",
+        severity=Severity.LOW,
+        reason=(
+            "gradients that are dropped may need new memory in each step, which can take as long; "
+            "stepscope try measures it"
+        ),
+        evidence=(
+            Evidence("time in zeroing per step", window.per_step(zeroing_ns), "ns"),
+            Evidence("time in first additions per step", window.per_step(added_ns), "ns"),
+            Evidence("operators that zero per step", len(zeroing) / window.steps, "count"),
+        ),
+        advice=(
+            "Call optimizer.zero_grad(set_to_none=True), which is torch's default, instead of "
+            "set_to_none=False. Code that reads .grad between zero_grad and backward then finds "
+            "None. Measure it: with an allocator that returns freed memory to the system, it may "
+            "bring nothing."
+        ),
+    )
+
+
+def _within(window: WindowView, outer: pl.Expr, inner: pl.Expr) -> pl.DataFrame:
+    """Events on the main thread that lie within others."""
+    spans = window.spans(window.main_spans(outer))
+    rows = window.main_spans(inner)
+    within = intervals.contains(spans, rows["start_ns"].to_numpy())
+    return rows.filter(pl.Series(np.asarray(within), dtype=pl.Boolean))

@@ -1,13 +1,4 @@
-"""Garbage collector: Python's collector stops the training thread.
-
-Measured from its pauses: in a trace as torch wrote them (2.9 and later, `record_python_gc_info`),
-else by the step record, which has them for every step. The saving assumes that the collector does
-not run within steps. The record does not show which pauses a GPU waited for: then there is none.
-
-A collection that code requests (`gc.collect()`) happens whether or not the collector is enabled, so
-the advice for it is another. The record tells both apart, and where it was requested. In a trace
-the pause lies in a frame of that call, if stacks were recorded.
-"""
+"""Rules about what stops the training thread: the garbage collector, and other programs."""
 
 from __future__ import annotations
 
@@ -19,11 +10,10 @@ from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.severities import severity_of
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.host.causes import HostCause
-from stepscope.run.figures import some_in_words
+from stepscope.run.figures import percent, some_in_words
 from stepscope.run.step_record import OF_OPTION
 from stepscope.trace.arrays import intervals
 
-ID = "garbage-collector"
 _TITLE = "Python's garbage collector stops the step"
 _ASSUMPTION = "the collector does not run within steps"
 _TITLE_CALLED = "gc.collect() stops the step"
@@ -37,8 +27,18 @@ ADVICE = (
 )
 
 
-def find(subject: Subject) -> list[Finding]:
-    """The finding, if pauses take a notable part of the step and cost time."""
+def find_garbage_collector(subject: Subject) -> list[Finding]:
+    """Garbage collector: Python's collector stops the training thread.
+
+    Measured from its pauses: in a trace as torch wrote them (2.9 and later,
+    `record_python_gc_info`), else by the step record, which has them for every step. The saving
+    assumes that the collector does not run within steps. The record does not show which pauses a
+    GPU waited for: then there is none.
+
+    A collection that code requests (`gc.collect()`) happens whether or not the collector is
+    enabled, so the advice for it is another. The record tells both apart, and where it was
+    requested. In a trace the pause lies in a frame of that call, if stacks were recorded.
+    """
     return _from_trace(subject) or _from_record(subject)
 
 
@@ -83,7 +83,7 @@ def _from_record(subject: Subject) -> list[Finding]:
         advice = _advice_on_calls(subject.gc_calls)
     return [
         Finding(
-            id=ID,
+            id="garbage-collector",
             title=title,
             severity=severity_of(share, subject.thresholds),
             rank=subject.rank,
@@ -134,7 +134,7 @@ def _from_trace(subject: Subject) -> list[Finding]:
         subject,
         window,
         unchanged(graph).scale_host(pauses),
-        rule=ID,
+        rule="garbage-collector",
         title=_TITLE_CALLED if is_called else _TITLE,
         assumption=_ASSUMPTION_CALLED if is_called else _ASSUMPTION,
         evidence=(
@@ -145,3 +145,63 @@ def _from_trace(subject: Subject) -> list[Finding]:
         advice=advice,
         least=subject.thresholds.saving_low / 3,
     )
+
+
+ON_DEVICE = "the record does not show how much of it the device waited for"
+
+
+def find_busy_cpus(subject: Subject) -> list[Finding]:
+    """Busy CPUs: the training thread is ready to run, and others have its CPUs.
+
+    Measured from the step record (Linux): the time per step that the training thread spent in the
+    scheduler's queue. Whatever the thread does then takes longer, so a trace shows it as slow
+    operators and as Python between them, at changing places. The saving assumes that the thread
+    never waits for a CPU; where a GPU limits the step, nobody knows what that saves. Threads that
+    help with single operators wait in queues of their own, which the record does not show: the real
+    loss may be greater.
+    """
+    summary = subject.steps
+    if summary is None or not summary.host.queued_ns:
+        return []
+    host, queued_ns = summary.host, summary.host.queued_ns or 0
+    share = queued_ns / max(1, summary.mean_ns)
+    if share < subject.thresholds.busy_cpus:
+        return []
+    evidence = [
+        Evidence("waiting for a CPU per step", queued_ns, "ns"),
+        Evidence("share of the step", share, "share"),
+    ]
+    if host.cpu_ns is not None:
+        evidence.append(Evidence("running on a CPU per step", host.cpu_ns, "ns"))
+    cpus = ""
+    if subject.loader is not None:
+        evidence.append(Evidence("CPUs that the process may use", subject.loader.cpus, "count"))
+        evidence.append(Evidence("ranks that share them", subject.loader.local_ranks, "count"))
+        evidence.append(Evidence("loader workers", subject.loader.workers, "count"))
+        cpus = f" ({subject.loader.cpus} here)"
+    evidence.append(Evidence("mean step", summary.mean_ns, "ns"))
+    saves = not host.is_on_device
+    return [
+        Finding(
+            id="busy-cpus",
+            title=(
+                f"the CPUs are busy: for {percent(share)} of the step the training thread "
+                "waits for a free one"
+            ),
+            severity=severity_of(share, subject.thresholds),
+            rank=subject.rank,
+            saving_ns=queued_ns if saves else None,
+            saving_reason="" if saves else ON_DEVICE,
+            assumption="a CPU is free whenever the training thread can run" if saves else "",
+            predicted_step_ns=summary.mean_ns - queued_ns if saves else None,
+            evidence=tuple(evidence),
+            steps=(),
+            advice=(
+                "Find out what uses the CPUs (top, `stepscope monitor`). Stop other programs, or "
+                "reserve CPUs for this one (taskset, --cpus-per-task). If its own threads use "
+                "them, keep torch.set_num_threads, times the ranks on this machine, plus the "
+                f"loaders' workers at or below the number of CPUs{cpus}."
+            ),
+            slows_everything=True,
+        )
+    ]

@@ -1,16 +1,4 @@
-"""Recompilation: step after step compiles code again, instead of using what was compiled.
-
-Measured from the ranges of torch.compile and the loading of modules on the threads that launch. It
-recurs if at least a third of the recorded steps, at least two and one of the last two among them,
-spend a notable share of their time compiling. Otherwise it is `compilation-in-window`: code that
-was new. The saving assumes that what was compiled once is used in every step.
-
-Most compilations happen outside the recorded window, and the step record has those of every step.
-It recurs there if at least three steady steps compile, one of them in their second half, and if
-that costs a notable share of all of them. What a step lost is what it took beyond the median step,
-at most what it spent compiling. Steps that compiled something new, in the middle of the run, are no
-part of the steady step, and there is no saving per step.
-"""
+"""Rules about compiling in steps."""
 
 from __future__ import annotations
 
@@ -26,11 +14,10 @@ from stepscope.advice.severities import severity_of
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.record.summary import StepSummary
-from stepscope.run.figures import duration
+from stepscope.run.figures import duration, percent
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Intervals
 
-ID = "recompilation"
 _LEAST_STEPS = 2
 _LEAST_SHARE = 1 / 3
 _ASSUMPTION = "what was compiled once is used in every step"
@@ -49,8 +36,20 @@ _COMPILER = r"compile_inner"
 """The range of one compilation of one frame by TorchDynamo."""
 
 
-def find(subject: Subject) -> list[Finding]:
-    """The finding, if compiling recurs and the steps are shorter without it."""
+def find_recompilation(subject: Subject) -> list[Finding]:
+    """Recompilation: step after step compiles code again, instead of using what was compiled.
+
+    Measured from the ranges of torch.compile and the loading of modules on the threads that launch.
+    It recurs if at least a third of the recorded steps, at least two and one of the last two among
+    them, spend a notable share of their time compiling. Otherwise it is `compilation-in-window`:
+    code that was new. The saving assumes that what was compiled once is used in every step.
+
+    Most compilations happen outside the recorded window, and the step record has those of every
+    step. It recurs there if at least three steady steps compile, one of them in their second half,
+    and if that costs a notable share of all of them. What a step lost is what it took beyond the
+    median step, at most what it spent compiling. Steps that compiled something new, in the middle
+    of the run, are no part of the steady step, and there is no saving per step.
+    """
     return _from_trace(subject) or _from_record(subject)
 
 
@@ -77,7 +76,7 @@ def _from_record(subject: Subject) -> list[Finding]:
         recorded_finding(
             subject,
             summary,
-            rule=ID,
+            rule="recompilation",
             title=f"{len(found.steps)} of {len(summary.steps)} steps compile code again",
             severity=severity_of(share, subject.thresholds),
             saving_ns=saving_ns,
@@ -108,7 +107,7 @@ def _once(subject: Subject, summary: StepSummary) -> list[Finding]:
     how_long = "for" if is_one else "each for up to"
     return finding_without_saving(
         subject,
-        rule=ID,
+        rule="recompilation",
         title=f"{which} compiled code again, {how_long} {duration(found.worst_ns)}",
         severity=Severity.MEDIUM if share >= limits.slow_first_steps_medium else Severity.LOW,
         reason="code is compiled when it or its shapes are new, not in every step",
@@ -143,7 +142,7 @@ def _from_trace(subject: Subject) -> list[Finding]:
         subject,
         window,
         unchanged(graph).scale_host(moments),
-        rule=ID,
+        rule="recompilation",
         title=f"{int(heavy.sum())} of {len(heavy)} recorded steps compile code again",
         assumption=_ASSUMPTION,
         evidence=tuple(evidence),
@@ -178,3 +177,49 @@ def _heavy_steps(window: WindowView, notable: float) -> BoolArray:
     spent = intervals.covered(compiling(window), starts, ends)
     heavy: BoolArray = spent >= np.maximum(notable * (ends - starts), 1)
     return heavy
+
+
+_SHARE = "share of the window"
+
+
+def find_compilation_in_window(subject: Subject) -> list[Finding]:
+    """Compilation in the window: recorded steps compile code, so they are not steady steps.
+
+    Measured from the ranges of torch.compile and the loading of modules on the threads that launch.
+    Code is compiled when it or its shapes are new, so such a window does not represent the run. If
+    compilation recurs step after step, it is `recompilation`.
+    """
+    window = subject.window
+    if window is None:
+        return []
+    window = window.whole
+    graph = window.graph
+    moments = compiling(window)
+    share = window.share(moments.total_ns)
+    notable = subject.thresholds.compilation
+    if share < notable or recurs(window, notable):
+        return []
+    per_step = intervals.covered(moments, graph.step_starts_ns, graph.step_ends_ns)
+    steps = tuple(int(graph.steps[i]) for i in np.nonzero(per_step)[0]) if graph.steps else ()
+    return finding_without_saving(
+        subject,
+        rule="compilation-in-window",
+        title=f"{percent(share)} of the recorded time is compilation",
+        severity=Severity.MEDIUM,
+        reason="code is compiled when it or its shapes are new, not in every step",
+        evidence=(
+            Evidence("compiling, in the window", moments.total_ns, "ns"),
+            Evidence(_SHARE, share, "share"),
+            Evidence("steps with it", len(steps), "count"),
+        ),
+        steps=steps,
+        advice=(
+            "Record later (skip_first, wait) to see steady steps. If it recurs there, the report "
+            "says so (recompilation)."
+        ),
+    )
+
+
+def share_of(finding: Finding) -> float:
+    """Share of the window that such a finding says is compilation."""
+    return next(float(item.value) for item in finding.evidence if item.label == _SHARE)
