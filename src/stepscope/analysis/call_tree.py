@@ -166,7 +166,6 @@ class _Paths:
     """The distinct paths, numbered level by level.
 
     Attributes:
-        of_row: Path of each row.
         parent: Path without its last name; -1: a root.
         name_id: Last name of each path.
         lane_id: Its thread; None: threads are merged.

@@ -68,8 +68,6 @@ def answer_blocks(
     """A result: its tables, scope and notes.
 
     Args:
-        result: The result.
-        question: What it answers.
         layout: Which of its tables, columns and rows.
         origin_ns: Moments are relative to this.
     """
@@ -86,8 +84,6 @@ def table_blocks(
     """The numbers and tables of a result, without its scope; see `answer_blocks`.
 
     Args:
-        result: The result.
-        question: What it answers.
         layout: Which of its tables, columns and rows.
         origin_ns: Moments are relative to this.
     """

@@ -62,7 +62,6 @@ def findings_alike(
     """Findings of one rule on several ranks together, in the order of the findings.
 
     Args:
-        findings: The findings.
         shown_rank: The rank whose step the report states. Its finding comes first of each group, so
             that savings have the same base.
     """
@@ -103,7 +102,6 @@ def short_saving(finding: Finding, whose: str = "") -> str:
     """What the fix saves, in a few words.
 
     Args:
-        finding: The finding.
         whose: Whose step it is saved from, as "rank 3's "; empty for that of the report.
     """
     if finding.saving_ns is None or finding.predicted_step_ns is None:

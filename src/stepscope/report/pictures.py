@@ -26,8 +26,6 @@ def pictures_of(question: str, result: Any, origin_ns: int = 0) -> list[Figure]:
     """The pictures of an answer; none where it has nothing to draw.
 
     Args:
-        question: Its name.
-        result: The result.
         origin_ns: Moments are relative to this.
     """
     draw = _PICTURES.get(question)

@@ -23,7 +23,6 @@ def table_of_frame(frame: pl.DataFrame, amounts: Collection[str] = frozenset()) 
     """A frame as a table: numbers to the right, nulls empty.
 
     Args:
-        frame: The frame.
         amounts: Columns of text that are amounts, and go to the right as well.
     """
     columns = [

@@ -98,8 +98,6 @@ class Forest:
     Attributes:
         start_ns: Start of each event.
         end_ns: End of each event.
-        name_id: Its name.
-        lane_id: Its lane.
         category: Code of its category.
         parent: The event that contains it; -1: a root.
         forward: The forward operator of a backward operator; -1: none.
@@ -156,7 +154,6 @@ def flame(
     """The flame graph of [start_ns, end_ns), in the trace's own time.
 
     Args:
-        trace: The trace.
         forest: Its events.
         start_ns: Start of the range.
         end_ns: End of the range.

@@ -70,7 +70,6 @@ class Origin:
         title: What the page calls it.
         run: What was given on the command line, for findings and ranks: a run, the file itself, or
             several files that are ranks of one run.
-        rank: Its rank.
         window: Index of its window; None for what is no window.
         metrics: The `metrics.csv` beside it; None: there is none.
         step_record: The `steps.jsonl` of its rank; None for a trace outside a run.
@@ -113,7 +112,6 @@ class Content:
     """A trace that is ready, and what is worked out from it when it is first asked for.
 
     Attributes:
-        trace: The trace.
         index: Its slices.
         is_whole: Whether nothing is missing in the index: links and steps of GPUs are known.
         metrics: The `metrics.csv` beside it; None: there is none.

@@ -78,7 +78,6 @@ def hand_over(
 
     Args:
         file: The trace.
-        title: Its name.
         address: Where Perfetto's page is.
         port: 0: any free one.
         started: Called with the link as soon as requests are accepted.

@@ -44,8 +44,6 @@ class RangeBasis:
     """What ranges are measured on, worked out once per trace.
 
     Attributes:
-        work: All GPU work.
-        devices: Each device.
         idle: Segments of idle time, `idle_gaps.SEGMENTS`; None: not worked out yet.
         names: Name of each `name_id`.
         is_step: Whether it is that of a step's annotation.

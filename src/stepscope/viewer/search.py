@@ -64,8 +64,6 @@ def search(
     """Events whose name has a text in it, whatever its case.
 
     Args:
-        index: The trace.
-        names: Its names.
         text: The text; not a pattern.
         after_ns: The hits that are listed are the first ones that start at this moment or later.
         skip: How many of those that start at this very moment are left out, because an earlier

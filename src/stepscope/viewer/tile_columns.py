@@ -30,7 +30,6 @@ def items_by_columns(
     """The items of each row of a tile.
 
     Args:
-        rows: All rows.
         low: First slice of each row that overlaps the tile.
         high: One past the last of each row.
         tile_start: A multiple of the step.

@@ -51,9 +51,7 @@ class SliceTile:
     """What to draw of some rows.
 
     Attributes:
-        start_ns: Where the tile starts.
         level: Its buckets last 2**level ns.
-        buckets: How many there are.
         rows: The rows, as asked for.
         offsets: The items of `rows[i]` are those from `offsets[i]` up to `offsets[i + 1]`.
         item_start_ns: Start of each item within the tile; of narrow slices that of their bucket.
@@ -62,8 +60,6 @@ class SliceTile:
         count: Slices that the item stands for; 0 in a bucket into which a narrow slice only
             reaches from the one before. A wide slice counts as 1.
         event: The wide slice, or the longest of the narrow ones.
-        name: Its name.
-        colour: Its colour.
         is_wide: Whether the item is a wide slice.
     """
 
@@ -98,7 +94,6 @@ def slice_tile(
     """Make a tile.
 
     Args:
-        rows: All rows.
         start_ns: Where it shall start; rounded down to a multiple of the step.
         level: Its buckets last 2**level ns, 0 to `MOST_LEVEL`.
         buckets: How many, 1 to `MOST_BUCKETS`; one more where the start was rounded down.
@@ -243,7 +238,6 @@ def fill_by_loop(
         level: Of the step.
         tile_end: Where the last bucket ends.
         item_start: Start of each item; to be filled in, as all that follow.
-        item_end: End of each item.
         item_covered: Time that it covers.
         item_count: Slices that it stands for.
         item_place: The longest of them.

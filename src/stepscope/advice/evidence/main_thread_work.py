@@ -19,9 +19,6 @@ class MainThreadWork:
     """What the training thread ran: operators and ranges, without those of its steps.
 
     They are found when they are first needed: where Python frames were recorded, these tell more.
-
-    Args:
-        window: The window.
     """
 
     def __init__(self, window: WindowView) -> None:

@@ -17,8 +17,6 @@ class Products:
     """The matrix products of a window, on devices with units made for them.
 
     Attributes:
-        window: The window.
-        units: The units.
         table: Rows of `window.work`, as `matrix_products` gives them.
     """
 

@@ -24,7 +24,6 @@ def recorded_finding(
 
     Args:
         subject: What is looked at.
-        summary: Its step record.
         rule: Id of the rule.
         title: What is wrong.
         severity: How much it matters.

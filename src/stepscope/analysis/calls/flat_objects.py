@@ -91,7 +91,6 @@ def read_by_loop(
         usual: For each place in an object the number of the key that was last found there, or -1.
             Texts resemble each other, so that key is looked for first.
         values: The numbers of all rows, by key and row.
-        present: Which of them there are.
     """
     at = 0
     while at < len(data):

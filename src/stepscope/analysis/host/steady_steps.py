@@ -103,7 +103,6 @@ class SteadySteps:
     Attributes:
         steps: Their numbers, in order; empty for a trace without steps.
         step_ns: Mean duration; for a trace without steps the time of all its GPU work.
-        is_of_devices: Whether these are device steps.
         tail_ns: What was taken off the end of the file's last step, as the end of the loop.
         one_off_ns: What was taken off the steps that count, together, because one-off calls kept
             the devices idle.

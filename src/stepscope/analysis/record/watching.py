@@ -46,7 +46,6 @@ class RunView:
 
     Attributes:
         ranks: Its ranks, by number; at most the first 64.
-        more_ranks: How many more there are.
         skew: How far apart the ranks come; None where their steps do not tell.
     """
 

@@ -82,7 +82,6 @@ class _EventsByName:
     """The events of each name.
 
     Attributes:
-        order: Numbers of events by name, those of one name in order.
         first: Where each name begins in it, and the end.
     """
 

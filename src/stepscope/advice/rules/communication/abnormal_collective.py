@@ -48,7 +48,6 @@ class SamePlace:
     """Collectives of each step.
 
     Attributes:
-        kinds: The kind of each.
         places: Its place among those of its kind in a step, from 1.
         counts: How many of its kind a step has.
         steps: In how many steps at least they are outliers.
@@ -89,7 +88,6 @@ def of_each_step(window: WindowView, odd: pl.DataFrame) -> SamePlace | None:
     their kind: where more are, it is another kind of problem.
 
     Args:
-        window: The window.
         odd: The outliers, with column `event`.
     """
     steps = len(window.graph.steps)

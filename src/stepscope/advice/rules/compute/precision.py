@@ -165,7 +165,6 @@ def _durations(
     """Duration of each node once the products run in a faster type; whether most is by shapes.
 
     Args:
-        window: The window.
         full: The products in full precision, rows of `window.work`.
         better: The faster type.
         factor: What those take whose shapes are not known.

@@ -58,7 +58,6 @@ def asleep_per_step(subject: Subject, window: WindowView) -> int:
 
     Args:
         subject: The rank.
-        window: Its window.
     """
     summary = subject.steps
     if summary is None or summary.host.is_on_device or window.has_gpu:

@@ -133,8 +133,6 @@ class SavingRange:
     """What quick starts of epochs save, per step; the last attribute in all.
 
     Attributes:
-        least_ns: What they save at least.
-        most_ns: What they save at most.
         bound_ns: What steps save that wait for nothing where an epoch begins.
         of_kept_workers_ns: What all starts together save, at least, if the workers live on.
     """

@@ -68,7 +68,6 @@ def modules_ns(window: WindowView, census: Census, modules: Sequence[str]) -> di
 
     Args:
         window: The recorded window.
-        census: The census that names the modules.
         modules: Their names, as in the census.
 
     Returns:

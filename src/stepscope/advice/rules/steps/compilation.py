@@ -160,7 +160,6 @@ def recurs(window: WindowView, notable: float) -> bool:
     """Whether steps compile again and again.
 
     Args:
-        window: The window.
         notable: Minimum share of a step that is spent compiling.
     """
     heavy = _heavy_steps(window, notable)

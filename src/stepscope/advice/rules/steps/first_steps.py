@@ -32,7 +32,6 @@ class _Start:
     """The slow steps at the beginning.
 
     Attributes:
-        steps: Their numbers.
         excess_ns: What they took beyond the median of the steady steps, together.
         worst_ns: The longest of them.
         median_ns: The median steady step.
