@@ -19,8 +19,13 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from stepscope.advice.evidence.collectives import collectives, outliers, shortened, waited_in
-from stepscope.advice.evidence.point_to_point import without_point_to_point
+from stepscope.advice.evidence.collectives import (
+    collectives,
+    outliers,
+    shortened,
+    waited_in,
+    without_point_to_point,
+)
 from stepscope.advice.evidence.replayed import finding_without_saving, replayed_finding
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView

@@ -7,8 +7,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from stepscope.advice.evidence.collectives import LATE_RANKS_FIRST, undisturbed
-from stepscope.advice.evidence.point_to_point import point_to_point, without_point_to_point
+from stepscope.advice.evidence.collectives import (
+    LATE_RANKS_FIRST,
+    point_to_point,
+    undisturbed,
+    without_point_to_point,
+)
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView

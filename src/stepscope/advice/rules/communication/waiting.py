@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import polars as pl
 
-from stepscope.advice.evidence.collectives import collectives, shortened, waited_in, without_waits
-from stepscope.advice.evidence.point_to_point import point_to_point
+from stepscope.advice.evidence.collectives import (
+    collectives,
+    point_to_point,
+    shortened,
+    waited_in,
+    without_waits,
+)
 from stepscope.advice.evidence.replayed import finding_without_saving, replayed_finding
 from stepscope.advice.evidence.subject import Subject
-from stepscope.advice.evidence.turns import find_turns
-from stepscope.advice.evidence.waiting_words import IN_TURN, for_ranks
+from stepscope.advice.evidence.turns import IN_TURN, find_turns, for_ranks
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.severities import severity_of

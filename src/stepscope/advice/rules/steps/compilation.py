@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from stepscope.advice.evidence.recorded import recorded_finding
-from stepscope.advice.evidence.replayed import finding_without_saving, replayed_finding
+from stepscope.advice.evidence.replayed import (
+    finding_without_saving,
+    recorded_finding,
+    replayed_finding,
+)
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, Severity

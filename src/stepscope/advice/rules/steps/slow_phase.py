@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from stepscope.advice.evidence.recorded import recorded_finding
+from stepscope.advice.evidence.replayed import recorded_finding
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.rules.steps.compilation import compiling_steps
