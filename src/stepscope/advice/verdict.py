@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from stepscope.advice.finding import NO_BATCH_PACE, Finding, Severity
 from stepscope.advice.job.late_ranks import Lateness, is_cause, is_slow_link
 from stepscope.advice.rank.summary import RankSummary
-from stepscope.advice.rules.steps.compilation import share_of
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.run.figures import duration, percent, plural, ranks_in_words
@@ -254,5 +253,7 @@ def _mostly_compiling(findings: Sequence[Finding], shown: RankSummary) -> Findin
     """The finding that a rank's window is mostly compilation, if it is."""
     for finding in findings:
         if finding.id == "compilation-in-window" and finding.rank == shown.rank:
+            from stepscope.advice.rules.steps.compilation import share_of
+
             return finding if share_of(finding) >= _MOSTLY else None
     return None

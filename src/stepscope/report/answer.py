@@ -65,12 +65,7 @@ def question_heading(question: Titled) -> Block:
 def answer_blocks(
     result: Any, question: Titled, layout: Layout, origin_ns: int = 0
 ) -> Iterator[Block]:
-    """A result: its tables, scope and notes.
-
-    Args:
-        layout: Which of its tables, columns and rows.
-        origin_ns: Moments are relative to this.
-    """
+    """A result: its tables, scope and notes; see `table_blocks`."""
     yield from table_blocks(result, question, layout, origin_ns)
     yield Gap()
     yield Line(describe_scope(result.scope), "dim")
@@ -81,7 +76,7 @@ def answer_blocks(
 def table_blocks(
     result: Any, question: Titled, layout: Layout, origin_ns: int = 0
 ) -> Iterator[Block]:
-    """The numbers and tables of a result, without its scope; see `answer_blocks`.
+    """The numbers and tables of a result, without its scope.
 
     Args:
         layout: Which of its tables, columns and rows.

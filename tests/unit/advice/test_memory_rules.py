@@ -69,8 +69,7 @@ def evidence(finding):
 
 def test_without_a_snapshot_nothing_is_said():
     for rule in OF_MEMORY:
-        assert rule.find(Subject(0)) == []
-        assert RULES[rule.ID] is rule.find
+        assert RULES[rule](Subject(0)) == []
 
 
 def test_a_rank_without_recorded_memory_is_asked_no_rule_about_it():
@@ -95,9 +94,9 @@ def test_a_report_about_a_trace_does_not_import_what_reads_snapshots(tmp_path):
     assert of_memory == {"stepscope.memory.recognition"}
 
 
-@pytest.mark.parametrize("rule", OF_MEMORY, ids=lambda rule: rule.ID)
+@pytest.mark.parametrize("rule", OF_MEMORY)
 def test_nothing_is_found_in_an_empty_snapshot(rule):
-    assert rule.find(subject({"segments": [], "device_traces": [[]]})) == []
+    assert RULES[rule](subject({"segments": [], "device_traces": [[]]})) == []
 
 
 def test_a_leak_is_found_with_its_line_and_how_long_it_takes():

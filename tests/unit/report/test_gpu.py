@@ -120,8 +120,9 @@ def test_a_finding_is_less_on_other_ranks_only_where_it_is_seen_to_be(savings_us
         none = saving_us is None
         saving_ns = None if none else round(saving_us * 1000)
         return Finding(
-            "launch-bound", "it waits", Severity.HIGH, rank, saving_ns, "unknown" if none else "",
-            "", None if none else 1, (), (), "launch less",
+            id="launch-bound", title="it waits", severity=Severity.HIGH, rank=rank,
+            saving_ns=saving_ns, saving_reason="unknown" if none else "",
+            predicted_step_ns=None if none else 1, evidence=(), advice="launch less",
         )  # fmt: skip
 
     assert ranks_with([finding(rank, one) for rank, one in enumerate(savings_us)]) == told

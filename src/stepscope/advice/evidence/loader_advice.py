@@ -25,8 +25,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from stepscope.advice.evidence.subject import Subject
-from stepscope.advice.figures import binary_size
-from stepscope.run.figures import duration
+from stepscope.run.figures import binary_size, duration
 
 _BURNS = 0.5
 """Loading that spends at least this share of its time on a CPU counts as CPU work."""

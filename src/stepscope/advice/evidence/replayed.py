@@ -13,7 +13,7 @@ from stepscope.advice.severities import severity_of
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
 from stepscope.analysis.graph.replay import host_alone_ns, is_host_bound, replay, unchanged
-from stepscope.analysis.record.summary import NOTABLY_LONGER, StepSummary, is_uneven
+from stepscope.analysis.record.summary import NOTABLY_LONGER, is_uneven
 from stepscope.run.figures import duration
 
 _WAITS_FOR_GPU = 0.98
@@ -128,7 +128,6 @@ def replayed_finding(
             severity=severity,
             rank=subject.rank,
             saving_ns=saving_ns,
-            saving_reason="",
             assumption=assumption,
             predicted_step_ns=step_ns - saving_ns,
             evidence=(*evidence, *_mean_step(window, evidence)),
@@ -242,53 +241,9 @@ def finding_without_saving(
             title=title,
             severity=severity,
             rank=subject.rank,
-            saving_ns=None,
             saving_reason=reason,
-            assumption="",
-            predicted_step_ns=None,
             evidence=evidence,
             steps=steps,
             advice=advice,
         )
     ]
-
-
-def recorded_finding(
-    subject: Subject,
-    summary: StepSummary,
-    *,
-    rule: str,
-    title: str,
-    severity: Severity,
-    saving_ns: int,
-    assumption: str,
-    evidence: tuple[Evidence, ...],
-    advice: str,
-    steps: tuple[int, ...] = (),
-) -> Finding:
-    """A finding with a saving per step, which is taken from the mean steady step.
-
-    Args:
-        subject: What is looked at.
-        rule: Id of the rule.
-        title: What is wrong.
-        severity: How much it matters.
-        saving_ns: What it saves per step.
-        assumption: What the saving assumes.
-        evidence: The measurements.
-        advice: What to do.
-        steps: Steps in which it shows best.
-    """
-    return Finding(
-        id=rule,
-        title=title,
-        severity=severity,
-        rank=subject.rank,
-        saving_ns=saving_ns,
-        saving_reason="",
-        assumption=assumption,
-        predicted_step_ns=summary.mean_ns - saving_ns,
-        evidence=evidence,
-        steps=steps,
-        advice=advice,
-    )

@@ -9,8 +9,7 @@ from stepscope.advice.evidence.places import waiting_places
 from stepscope.advice.evidence.replayed import finding_without_saving, replayed_finding
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView
-from stepscope.advice.figures import speed
-from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.finding import Evidence, Finding, Severity, speed
 from stepscope.analysis.calls.copies import TO_DEVICE, blocking_copies
 from stepscope.analysis.calls.kernel_origins import (
     operator_names,

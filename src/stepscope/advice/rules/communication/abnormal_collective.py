@@ -29,8 +29,7 @@ from stepscope.advice.evidence.collectives import (
 from stepscope.advice.evidence.replayed import finding_without_saving, replayed_finding
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView
-from stepscope.advice.figures import binary_size, speed
-from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.finding import Evidence, Finding, Severity, speed
 from stepscope.analysis.abnormal_collectives import (
     ALLOCATION,
     BASELINE,
@@ -41,7 +40,7 @@ from stepscope.analysis.abnormal_collectives import (
 )
 from stepscope.analysis.communication import analyse_communication
 from stepscope.analysis.graph.replay import unchanged
-from stepscope.run.figures import ordinal
+from stepscope.run.figures import binary_size, ordinal
 
 _FEWEST_STEPS = 3
 _MOSTLY = 0.8

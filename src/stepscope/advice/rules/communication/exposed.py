@@ -16,15 +16,14 @@ from stepscope.advice.evidence.collectives import (
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView
-from stepscope.advice.figures import binary_size, speed
-from stepscope.advice.finding import Evidence, Finding
+from stepscope.advice.finding import Evidence, Finding, speed
 from stepscope.analysis.calls.operands import plain_type
 from stepscope.analysis.communication import analyse_communication
 from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.graph.step_graph import ORIGIN
 from stepscope.analysis.host.causes import HostCause
-from stepscope.run.figures import percent
+from stepscope.run.figures import binary_size, percent
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray
 from stepscope.trace.arrays.nullable import filled

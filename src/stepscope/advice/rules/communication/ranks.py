@@ -82,7 +82,6 @@ def find_late_rank(subject: Subject) -> list[Finding]:
             severity=Severity.HIGH if skew.share >= limits.late_rank_high else Severity.MEDIUM,
             rank=subject.rank,
             saving_ns=saving_ns,
-            saving_reason="",
             assumption="the late ranks come as the others do, and these stay as they are",
             predicted_step_ns=step_ns - saving_ns,
             evidence=(
@@ -198,7 +197,6 @@ def find_imbalance(subject: Subject) -> list[Finding]:
             severity=severity_of(share, subject.thresholds),
             rank=subject.rank,
             saving_ns=saving_ns,
-            saving_reason="",
             assumption="all ranks have the mean of the work in each step",
             predicted_step_ns=step_ns - saving_ns,
             evidence=(
@@ -215,7 +213,6 @@ def find_imbalance(subject: Subject) -> list[Finding]:
                     "text",
                 ),
             ),
-            steps=(),
             advice=_ADVICE_ON_IMBALANCE,
         )
     ]
@@ -283,7 +280,6 @@ def find_uneven_stages(subject: Subject) -> list[Finding]:
                 Evidence("computes longest", named, "text"),
                 Evidence(f"{each} compared", slow.stages, "count"),
             ),
-            steps=(),
             advice=_OF_A_RING if slow.may_be_ring else _OF_A_PIPELINE,
         )
     ]
@@ -336,7 +332,6 @@ def find_throttled_gpu(subject: Subject) -> list[Finding]:
             assumption=_assumption(subject) if is_known else "",
             predicted_step_ns=(step_ns or 0) - (saving_ns or 0) if is_known else None,
             evidence=tuple(evidence),
-            steps=(),
             advice=_advice_on_clocks(dict(own.reasons)),
             slows_everything=True,
         )

@@ -14,7 +14,6 @@ from stepscope.advice.evidence.fusible_work import (
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView
-from stepscope.advice.figures import binary_size
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.rules.compute.work import attention_of
 from stepscope.advice.rules.copies import layout_copies_of
@@ -41,7 +40,7 @@ from stepscope.analysis.fusion import fused_changes
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.hardware.devices import memory_speeds
 from stepscope.analysis.selection.names import names_that
-from stepscope.run.figures import duration, percent
+from stepscope.run.figures import binary_size, duration, percent
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 from stepscope.trace.arrays.nullable import filled

@@ -217,7 +217,6 @@ def _of_a_sleeping_thread(subject: Subject, window: WindowView, long: Intervals)
             severity=severity_of(share, limits),
             rank=subject.rank,
             saving_ns=asleep_ns,
-            saving_reason="",
             assumption="it no longer sleeps or waits there; what the CPUs are busy with stays",
             predicted_step_ns=summary.mean_ns - asleep_ns,
             evidence=(
@@ -228,7 +227,6 @@ def _of_a_sleeping_thread(subject: Subject, window: WindowView, long: Intervals)
                 Evidence("mean step", summary.mean_ns, "ns"),
                 Evidence("measured by", "step record and trace", "text"),
             ),
-            steps=(),
             advice=advice,
         )
     ]

@@ -101,7 +101,6 @@ def _from_record(subject: Subject) -> list[Finding]:
                 Evidence("mean step", summary.mean_ns, "ns"),
                 Evidence("measured by", "step record", "text"),
             ),
-            steps=(),
             advice=advice,
             slows_everything=True,
         )
@@ -195,7 +194,6 @@ def find_busy_cpus(subject: Subject) -> list[Finding]:
             assumption="a CPU is free whenever the training thread can run" if saves else "",
             predicted_step_ns=summary.mean_ns - queued_ns if saves else None,
             evidence=tuple(evidence),
-            steps=(),
             advice=(
                 "Find out what uses the CPUs (top, `stepscope monitor`). Stop other programs, or "
                 "reserve CPUs for this one (taskset, --cpus-per-task). If its own threads use "

@@ -70,7 +70,6 @@ def find_input_bound(subject: Subject) -> list[Finding]:
             assumption=loader.assumption,
             predicted_step_ns=None if saving_ns is None else step_ns - saving_ns,
             evidence=_evidence(subject, measured, _of_the_loader(facts, loader)),
-            steps=(),
             advice=loader.advice,
             changes=_changes(subject) if saving_ns or is_behind_waits else None,
             is_behind_waits=is_behind_waits,

@@ -7,7 +7,6 @@ import polars as pl
 
 from stepscope.advice.evidence.replayed import (
     finding_without_saving,
-    recorded_finding,
     replayed_finding,
 )
 from stepscope.advice.evidence.subject import Subject
@@ -76,13 +75,13 @@ def _from_record(subject: Subject) -> list[Finding]:
         return []
     saving_ns = round(found.lost_ns / len(summary.steps))
     return [
-        recorded_finding(
-            subject,
-            summary,
-            rule="recompilation",
+        Finding(
+            rank=subject.rank,
+            id="recompilation",
             title=f"{len(found.steps)} of {len(summary.steps)} steps compile code again",
             severity=severity_of(share, subject.thresholds),
             saving_ns=saving_ns,
+            predicted_step_ns=summary.mean_ns - saving_ns,
             assumption=_ASSUMPTION,
             evidence=(
                 Evidence("compiling, per step", round(found.total_ns / len(summary.steps)), "ns"),

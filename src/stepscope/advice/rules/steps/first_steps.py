@@ -116,10 +116,7 @@ def find_slow_first_steps(subject: Subject) -> list[Finding]:
             title=_title(count, start),
             severity=Severity.MEDIUM if share >= limits.slow_first_steps_medium else Severity.LOW,
             rank=subject.rank,
-            saving_ns=None,
             saving_reason="a cost at the start of the run, paid once and not in every step",
-            assumption="",
-            predicted_step_ns=None,
             evidence=(
                 Evidence("time lost at the start", start.excess_ns, "ns"),
                 Evidence("the same in steady steps", lost_steps, "factor"),

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from stepscope.advice.evidence.odd_steps import extra_time
-from stepscope.advice.evidence.replayed import finding_without_saving, recorded_finding
+from stepscope.advice.evidence.replayed import finding_without_saving
 from stepscope.advice.evidence.stalls import GREW_BY, GREW_MOST
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView
@@ -127,10 +127,7 @@ def _of_unknown_reason(
         title=title,
         severity=severity,
         rank=subject.rank,
-        saving_ns=None,
         saving_reason="the step record does not show what slows these steps",
-        assumption="",
-        predicted_step_ns=None,
         evidence=evidence,
         steps=steps,
         advice=advice,
@@ -141,13 +138,13 @@ def _of_busy_cpus(subject: Subject, summary: StepSummary, slow: dict[int, int]) 
     excess_ns = sum(slow.values())
     share = excess_ns / max(1, summary.partition.total_ns)
     saving_ns = round(min(excess_ns, summary.queued_excess_ns) / len(summary.steps))
-    found = recorded_finding(
-        subject,
-        summary,
-        rule="uneven-steps",
+    found = Finding(
+        rank=subject.rank,
+        id="uneven-steps",
         title=f"{len(slow)} of {len(summary.steps)} steps wait for a CPU that others have",
         severity=severity_of(share, subject.thresholds),
         saving_ns=saving_ns,
+        predicted_step_ns=summary.mean_ns - saving_ns,
         assumption="a CPU is free whenever the training thread can run in them",
         evidence=(
             Evidence("beyond the median, together", excess_ns, "ns"),
@@ -214,13 +211,13 @@ def _regular(subject: Subject, summary: StepSummary, cycle: StepCycle) -> Findin
     share = excess_ns / max(1, summary.partition.total_ns)
     times = 1 + excess_ns / len(slow) / max(1, summary.median_ns)
     saving_ns = round(excess_ns / len(summary.steps))
-    found = recorded_finding(
-        subject,
-        summary,
-        rule="uneven-steps",
+    found = Finding(
+        rank=subject.rank,
+        id="uneven-steps",
         title=f"1 step in {distance} takes {significant(times)} times as long as the others",
         severity=severity_of(share, subject.thresholds),
         saving_ns=saving_ns,
+        predicted_step_ns=summary.mean_ns - saving_ns,
         assumption="these steps take as long as the others",
         evidence=(
             Evidence("a slow step every", f"{distance} steps", "text"),
