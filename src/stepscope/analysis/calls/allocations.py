@@ -13,7 +13,6 @@ from stepscope.analysis.calls.flat_objects import PAYS_FROM, whole_numbers
 from stepscope.analysis.calls.operands import whole_number
 from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import is_call
-from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.model import Trace
 
 _QUESTIONS = "MemGetInfo"
@@ -77,7 +76,7 @@ _PEAKS: dict[str, pl.DataType | type[pl.DataType]] = {
 
 
 @memoized
-def memory_events(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
+def memory_events(trace: Trace) -> pl.DataFrame:
     """The allocator's events, of GPUs and of the host: columns `MEMORY_EVENTS`."""
     return _read(trace)
 
@@ -120,7 +119,7 @@ def _decoded(instants: pl.LazyFrame) -> pl.DataFrame:
 
 
 @memoized
-def memory_peaks(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
+def memory_peaks(trace: Trace) -> pl.DataFrame:
     """The peaks of each GPU's memory: device, allocated_bytes, reserved_bytes, total_bytes.
 
     `total_bytes` is null where the file does not describe the device. Empty where the allocator's

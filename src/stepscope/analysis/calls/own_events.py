@@ -8,7 +8,6 @@ import polars as pl
 from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import names_that
-from stepscope.analysis.selection.scope import Scope
 from stepscope.run.own_frames import CALLED, OWN_FILE, PASSED_ON, THREADING
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.model import Trace
@@ -16,7 +15,7 @@ from stepscope.trace.schema import Category
 
 
 @memoized
-def own_events(trace: Trace, _scope: Scope | None = None) -> BoolArray | None:
+def own_events(trace: Trace) -> BoolArray | None:
     """For each event whether it is Stepscope's own; None if none is.
 
     All events of a thread that Stepscope started are its own. On others, frames are.

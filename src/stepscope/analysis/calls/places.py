@@ -13,7 +13,6 @@ import polars as pl
 from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_with_names, names_that
-from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.selection.spans import spans_where
 from stepscope.run.own_frames import OWN_FILE
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
@@ -61,7 +60,7 @@ def call_places(trace: Trace, events: pl.Series) -> pl.DataFrame:
 
 
 @memoized
-def _are_operators(trace: Trace, _scope: Scope | None = None) -> BoolArray:
+def _are_operators(trace: Trace) -> BoolArray:
     """Which names are of operators that a programme calls: not the engine, no step."""
     return names_that(
         trace,
@@ -72,13 +71,13 @@ def _are_operators(trace: Trace, _scope: Scope | None = None) -> BoolArray:
 
 
 @memoized
-def _are_frames(trace: Trace, _scope: Scope | None = None) -> BoolArray:
+def _are_frames(trace: Trace) -> BoolArray:
     """Which names are of Python frames."""
     return names_that(trace, _is_frame())
 
 
 @memoized
-def _lines(trace: Trace, _scope: Scope | None = None) -> tuple[BoolArray, BoolArray]:
+def _lines(trace: Trace) -> tuple[BoolArray, BoolArray]:
     """Which names are of lines of Python, and which of these are outside torch."""
     if not has_stacks(trace):
         return _are_frames(trace), _are_frames(trace)

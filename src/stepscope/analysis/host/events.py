@@ -30,7 +30,6 @@ from stepscope.analysis.selection.names import (
     is_step,
     names_that,
 )
-from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.blockwise import rows_where
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
@@ -176,7 +175,7 @@ def host_events(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
 
 
 @memoized
-def _feeding_lanes(trace: Trace, _scope: Scope | None = None) -> tuple[int, ...]:
+def _feeding_lanes(trace: Trace) -> tuple[int, ...]:
     """The threads that launch GPU work, and the main thread."""
     launch = recorded_work(trace)["launch"]
     launches = launch.filter(launch.is_not_null()).to_numpy()
@@ -186,7 +185,7 @@ def _feeding_lanes(trace: Trace, _scope: Scope | None = None) -> tuple[int, ...]
 
 
 @memoized
-def events_of_feeding_lanes(trace: Trace, _scope: Scope | None = None) -> HostEvents:
+def events_of_feeding_lanes(trace: Trace) -> HostEvents:
     """The events of the threads that launch GPU work, and of the main thread."""
     return _read(trace, _feeding_lanes(trace))
 

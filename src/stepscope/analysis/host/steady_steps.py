@@ -245,7 +245,7 @@ def steps_on_end(trace: Trace) -> tuple[int, ...]:
 
 
 @memoized
-def loop_tail(trace: Trace, _scope: Scope | None = None) -> int:
+def loop_tail(trace: Trace) -> int:
     """What the last step of the file takes at its end beyond what any other does.
 
     Where the loop ends within the window, the last annotation also covers what comes after the

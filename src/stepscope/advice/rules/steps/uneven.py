@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -138,14 +137,16 @@ def _of_busy_cpus(subject: Subject, summary: StepSummary, slow: dict[int, int]) 
     excess_ns = sum(slow.values())
     share = excess_ns / max(1, summary.partition.total_ns)
     saving_ns = round(min(excess_ns, summary.queued_excess_ns) / len(summary.steps))
-    found = Finding(
+    saves = not summary.host.is_on_device
+    return Finding(
         rank=subject.rank,
         id="uneven-steps",
         title=f"{len(slow)} of {len(summary.steps)} steps wait for a CPU that others have",
         severity=severity_of(share, subject.thresholds),
-        saving_ns=saving_ns,
-        predicted_step_ns=summary.mean_ns - saving_ns,
-        assumption="a CPU is free whenever the training thread can run in them",
+        saving_ns=saving_ns if saves else None,
+        saving_reason="" if saves else ON_DEVICE,
+        predicted_step_ns=summary.mean_ns - saving_ns if saves else None,
+        assumption="a CPU is free whenever the training thread can run in them" if saves else "",
         evidence=(
             Evidence("beyond the median, together", excess_ns, "ns"),
             Evidence("waiting for a CPU beyond the median", summary.queued_excess_ns, "ns"),
@@ -160,15 +161,6 @@ def _of_busy_cpus(subject: Subject, summary: StepSummary, slow: dict[int, int]) 
             "training CPUs of its own (taskset, --cpus-per-task)."
         ),
     )
-    if summary.host.is_on_device:
-        return replace(
-            found,
-            saving_ns=None,
-            saving_reason=ON_DEVICE,
-            assumption="",
-            predicted_step_ns=None,
-        )
-    return found
 
 
 def _is_of_shift(slow: Mapping[int, int], shift: LevelShift) -> bool:
@@ -211,7 +203,7 @@ def _regular(subject: Subject, summary: StepSummary, cycle: StepCycle) -> Findin
     share = excess_ns / max(1, summary.partition.total_ns)
     times = 1 + excess_ns / len(slow) / max(1, summary.median_ns)
     saving_ns = round(excess_ns / len(summary.steps))
-    found = Finding(
+    return Finding(
         rank=subject.rank,
         id="uneven-steps",
         title=f"1 step in {distance} takes {significant(times)} times as long as the others",
@@ -232,8 +224,8 @@ def _regular(subject: Subject, summary: StepSummary, cycle: StepCycle) -> Findin
             "logging, garbage collection. Do it less often or beside the training (an asynchronous "
             "checkpoint, another thread), or give it a phase, so that it is counted apart."
         ),
+        is_upper_bound=True,
     )
-    return replace(found, is_upper_bound=True)
 
 
 _RECORD, _TRACE = "step record", "trace"
