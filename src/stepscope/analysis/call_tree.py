@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.own_events import own_events
-from stepscope.analysis.calls.parents import parents_of_events
+from stepscope.analysis.calls.parents import own_events, parents_of_events
 from stepscope.analysis.calls.paths import Paths, number_paths
 from stepscope.analysis.selection.gpu_work import events_in_steps, gpu_work
 from stepscope.analysis.selection.names import is_step, names_that

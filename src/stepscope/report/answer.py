@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import polars as pl
 
-from stepscope.analysis.selection.result_tables import tables_in
+from stepscope.analysis.selection.rows import tables_in
 from stepscope.errors import UsageError
 from stepscope.report.cells import is_moment, label, shown
 from stepscope.report.columns import asked_columns, check_columns, first_columns, selected

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.calls.own_events import own_events
+from stepscope.analysis.calls.parents import own_events
 from stepscope.analysis.calls.paths import number_paths
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.names import is_step, names_that

@@ -18,8 +18,7 @@ from starlette.routing import Route
 
 from stepscope.errors import UsageError
 from stepscope.viewer.app import SHARED, STATIC, serve_app
-from stepscope.viewer.security import Guard, Secrets
-from stepscope.viewer.static_files import static_route
+from stepscope.viewer.security import Guard, Secrets, static_route
 
 PERFETTO = "https://ui.perfetto.dev"
 

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.advice.evidence.window_view import WindowView
-from stepscope.analysis.selection.spans import Spans, spans_where
+from stepscope.analysis.calls.places import Spans, spans_where
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 
 _NEVER = 2**62

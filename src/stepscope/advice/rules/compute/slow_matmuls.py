@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from stepscope.advice.evidence.matmuls import products_of
 from stepscope.advice.evidence.replayed import finding_without_saving, replayed_finding
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.rules.compute.precision import products_of
 from stepscope.advice.rules.compute.work import attention_of
 from stepscope.analysis.flops import analyse_flops
 from stepscope.analysis.graph.replay import unchanged

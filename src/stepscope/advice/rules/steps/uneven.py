@@ -19,8 +19,7 @@ from stepscope.advice.rules.steps.slow_phase import find_slow_phase
 from stepscope.advice.severities import severity_of
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.steady_steps import StepState
-from stepscope.analysis.record.cycles import StepCycle, find_cycle
-from stepscope.analysis.record.level_shift import LevelShift
+from stepscope.analysis.record.course import LevelShift, StepCycle, find_cycle
 from stepscope.analysis.record.summary import StepSummary, is_in_cycle
 from stepscope.analysis.selection.partition import IDLE_PREFIX
 from stepscope.run.figures import significant

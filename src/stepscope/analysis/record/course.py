@@ -1,23 +1,67 @@
-"""The step from which on steps take another time: two levels that one mean would cover.
-
-Definitions
-    A rank-sum test tells where steps before and after differ most; the place near it that leaves
-    the fewest steps on the wrong side of the middle between both medians is the change. It counts
-    if the medians differ by a fifth or more, at least nine in ten steps of each side lie on their
-    side of the middle, and neither side drifts: the medians of its halves differ by at most a
-    quarter of what the levels do. So slow drifts, steps that alternate, and noise are none.
-"""
+"""How the length of steps goes on over a record: every so many steps, and from one step on."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from stepscope.run.step_record import StepRecord
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+
+_SLOWEST = 20
+"""How many of the slowest steps tell the distances that are looked at."""
+_LEAST_TIMES = 3
+_MOSTLY_SLOW = 0.8
+"""Of the steps at a distance, the share that must be slow."""
+_EXPLAINED = 0.7
+"""Of what all slow steps cost, the share that those at one distance must have."""
+
+
+@dataclass(frozen=True)
+class StepCycle:
+    """Every so many steps, one is slow.
+
+    Attributes:
+        distance: How many steps lie between two slow ones.
+        place: The remainder of the slow steps' numbers.
+        excess_ns: The slow steps, and what each took beyond the median.
+    """
+
+    distance: int
+    place: int
+    excess_ns: dict[int, int]
+
+    def is_slow(self, step: int) -> bool:
+        """Whether a step of this number does what the slow ones do."""
+        return step % self.distance == self.place
+
+
+def find_cycle(steps: Sequence[int], slow: Mapping[int, int]) -> StepCycle | None:
+    """The cycle in which steps are slow; None where there is no such cycle.
+
+    Args:
+        slow: What each slow one took beyond the median.
+    """
+    slowest = sorted(sorted(slow, key=lambda step: -slow[step])[:_SLOWEST])
+    distances = {later - step for step, later in pairwise(slowest)}
+    for distance in sorted(distances - {1}):
+        cost: Counter[int] = Counter()
+        for step, excess_ns in slow.items():
+            cost[step % distance] += excess_ns
+        place, cost_ns = cost.most_common(1)[0]
+        at = {step: excess for step, excess in slow.items() if step % distance == place}
+        first = min(at)
+        due = sum(step % distance == place and step >= first for step in steps)
+        is_regular = len(at) >= max(_LEAST_TIMES, _MOSTLY_SLOW * due)
+        if is_regular and cost_ns >= _EXPLAINED * sum(slow.values()):
+            return StepCycle(distance, place, at)
+    return None
+
 
 _LEAST_STEPS, _LEAST_SHARE = 10, 0.1
 """A level has at least so many steps, and this share of all."""
@@ -48,6 +92,14 @@ class LevelShift:
 
 def find_level_shift(steady: Sequence[StepRecord]) -> LevelShift | None:
     """The clearest change of level; None if there is none.
+
+    Definitions
+        A rank-sum test tells where steps before and after differ most; the place near it that
+        leaves the fewest steps on the wrong side of the middle between both medians is the change.
+        It counts if the medians differ by a fifth or more, at least nine in ten steps of each side
+        lie on their side of the middle, and neither side drifts: the medians of its halves differ
+        by at most a quarter of what the levels do. So slow drifts, steps that alternate, and noise
+        are none.
 
     Args:
         steady: Steady steps, in order.
