@@ -301,7 +301,6 @@ class Opened:
             content = self._show(trace)
             # The first picture must not share the processor with idle causes and counters.
             self.extras_wanted.wait(_LONGEST_PICTURE_S)
-            warm_up()
             content.names  # noqa: B018 - the first search need not wait for it
             self._add_extras(content)
         except StepscopeError as error:
@@ -316,6 +315,7 @@ class Opened:
     def _show(self, trace: Trace) -> Content:
         """Arrange the slices, or read how they were; of many the first picture comes early."""
         origin, fingerprint = self.origin, _fingerprint(trace)
+        warm_up()
 
         def ready(index: TraceIndex, *, is_whole: bool) -> Content:
             content = Content(
