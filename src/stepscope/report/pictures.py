@@ -145,7 +145,8 @@ def _ceilings(table: pl.DataFrame, at: list[float]) -> Iterator[dict[str, Any]]:
     for type_name, peak, bandwidth in (
         table.drop_nulls()
         .select("type", "peak", "bandwidth")
-        .unique(maintain_order=True)
+        .unique()
+        .sort("type", "peak", "bandwidth")
         .iter_rows()
     ):
         ridge = peak / bandwidth
