@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -132,12 +133,15 @@ def claims_by_sets(
     start: Int64Array, end: Int64Array, cause: npt.NDArray[np.int8]
 ) -> list[Intervals]:
     """For each of `CAUSES` but the last its own moments, from the events of one thread."""
-    is_there = np.bincount(cause, minlength=len(CAUSES)) > 0
+    rows = (np.nonzero(cause == code)[0] for code in range(len(CAUSES) - 1))
+    return by_precedence(intervals.merge(start[mine], end[mine]) for mine in rows)
+
+
+def by_precedence(sets: Iterable[Intervals]) -> list[Intervals]:
+    """Of each set the moments that none before it has."""
     claims = []
     claimed = intervals.empty()
-    for code in range(len(CAUSES) - 1):
-        mine = np.nonzero(cause == code)[0] if is_there[code] else np.zeros(0, np.int64)
-        own = intervals.merge(start[mine], end[mine])
+    for own in sets:
         claims.append(intervals.difference(own, claimed))
         claimed = intervals.union(claimed, own)
     return claims
