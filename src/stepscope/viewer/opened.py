@@ -203,7 +203,7 @@ class Content:
     @cached_property
     def _extras(self) -> Extras:
         from stepscope.analysis.counters import counters_of
-        from stepscope.analysis.host.idle_segments import idle_segments
+        from stepscope.analysis.host.idle_gaps import idle_segments
         from stepscope.viewer.tracks import idle_rows
 
         notes: list[str] = []

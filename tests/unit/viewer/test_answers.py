@@ -14,7 +14,7 @@ from tests.support.viewer import training, viewing
 from tests.support.viewer_ranges import check_ranges, check_whole, measured
 
 from stepscope.analysis.counters import counters_of
-from stepscope.analysis.host.idle_segments import idle_segments
+from stepscope.analysis.host.idle_gaps import idle_segments
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.partition import cause_words
 from stepscope.run.figures import percent

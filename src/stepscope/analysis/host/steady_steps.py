@@ -39,7 +39,7 @@ import polars as pl
 
 from stepscope.analysis.calls.one_off import one_off_calls
 from stepscope.analysis.host.causes import is_input_wait
-from stepscope.analysis.host.idle_segments import idle_segments
+from stepscope.analysis.host.idle_gaps import idle_segments
 from stepscope.analysis.selection.gpu_work import in_steps, work_on_devices
 from stepscope.analysis.selection.lost_work import lost_work
 from stepscope.analysis.selection.memoize import memoized
