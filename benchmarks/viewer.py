@@ -37,7 +37,7 @@ from viewer_frames import HEIGHT, SETTLED, print_frames
 from viewer_frames import WIDTH as PAGE_WIDTH
 
 from stepscope.analysis.counters import counters_of
-from stepscope.analysis.host.idle_segments import idle_segments
+from stepscope.analysis.host.idle_gaps import idle_segments
 from stepscope.trace.derive.columns import needed_args
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace

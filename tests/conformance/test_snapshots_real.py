@@ -7,7 +7,7 @@ import pytest
 from tests.support.traces import trace_path
 
 from stepscope.advice.evidence.subject import Subject
-from stepscope.advice.rules.memory import memory_fragmented
+from stepscope.advice.rules.memory.snapshots import find_memory_fragmented
 from stepscope.memory.load import load_snapshot
 from stepscope.memory.questions.settings import settings
 from stepscope.memory.replay.replay import replay
@@ -33,4 +33,4 @@ def test_no_setting_is_advised_where_the_history_of_segments_is_missing():
     assert settings(view).reproduction_error_share > 1
     assert not len(settings(view).worth_a_run)
     # What is free goes back to the device when it is needed, but for 10 MiB: no fragmentation.
-    assert memory_fragmented.find(Subject(0, memory=view)) == []
+    assert find_memory_fragmented(Subject(0, memory=view)) == []

@@ -11,7 +11,8 @@ from tests.support.warm_python import warm_python
 
 from stepscope.advice.diagnosis import diagnose
 from stepscope.advice.evidence.subject import Subject
-from stepscope.advice.rules.memory import memory_leak, one_tensor_dominates
+from stepscope.advice.rules.memory.dominating import find_one_tensor_dominates
+from stepscope.advice.rules.memory.snapshots import find_memory_leak
 from stepscope.analysis.memory.opening import open_memory
 from stepscope.memory.questions.growth import growth
 
@@ -144,7 +145,7 @@ def line_of(function):
     [("list", "keep_outputs", 64 * 5000 * 4), ("closure", "keep_closure", 64 * 5000 * 4)],
 )
 def test_a_leak_is_named_with_its_function_and_bytes(views, plant, function, size):
-    (found,) = memory_leak.find(Subject(0, memory=views[plant]))
+    (found,) = find_memory_leak(Subject(0, memory=views[plant]))
     told = {one.label: one.value for one in found.evidence}
     assert found.title.endswith(line_of(function))
     assert told["left behind by each step"] == pytest.approx(size, rel=0.02)
@@ -154,17 +155,17 @@ def test_a_graph_that_is_kept_is_named_with_what_its_forward_pass_made(views):
     grown = growth(views["graph"])
     leaks = grown.lines.filter("is_leak")
     assert line_of("forward") in leaks["line"].to_list()
-    assert memory_leak.find(Subject(0, memory=views["graph"]))
+    assert find_memory_leak(Subject(0, memory=views["graph"]))
 
 
 @pytest.mark.parametrize("plant", ["logits", "blowup", "nothing"])
 def test_where_nothing_leaks_nothing_is_said_to(views, plant):
-    assert memory_leak.find(Subject(0, memory=views[plant])) == []
+    assert find_memory_leak(Subject(0, memory=views[plant])) == []
 
 
 @pytest.mark.parametrize(("plant", "function"), [("logits", "forward"), ("blowup", "widened")])
 def test_what_most_of_the_peak_is_is_named_with_its_function(views, plant, function):
-    (found,) = one_tensor_dominates.find(Subject(0, memory=views[plant]))
+    (found,) = find_one_tensor_dominates(Subject(0, memory=views[plant]))
     made_at = [one.value for one in found.evidence if one.label == "made at"]
     assert line_of(function) in made_at
 

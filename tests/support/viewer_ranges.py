@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.analysis.host.idle_segments import idle_segments
+from stepscope.analysis.host.idle_gaps import idle_segments
 from stepscope.analysis.idle import idle_causes
 from stepscope.analysis.kernels import kernels
 from stepscope.analysis.operators import analyse_operators

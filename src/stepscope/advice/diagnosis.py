@@ -60,7 +60,6 @@ class Diagnosis:
     """A run, judged.
 
     Attributes:
-        run: The run.
         verdict: What limits the step, in one sentence.
         ranks: Each rank that left something, in order.
         findings: All findings, the most severe first; of one severity `OUT_OF_MEMORY` first, then
@@ -149,7 +148,6 @@ def judge(
     """Put the summaries of a run's ranks together.
 
     Args:
-        run: The run.
         ranks: The summary of each rank that left something.
         limits: Limits above which findings are reported.
         matched: The ranks' collectives, see `match_ranks`.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from stepscope.analysis.graph.changes import Changes
+from stepscope.run.figures import significant
 from stepscope.terminal.plain_text import shorten_name
 
 DOCS_FOLDER = "docs/findings"
@@ -46,6 +47,8 @@ class Evidence:
 
 
 _LONGEST_NAME = 60
+_SLOW = 0.1
+"""Bandwidths below this, in GB/s, are shown in MB/s."""
 
 
 def short(name: str) -> str:
@@ -53,7 +56,14 @@ def short(name: str) -> str:
     return shorten_name(name, _LONGEST_NAME)
 
 
-@dataclass(frozen=True)
+def speed(gigabytes_per_second: float) -> str:
+    """A bandwidth in decimal units: 27.7 GB/s, and 16.2 MB/s instead of 0.0162 GB/s."""
+    if gigabytes_per_second < _SLOW:
+        return f"{significant(gigabytes_per_second * 1000)} MB/s"
+    return f"{significant(gigabytes_per_second)} GB/s"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """What is wrong, with its evidence, the saving it promises, and the advice.
 
@@ -93,12 +103,12 @@ class Finding:
     title: str
     severity: Severity
     rank: int
-    saving_ns: int | None
-    saving_reason: str
-    assumption: str
-    predicted_step_ns: int | None
+    saving_ns: int | None = None
+    saving_reason: str = ""
+    assumption: str = ""
+    predicted_step_ns: int | None = None
     evidence: tuple[Evidence, ...]
-    steps: tuple[int, ...]
+    steps: tuple[int, ...] = ()
     advice: str
     changes: Changes | None = field(default=None, repr=False, compare=False)
     is_of_whole_file: bool = False

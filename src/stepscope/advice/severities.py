@@ -33,7 +33,6 @@ def with_saving(finding: Finding, saving_ns: int, limits: Thresholds) -> Finding
     """The finding with another saving of the same step, and the severity that goes with it.
 
     Args:
-        finding: A finding with a saving.
         saving_ns: What it saves instead.
         limits: Limits for the severity.
     """

@@ -253,7 +253,7 @@ def _mostly_compiling(findings: Sequence[Finding], shown: RankSummary) -> Findin
     """The finding that a rank's window is mostly compilation, if it is."""
     for finding in findings:
         if finding.id == "compilation-in-window" and finding.rank == shown.rank:
-            from stepscope.advice.rules.steps import compilation_in_window
+            from stepscope.advice.rules.steps.compilation import share_of
 
-            return finding if compilation_in_window.share_of(finding) >= _MOSTLY else None
+            return finding if share_of(finding) >= _MOSTLY else None
     return None

@@ -17,18 +17,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.calls.own_events import own_events
-from stepscope.analysis.calls.parents import parents_of_events
+from stepscope.analysis.calls.parents import own_events, parents_of_events
+from stepscope.analysis.calls.paths import Paths, number_paths
 from stepscope.analysis.selection.gpu_work import events_in_steps, gpu_work
 from stepscope.analysis.selection.names import is_step, names_that
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.categories import is_one_of
-from stepscope.trace.derive.ancestors import depths, nearest
+from stepscope.trace.derive.ancestors import nearest
 from stepscope.trace.derive.nesting import no_rows
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -57,8 +56,6 @@ EVERYTHING = (
     Category.DRIVER,
 )
 
-_FEW_ROWS = 4096
-"""Up to so many, numpy's sort takes less time than a query of polars."""
 _NOWHERE = "GPU events whose place in the tree is not known"
 
 
@@ -138,15 +135,24 @@ def build_call_tree(
     np.add.at(kernels, row_of_event[place[known]], 1)
     del holder, row_of_event, wanted
 
-    lane_id = None if merge_threads else events["lane_id"].to_numpy()[rows]
-    paths = _number_paths(row_parent, name_id[rows], lane_id)
+    name = name_id[rows].astype(np.int64)
+    names = int(name.max(initial=0)) + 1
+    # One number for a thread and a name; where threads are merged, the name's alone.
+    key = (
+        name
+        if merge_threads
+        else name + events["lane_id"].to_numpy()[rows].astype(np.int64) * names
+    )
+    paths = number_paths(row_parent, key)
     values = {
         "host_total_ns": events["dur_ns"].to_numpy()[rows],
         "host_self_ns": self_ns,
         "kernels": kernels,
         "device_self_ns": device_ns,
     }
-    nodes = _nodes(trace, paths, {name: paths.sum(value) for name, value in values.items()})
+    lane_id = None if merge_threads else paths.key // names
+    sums = {name: paths.sum(value) for name, value in values.items()}
+    nodes = _nodes(trace, paths, paths.key % names, lane_id, sums)
     return CallTree(
         nodes,
         work.answered.leaving_out({_NOWHERE: int((~known).sum())}),
@@ -161,91 +167,26 @@ def _names_in_tree(trace: Trace, categories: tuple[Category, ...]) -> BoolArray:
     return names_that(trace, is_one_of(categories) & ~is_step())
 
 
-@dataclass(frozen=True, eq=False)
-class _Paths:
-    """The distinct paths, numbered level by level.
-
-    Attributes:
-        of_row: Path of each row.
-        parent: Path without its last name; -1: a root.
-        name_id: Last name of each path.
-        lane_id: Its thread; None: threads are merged.
-        levels: First path of each level, and the number of paths.
-    """
-
-    of_row: Int64Array
-    parent: Int64Array
-    name_id: Int64Array
-    lane_id: Int64Array | None
-    levels: list[int]
-
-    def sum(self, values: Int64Array) -> Int64Array:
-        """Sum of a value over the rows of each path."""
-        total = np.zeros(len(self.parent), np.int64)
-        np.add.at(total, self.of_row, values)
-        return total
-
-
-def _number_paths(
-    row_parent: Int64Array,
-    name_id: npt.NDArray[np.uint32],
-    lane_id: npt.NDArray[np.uint32] | None,
-) -> _Paths:
-    depth = depths(row_parent)
-    # numpy sorts 16-bit numbers by counting.
-    narrow = depth.astype(np.int16) if depth.max(initial=0) < 2**15 else depth
-    order = np.argsort(narrow, kind="stable")
-    names = int(name_id.max(initial=0)) + 1
-    # One number per path: that of its parent, then its thread, then its name.
-    own = name_id.astype(np.int64)
-    width = names
-    if lane_id is not None:
-        own += lane_id.astype(np.int64) * names
-        width *= int(lane_id.max(initial=0)) + 1
-    of_row = np.full(len(own), -1, np.int64)
-    parts: list[Int64Array] = []
-    levels = [0]
-    ends = np.cumsum(np.bincount(depth)) if len(depth) else np.zeros(0, np.int64)
-    for first, last in zip([0, *ends[:-1]], ends, strict=False):
-        rows = order[first:last]
-        above = row_parent[rows]
-        key = (np.where(above >= 0, of_row[above], -1) + 1) * width + own[rows]
-        distinct = _distinct(key)
-        of_row[rows] = levels[-1] + np.searchsorted(distinct, key)
-        parts.append(distinct)
-        levels.append(levels[-1] + len(distinct))
-    keys = np.concatenate(parts) if parts else np.zeros(0, np.int64)
-    last_part = keys % width
-    lanes = None if lane_id is None else last_part // names
-    return _Paths(of_row, keys // width - 1, last_part % names, lanes, levels)
-
-
-def _distinct(keys: Int64Array) -> Int64Array:
-    """The different values, in order. A deep stack has thousands of levels with a few rows each."""
-    if len(keys) <= _FEW_ROWS:
-        return np.unique(keys)
-    return np.sort(pl.Series(keys).unique().to_numpy())
-
-
-def _nodes(trace: Trace, paths: _Paths, sums: dict[str, Int64Array]) -> pl.DataFrame:
+def _nodes(
+    trace: Trace,
+    paths: Paths,
+    name_id: Int64Array,
+    lane_id: Int64Array | None,
+    sums: dict[str, Int64Array],
+) -> pl.DataFrame:
     """One node per path."""
     number = len(paths.parent)
     if not number:
         return pl.DataFrame(schema=CALL_TREE)
-    total = sums["device_self_ns"].copy()
-    for first, last in zip(paths.levels[-2:0:-1], paths.levels[:1:-1], strict=True):
-        np.add.at(total, paths.parent[first:last], total[first:last])
     nodes = pl.DataFrame(
         {
             "node": np.arange(number),
             "parent": paths.parent,
-            "depth": np.repeat(np.arange(len(paths.levels) - 1), np.diff(paths.levels)),
-            "name_id": pl.Series(paths.name_id, dtype=pl.UInt32),
-            "lane_id": pl.Series(
-                [None] * number if paths.lane_id is None else paths.lane_id, dtype=pl.UInt32
-            ),
+            "depth": paths.depth,
+            "name_id": pl.Series(name_id, dtype=pl.UInt32),
+            "lane_id": pl.Series([None] * number if lane_id is None else lane_id, dtype=pl.UInt32),
             "count": np.bincount(paths.of_row, minlength=number),
-            "device_total_ns": total,
+            "device_total_ns": paths.with_descendants(sums["device_self_ns"]),
             **sums,
         }
     )

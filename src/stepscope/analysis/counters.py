@@ -57,7 +57,6 @@ class Series:
         group: Counters of a group are drawn below each other: "memory", "queue", "metrics", ….
         unit: "bytes", "count", "share", "watts", ….
         time_ns: When the value changes, in order, each moment once.
-        value: The value from then on.
     """
 
     name: str

@@ -20,7 +20,6 @@ import polars as pl
 from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import names_that
 from stepscope.analysis.selection.purpose import Purpose, Work
-from stepscope.analysis.selection.scope import Scope
 from stepscope.run.figures import plural
 from stepscope.trace.classify import COMPUTE_GROUPS, MATRIX_GROUPS
 from stepscope.trace.derive.main_thread import ENGINE
@@ -44,7 +43,7 @@ _LIBRARIES = (
 
 
 @memoized
-def purpose_of(trace: Trace, _scope: Scope | None = None) -> Purpose:
+def purpose_of(trace: Trace) -> Purpose:
     """What a trace is of, by the names of everything in it."""
     name, category = pl.col("name"), pl.col("category").cast(pl.String)
     is_operator = category == Category.CPU_OP.value

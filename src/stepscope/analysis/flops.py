@@ -100,7 +100,6 @@ class FlopsReport:
             it has no unit for the type), bandwidth (bytes per second).
         steps: Columns `STEPS`; empty where the trace has no steps.
         flops: All FLOPs that were counted.
-        recomputed_flops: Of these, recomputation.
         busy_ns: Time of the operators that were counted.
         matrix_ns: GPU work of matrix products, convolutions and attention, by name.
         uncounted_matrix_ns: Of this, what no counted operator launched: its FLOPs are missing.

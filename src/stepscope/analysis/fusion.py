@@ -117,10 +117,8 @@ def fused_changes(
     """Changes with some rows of the GPU work fused, and the host launching each result once.
 
     Args:
-        start: What else changes.
         work: The GPU work of the graph (`work_of_nodes`).
         fusible: The patterns among it.
-        rows: Which rows are fused.
     """
     dur = start.graph.dur_ns.copy()
     dur[work["node"].to_numpy()[rows]] = fusible.rows["fused_ns"].to_numpy()[rows]

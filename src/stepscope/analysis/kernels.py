@@ -60,7 +60,6 @@ class Kernels:
         work_ns: Sum of the durations of everything that ran.
         short_events: Kernels of less than 10 µs.
         short_ns: What they ran for together.
-        short_share: Their share of all kernels, by number.
         tensor_core_ns: Time of matrix kernels that show by their names that they use tensor cores.
         matrix_ns: Time of all matrix kernels: products, convolutions, attention.
         groups: One row per kind and group: count, total_ns, work_share, mean_ns.
@@ -68,7 +67,6 @@ class Kernels:
             p50_ns, p99_ns, max_ns, streams, short (how many ran for less than 10 µs),
             faster_than_launch, occupancy in percent, registers per thread, shared memory, the
             most frequent grid and block with the number of different ones, and an event.
-        short: Names by the number of their short kernels.
         sequences: Sequences of kernels that one operator runs again and again (see
             `kernel_sequences`).
         tensor_cores: Matrix kernels by operator, type and shape (see `tensor_cores`).

@@ -57,14 +57,6 @@ QUEUES: dict[str, pl.DataType | type[pl.DataType]] = {
     "full_ns": pl.Int64,  # at 1024 and more
     "span_ns": pl.Int64,
 }
-QUEUE_STEPS: dict[str, pl.DataType | type[pl.DataType]] = {
-    "step": pl.Int32,
-    "device": pl.Int32,
-    "stream": pl.Int64,
-    "mean_length": pl.Float64,
-    "max_length": pl.Int64,
-    "empty_share": pl.Float64,
-}
 
 
 @dataclass(frozen=True)
@@ -82,7 +74,6 @@ class Launches:
         delays: One row per launching call's name: count, and mean, p50, p99 and max of the delay;
             mean_call_ns on the host.
         queues: One row per stream (see `queues`).
-        queue_steps: The same per host step.
         stretches: The launch-bound stretches, the longest first: device, step, start_ns, dur_ns,
             idle_ns in it, work (pieces), median_work_ns, the first piece's operator and event.
         blocking: Blocking calls by name and place: call, operator, frame, count, total_ns,
@@ -101,7 +92,6 @@ class Launches:
     pageable_bytes: int | None
     delays: pl.DataFrame
     queues: pl.DataFrame
-    queue_steps: pl.DataFrame
     stretches: pl.DataFrame
     blocking: pl.DataFrame
     copies: pl.DataFrame
@@ -121,9 +111,6 @@ def launches(trace: Trace, scope: Scope | None = None) -> Launches:
     all_work = all_work.with_columns(first=pl.Series(is_first_of_launch(all_work)))
     linked = all_work.filter(work.in_steps).filter(pl.col("launch").is_not_null())
     launched = linked.filter("first")
-    queues, queue_steps = queue_lengths(trace, linked)
-    if work.answered.asked.steps is not None:
-        queue_steps = queue_steps.filter(pl.col("step").is_in(list(work.answered.steps)))
     stretches = _stretches(trace, all_work, work.in_steps)
     blocking = _blocking(trace, all_work, work.answered)
     copies, pageable = _copies(trace, all_work.filter(work.in_steps))
@@ -142,8 +129,7 @@ def launches(trace: Trace, scope: Scope | None = None) -> Launches:
         blocking_ns=int(blocking["total_ns"].sum()),
         pageable_bytes=int(pageable["bytes"].sum()) if pageable["bytes"].count() else None,
         delays=_delays(trace, launched),
-        queues=queues,
-        queue_steps=queue_steps,
+        queues=queue_lengths(linked),
         stretches=stretches.head(MOST_STRETCHES),
         blocking=blocking.head(MOST_PLACES),
         copies=copies,
@@ -340,19 +326,13 @@ def _copies(trace: Trace, work: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFram
     return table, pageable
 
 
-def queue_lengths(trace: Trace, linked: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The queues of each stream, over the whole span and per host step.
+def queue_lengths(linked: pl.DataFrame) -> pl.DataFrame:
+    """The queue of each stream: columns `QUEUES`.
 
     Args:
         linked: GPU work with device, stream, start_ns and called_ns, the start of its call.
-
-    Returns:
-        Tables with the columns of `QUEUES` and of `QUEUE_STEPS`.
     """
-    steps = trace.steps
-    starts, ends = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
     whole: list[tuple[object, ...]] = []
-    by_step: list[tuple[object, ...]] = []
     for (device, stream), rows in linked.sort("device", "stream", maintain_order=True).group_by(
         ["device", "stream"], maintain_order=True
     ):
@@ -374,14 +354,7 @@ def queue_lengths(trace: Trace, linked: pl.DataFrame) -> tuple[pl.DataFrame, pl.
                 span,
             )
         )
-        for number, first, last in zip(steps["step"], starts, ends, strict=True):
-            found = _in_window(times, length, int(first), int(last))
-            if found is not None:
-                by_step.append((number, device, stream, *found))
-    return (
-        pl.DataFrame(whole, schema=QUEUES, orient="row"),
-        pl.DataFrame(by_step, schema=QUEUE_STEPS, orient="row").sort("step", "device", "stream"),
-    )
+    return pl.DataFrame(whole, schema=QUEUES, orient="row")
 
 
 def _lengths(called: Int64Array, began: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -393,22 +366,3 @@ def _lengths(called: Int64Array, began: Int64Array) -> tuple[Int64Array, Int64Ar
     last = np.concatenate((moments[1:] != moments[:-1], [True]))
     # Clocks of host and device differ a little: work may seem to begin before its call.
     return moments[last], np.maximum(length[last], 0)
-
-
-def _in_window(
-    times: Int64Array, length: Int64Array, first: int, last: int
-) -> tuple[float, int, float] | None:
-    """Mean, maximum and empty share of a queue within a window; None outside its span."""
-    first, last = max(first, int(times[0])), min(last, int(times[-1]))
-    if last <= first:
-        return None
-    low = int(np.searchsorted(times, first, side="right")) - 1
-    high = int(np.searchsorted(times, last, side="left"))
-    edges = np.concatenate(([first], times[low + 1 : high], [last]))
-    at, lasting = length[low:high], np.diff(edges)
-    span = last - first
-    return (
-        float((at * lasting).sum() / span),
-        int(at.max()),
-        float(lasting[at == 0].sum() / span),
-    )

@@ -102,7 +102,6 @@ class ModuleReport:
         unattributed_ns: GPU work of no module: the optimizer, collectives, data, losses outside.
         flops: FLOPs that were counted: those of the roots, and `unattributed_flops`; None where
             no shapes were recorded.
-        unattributed_flops: FLOPs of no module.
     """
 
     table: pl.DataFrame

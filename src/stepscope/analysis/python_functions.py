@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.own_events import own_events
+from stepscope.analysis.calls.parents import own_events
 from stepscope.analysis.selection.gpu_work import check_steps, in_steps
 from stepscope.analysis.selection.names import events_with_names, names_that
 from stepscope.analysis.selection.scope import AnsweredScope, Scope

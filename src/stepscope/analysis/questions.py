@@ -262,7 +262,6 @@ QUESTIONS: tuple[Question, ...] = (
             "stretches": "Launch-bound stretches",
             "delays": "Launching calls",
             "queues": "Queues",
-            "queue_steps": "Queues by step",
             "copies": "Copies",
             "pageable": "Copies to the GPU that block the host",
         },

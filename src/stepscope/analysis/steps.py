@@ -43,7 +43,6 @@ class StepTable:
         step_ns: Mean of the steady steps, or of those asked for; None where there are none; of a
             run with a step record the mean of its steady steps (`host.run_steps`). The report,
             what-if and the critical path state the same.
-        counted: Their numbers.
         steps: One row per step and device (one per step without GPU work): step, device, state,
             start_ns and wall_ns on the host, device_start_ns and device_ns on the device, the
             parts of the device step, busy_share of it, and events of GPU work that began in it;

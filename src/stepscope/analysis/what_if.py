@@ -84,7 +84,6 @@ def what_if_table(
     """Replay the steps without each cause.
 
     Args:
-        trace: The trace.
         scope: Which consecutive steps; devices and the choice of events have no influence.
         pace: The pace of unrecorded steps; default: that of these steps.
 

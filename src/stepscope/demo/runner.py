@@ -14,7 +14,6 @@ from typing import Protocol
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Finding
-from stepscope.advice.rules.host import busy_cpus
 from stepscope.advice.rules.input import input_bound
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.run.reader import open_run
@@ -53,7 +52,7 @@ class TrainingOutcome:
     @property
     def had_busy_cpus(self) -> bool:
         """Whether the training waited for CPUs that others used."""
-        return any(finding.id == busy_cpus.ID for finding in self.diagnosis.findings)
+        return any(finding.id == "busy-cpus" for finding in self.diagnosis.findings)
 
 
 @dataclass(frozen=True)
@@ -236,11 +235,11 @@ def input_finding(outcome: TrainingOutcome) -> Finding:
     """
     findings = outcome.diagnosis.findings
     for finding in findings:
-        if finding.id == input_bound.ID:
+        if finding.id == "input-bound":
             return finding
     others = ", ".join(f"'{finding.id}'" for finding in findings) or "none"
     raise DemoError(
-        f"the demo expected the finding '{input_bound.ID}' and got {others}: "
+        f"the demo expected the finding 'input-bound' and got {others}: "
         "the machine may be too busy; try again"
     )
 

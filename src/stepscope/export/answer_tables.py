@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from stepscope.analysis.questions import QUESTIONS
-from stepscope.analysis.selection.result_tables import tables_in
+from stepscope.analysis.selection.rows import tables_in
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.export.lag import lag_notes

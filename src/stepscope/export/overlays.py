@@ -13,7 +13,7 @@ import polars as pl
 from stepscope.advice.evidence.places import place_of
 from stepscope.advice.finding import Finding
 from stepscope.analysis.counters import Series, counters_of
-from stepscope.analysis.host.idle_segments import idle_segments
+from stepscope.analysis.host.idle_gaps import idle_segments
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.timeline import device_sets
 from stepscope.trace.model import Trace

@@ -22,9 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.record.live import LiveSample
-from stepscope.analysis.record.progress import progress_over
-from stepscope.analysis.record.watching import RankView, RunView
+from stepscope.analysis.record.live import LiveSample, RankView, RunView, progress_over
 from stepscope.export import protobuf as pb
 from stepscope.export.lag import lag_notes
 from stepscope.export.metrics.table import Moment, curve_points

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import polars as pl
 
-from stepscope.analysis.selection.result_tables import tables_in
+from stepscope.analysis.selection.rows import tables_in
 from stepscope.errors import UsageError
 from stepscope.report.cells import is_moment, label, shown
 from stepscope.report.columns import asked_columns, check_columns, first_columns, selected
@@ -65,14 +65,7 @@ def question_heading(question: Titled) -> Block:
 def answer_blocks(
     result: Any, question: Titled, layout: Layout, origin_ns: int = 0
 ) -> Iterator[Block]:
-    """A result: its tables, scope and notes.
-
-    Args:
-        result: The result.
-        question: What it answers.
-        layout: Which of its tables, columns and rows.
-        origin_ns: Moments are relative to this.
-    """
+    """A result: its tables, scope and notes; see `table_blocks`."""
     yield from table_blocks(result, question, layout, origin_ns)
     yield Gap()
     yield Line(describe_scope(result.scope), "dim")
@@ -83,11 +76,9 @@ def answer_blocks(
 def table_blocks(
     result: Any, question: Titled, layout: Layout, origin_ns: int = 0
 ) -> Iterator[Block]:
-    """The numbers and tables of a result, without its scope; see `answer_blocks`.
+    """The numbers and tables of a result, without its scope.
 
     Args:
-        result: The result.
-        question: What it answers.
         layout: Which of its tables, columns and rows.
         origin_ns: Moments are relative to this.
     """

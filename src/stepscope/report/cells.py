@@ -56,7 +56,6 @@ def headings(columns: Sequence[str], *, is_short: bool = False) -> dict[str, str
     """The label of each column; a time whose label would equal another one gets "time" added.
 
     Args:
-        columns: Names of the columns.
         is_short: Whether to shorten what is common, for a narrow terminal.
     """
     labels = {name: label(name) for name in columns}

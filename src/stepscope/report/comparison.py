@@ -77,7 +77,6 @@ class CheckedComparison:
     """A comparison, and the conditions that fail it.
 
     Attributes:
-        comparison: The comparison.
         checks: What each condition of `--fail-on` says.
         scaling: How the second side scales, where it has another number of ranks; None: it has
             not.

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 
-from stepscope.terminal.plain_text import printable
-
 if TYPE_CHECKING:
     from stepscope.report.outputs import Sink
 
@@ -83,15 +81,3 @@ def width_for(sink: Sink) -> int | None:
     The variable COLUMNS, if it is exported, is the width everywhere.
     """
     return None if sink.is_terminal or os.environ.get("COLUMNS") else UNLIMITED
-
-
-def print_heading(console: Console, text: str) -> None:
-    """Print a heading after an empty line."""
-    console.print()
-    console.print(text, style="bold", markup=False)
-
-
-def print_line(console: Console, text: str) -> None:
-    """Print a line unwrapped, without markup and control characters."""
-    text = "\n".join(map(printable, text.split("\n")))
-    console.print(text, markup=False, highlight=False, soft_wrap=True)

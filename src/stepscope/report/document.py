@@ -190,12 +190,10 @@ class Table:
     """Texts in columns.
 
     Attributes:
-        columns: Its columns.
         rows: A text for each column.
         look: How a terminal draws it.
         styles: Style of each row on a terminal; empty for none.
         indent: Columns before it on a terminal.
-        has_heading: Whether it has headings.
         gap: Columns between its columns.
         gives_way: Names of columns that a narrow terminal does without, the first one first; it
             then cuts the texts of the first column.
@@ -277,7 +275,6 @@ class Findings:
     """What is wrong, the largest saving first.
 
     Attributes:
-        found: The findings.
         shown_rank: The rank whose step the report states.
         is_short: Whether a terminal shows two lines of each.
         of_steps: Whether fixes can save time of a step.

@@ -50,7 +50,6 @@ def memory(found: OverTime, caption: str) -> Figure:
     """Memory over time.
 
     Args:
-        found: The memory.
         caption: What a reader must see in it.
     """
     return memory_curve(

@@ -62,7 +62,6 @@ def findings_alike(
     """Findings of one rule on several ranks together, in the order of the findings.
 
     Args:
-        findings: The findings.
         shown_rank: The rank whose step the report states. Its finding comes first of each group, so
             that savings have the same base.
     """
@@ -103,7 +102,6 @@ def short_saving(finding: Finding, whose: str = "") -> str:
     """What the fix saves, in a few words.
 
     Args:
-        finding: The finding.
         whose: Whose step it is saved from, as "rank 3's "; empty for that of the report.
     """
     if finding.saving_ns is None or finding.predicted_step_ns is None:
@@ -127,28 +125,12 @@ def saving(finding: Finding) -> str:
 
 def findings_table(findings: Sequence[Finding]) -> pl.DataFrame:
     """Columns `FINDINGS`."""
-    rows = [
-        (
-            finding.id,
-            finding.severity.value,
-            finding.rank,
-            finding.title,
-            finding.saving_ns,
-            finding.is_upper_bound,
-            finding.saving_reason,
-            finding.assumption,
-            finding.placed,
-            finding.predicted_step_ns,
-            list(finding.steps),
-            "; ".join(
-                f"{item.label}: {units.value(item.value, item.unit)}" for item in finding.evidence
-            ),
-            finding.advice,
-            finding.page,
-        )
-        for finding in findings
-    ]
-    return pl.DataFrame(rows, schema=FINDINGS, orient="row")
+    rows = []
+    for finding in findings:
+        seen = (f"{item.label}: {units.value(item.value, item.unit)}" for item in finding.evidence)
+        shown = {"severity": finding.severity.value, "evidence": "; ".join(seen)}
+        rows.append({name: shown.get(name, getattr(finding, name)) for name in FINDINGS})
+    return pl.DataFrame(rows, schema=FINDINGS)
 
 
 def finding_to_dict(finding: Finding) -> dict[str, Any]:

@@ -12,8 +12,7 @@ from stepscope.run.figures import significant
 from stepscope.run.metrics import CLOCK_REASON_BITS, THROTTLE_REASONS
 
 if TYPE_CHECKING:
-    from stepscope.analysis.record.live import LiveSample, LiveState
-    from stepscope.analysis.record.watching import RankView, RunView
+    from stepscope.analysis.record.live import LiveSample, LiveState, RankView, RunView
 
 _STALLED_LEAST_NS = 30_000_000_000
 _STALLED_FACTOR = 10

@@ -72,7 +72,6 @@ class Format:
     """An output format.
 
     Attributes:
-        name: Its name for `--format`.
         renderer: Its module in `stepscope.report.render`.
         is_for_people: Whether numbers have convenient units and long tables are cut. Programs get
             integer nanoseconds and bytes, and all rows.
@@ -102,7 +101,6 @@ class Output:
     """One output of one kind of result.
 
     Attributes:
-        format: Its format.
         kind: The kind of result, which its module in `stepscope.report` is called after.
         picks_table: Whether `Layout.table` applies to it.
         wants_details: Whether a diagnosis should bring the details of the window shown, and an

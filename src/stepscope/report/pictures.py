@@ -26,8 +26,6 @@ def pictures_of(question: str, result: Any, origin_ns: int = 0) -> list[Figure]:
     """The pictures of an answer; none where it has nothing to draw.
 
     Args:
-        question: Its name.
-        result: The result.
         origin_ns: Moments are relative to this.
     """
     draw = _PICTURES.get(question)
@@ -147,7 +145,8 @@ def _ceilings(table: pl.DataFrame, at: list[float]) -> Iterator[dict[str, Any]]:
     for type_name, peak, bandwidth in (
         table.drop_nulls()
         .select("type", "peak", "bandwidth")
-        .unique(maintain_order=True)
+        .unique()
+        .sort("type", "peak", "bandwidth")
         .iter_rows()
     ):
         ridge = peak / bandwidth

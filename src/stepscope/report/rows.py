@@ -23,7 +23,6 @@ def table_of_frame(frame: pl.DataFrame, amounts: Collection[str] = frozenset()) 
     """A frame as a table: numbers to the right, nulls empty.
 
     Args:
-        frame: The frame.
         amounts: Columns of text that are amounts, and go to the right as well.
     """
     columns = [
@@ -62,7 +61,7 @@ def to_json(rows: pl.DataFrame) -> bytes:
 
 def frames(rows: pl.DataFrame, _layout: Layout) -> Iterator[bytes]:
     """CSV with a header, in UTF-8; lists and structs as JSON, bytes as hexadecimal."""
-    from stepscope.analysis.selection.csv_text import with_csv_text
+    from stepscope.analysis.selection.rows import with_csv_text
 
     special = [n for n, kind in rows.schema.items() if kind.is_nested() or kind == pl.Binary]
     flat = rows.with_columns(

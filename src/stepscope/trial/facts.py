@@ -41,7 +41,7 @@ def facts_of(diagnosis: Diagnosis, process: Mapping[str, Any], doubt: str = "") 
         if ratio is not None and not doubt:
             promises.setdefault(finding.id, ratio)
     by_id = {finding.id: finding for finding in reversed(diagnosis.findings)}
-    inputs, starts = by_id.get(input_bound.ID), by_id.get(slow_epoch_start.ID)
+    inputs, starts = by_id.get("input-bound"), by_id.get("slow-epoch-start")
     workers = _evidence(inputs, input_bound.WORKERS_LABEL)
     alone_ns = _evidence(inputs, input_bound.ALONE_LABEL)
     step_ns = diagnosis.shown.step_ns

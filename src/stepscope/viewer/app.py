@@ -23,8 +23,7 @@ from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.viewer.library import Library
 from stepscope.viewer.routes import judgements, memory, questions, ranks, sql, tiles, traces
 from stepscope.viewer.routes.answers import route
-from stepscope.viewer.security import SHARED_S, Guard, Secrets
-from stepscope.viewer.static_files import static_route
+from stepscope.viewer.security import SHARED_S, Guard, Secrets, static_route
 
 STATIC = Path(str(resources.files("stepscope.viewer") / "static"))
 SHARED = Path(str(resources.files("stepscope.report.page") / "static"))

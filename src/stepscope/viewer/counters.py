@@ -22,13 +22,9 @@ class CounterTile:
     """The part of a series to draw.
 
     Attributes:
-        start_ns: Where the tile starts.
         level: Its buckets last 2**level ns.
-        buckets: How many there are.
         before: The value that holds at the start; NaN before the first sample.
         bucket: Buckets in which the value changes, in order.
-        least: The least value in each.
-        greatest: The greatest.
         last: The value at its end.
     """
 
@@ -46,7 +42,6 @@ def counter_tile(series: Series, start_ns: int, level: int, buckets: int) -> Cou
     """Make a tile of a series.
 
     Args:
-        series: The series.
         start_ns: Its start; rounded down to a multiple of the step.
         level: Its buckets last 2**level ns.
         buckets: How many; one more where the start was rounded down.

@@ -159,7 +159,6 @@ def sentence_of(
     Args:
         index: The slices of its trace.
         links: Who launched what.
-        event: The event.
         attained: What GPU work reaches of a limit, and which limit, as far as it is worked out.
     """
 
@@ -225,10 +224,8 @@ def event_in_full(
     """Everything that is known of one event.
 
     Args:
-        trace: Its trace.
         index: The slices of the trace.
         links: Who launched what.
-        event: The event.
         attained: As `sentence_of` takes it.
 
     Raises:

@@ -25,10 +25,12 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.calls.own_events import own_events
+from stepscope.analysis.calls.parents import own_events
+from stepscope.analysis.calls.paths import number_paths
 from stepscope.analysis.selection.gpu_work import gpu_work
+from stepscope.analysis.selection.names import is_step, names_that
 from stepscope.trace.arrays.intervals import Int64Array
-from stepscope.trace.derive.ancestors import depths, nearest
+from stepscope.trace.derive.ancestors import nearest, nearest_above
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 from stepscope.viewer.colours import Colour, colours_of
@@ -98,8 +100,6 @@ class Forest:
     Attributes:
         start_ns: Start of each event.
         end_ns: End of each event.
-        name_id: Its name.
-        lane_id: Its lane.
         category: Code of its category.
         parent: The event that contains it; -1: a root.
         forward: The forward operator of a backward operator; -1: none.
@@ -134,16 +134,6 @@ class Forest:
         found: BoolArray = np.isin(self.category, [list(Category).index(c) for c in categories])
         return found
 
-    def wanted_above(self, wanted: BoolArray, events: Int64Array) -> Int64Array:
-        """For each of some events the nearest wanted one strictly above it; -1: none."""
-        above = self.parent[events]
-        pending = np.flatnonzero((above >= 0) & ~wanted[above])
-        while len(pending):
-            above[pending] = self.parent[above[pending]]
-            here = above[pending]
-            pending = pending[(here >= 0) & ~wanted[here]]
-        return above
-
 
 def flame(
     trace: Trace,
@@ -156,7 +146,6 @@ def flame(
     """The flame graph of [start_ns, end_ns), in the trace's own time.
 
     Args:
-        trace: The trace.
         forest: Its events.
         start_ns: Start of the range.
         end_ns: End of the range.
@@ -171,7 +160,11 @@ def flame(
 def _host(
     trace: Trace, forest: Forest, start: int, end: int, lanes: tuple[int, ...] | None
 ) -> Flame:
-    wanted = (forest.start_ns < end) & (forest.end_ns > start) & ~step_names(trace)[forest.name_id]
+    wanted = (
+        (forest.start_ns < end)
+        & (forest.end_ns > start)
+        & ~names_that(trace, is_step())[forest.name_id]
+    )
     wanted &= forest.of_categories(
         Category.CPU_OP, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION, Category.RUNTIME,
         Category.DRIVER,
@@ -179,7 +172,7 @@ def _host(
     if lanes is not None:
         wanted &= np.isin(forest.lane_id, lanes)
     rows = np.flatnonzero(wanted)
-    parent = _compress(rows, forest.wanted_above(wanted, rows))
+    parent = _compress(rows, nearest_above(forest.parent, rows, wanted))
     first = np.maximum(forest.start_ns[rows], start)
     last = np.minimum(forest.end_ns[rows], end)
     inside = parent >= 0
@@ -224,8 +217,9 @@ def _device(trace: Trace, forest: Forest, start: int, end: int, by: FlameBy) -> 
         of_forward = np.where(origin >= 0, holder[origin], -1)
         is_backward = of_forward >= 0
         place = np.where(is_backward, of_forward, place)
-    rows = _with_ancestors(forest, holder, place[place >= 0])
-    parent = _compress(rows, _above(forest, holder, rows))
+    above = np.where(forest.parent >= 0, holder[forest.parent], -1)
+    rows = _and_above(place[place >= 0], above)
+    parent = _compress(rows, above[rows])
     number = len(rows)
     # The tree once for what the forward launched, and once below "backward".
     copies = 2 if is_backward.any() else 1
@@ -239,6 +233,8 @@ def _device(trace: Trace, forest: Forest, start: int, end: int, by: FlameBy) -> 
     base = copies * number + 3
     structure = np.concatenate([*tree, np.full(3, -1), where])
     assert len(structure) == base + len(work)
+    leads_to = np.zeros(base, np.int64)
+    leads_to[_and_above(where, structure[:base])] = 1
     return _merge(
         structure,
         np.concatenate(
@@ -249,23 +245,16 @@ def _device(trace: Trace, forest: Forest, start: int, end: int, by: FlameBy) -> 
             )
         ),
         np.concatenate((np.zeros(base, np.int64), own)),
-        np.concatenate((_leads_to(structure[:base], where), np.ones(len(work), np.int64))),
+        np.concatenate((leads_to, np.ones(len(work), np.int64))),
         lambda one: labels[one] if one >= len(names) else names[one],
         _colours(trace),
     )
 
 
-def _leads_to(parent: Int64Array, places: Int64Array) -> Int64Array:
-    """1 for each node of a tree that is one of some places or above one, else 0."""
-    found = np.zeros(len(parent), np.int64)
-    found[_and_above(places, lambda nodes: parent[nodes])] = 1
-    return found
-
-
 def _wanted(trace: Trace, forest: Forest, by: FlameBy) -> BoolArray:
     if by is FlameBy.OPERATOR:
         chosen = forest.of_categories(Category.CPU_OP, Category.USER_ANNOTATION)
-        return chosen & ~step_names(trace)[forest.name_id]
+        return chosen & ~names_that(trace, is_step())[forest.name_id]
     frames = forest.of_categories(Category.PYTHON_FUNCTION)
     if by is FlameBy.PYTHON:
         own = own_events(trace)
@@ -284,34 +273,16 @@ def _colours(trace: Trace) -> npt.NDArray[np.uint8]:
     return colours_of(trace.name_rows["category"], trace.name_rows["kind"])
 
 
-def step_names(trace: Trace) -> BoolArray:
-    """For each name whether it is that of a step's annotation."""
-    group = trace.name_rows["group"]
-    found: BoolArray = (group == "profiler_step").fill_null(value=False).to_numpy()
-    return found
-
-
 def _thread_names(trace: Trace) -> dict[int, str]:
     rows = trace.lanes.select("lane_id", "thread_name", "tid").iter_rows()
     return {lane: name or f"thread {tid}" for lane, name, tid in rows}
 
 
-def _above(forest: Forest, holder: Int64Array, rows: Int64Array) -> Int64Array:
-    above = forest.parent[rows]
-    found: Int64Array = np.where(above >= 0, holder[above] if len(holder) else above, -1)
-    return found
-
-
-def _with_ancestors(forest: Forest, holder: Int64Array, events: Int64Array) -> Int64Array:
-    """Events and everything wanted above them, sorted."""
-    return _and_above(events, lambda rows: _above(forest, holder, rows))
-
-
-def _and_above(places: Int64Array, above: Callable[[Int64Array], Int64Array]) -> Int64Array:
-    """Some places of a tree and all above them, sorted; `above` gives the next of each, or -1."""
+def _and_above(places: Int64Array, above: Int64Array) -> Int64Array:
+    """Some places of a tree and all above them, sorted; `above` has the next of each, or -1."""
     found = [np.unique(places)]
     while len(found[-1]):
-        next_above = above(found[-1])
+        next_above = above[found[-1]]
         found.append(np.unique(next_above[next_above >= 0]))
     return np.unique(np.concatenate(found)).astype(np.int64)
 
@@ -334,37 +305,17 @@ def _merge(
 
     Names from `len(colours)` on are those of roots that no event stands for.
     """
-    depth = depths(parent)
-    order = np.argsort(depth, kind="stable")
-    ends = np.cumsum(np.bincount(depth)) if len(depth) else np.zeros(0, np.int64)
-    width = int(name.max(initial=0)) + 1
-    of_row = np.full(len(parent), -1, np.int64)
-    keys: list[Int64Array] = []
-    known = 0
-    for low, high in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=False):
-        rows = order[low:high]
-        above = parent[rows]
-        key = (np.where(above >= 0, of_row[above], -1) + 1) * width + name[rows]
-        distinct, inverse = np.unique(key, return_inverse=True)
-        of_row[rows] = known + inverse
-        keys.append(distinct)
-        known += len(distinct)
-    key = np.concatenate(keys) if keys else np.zeros(0, np.int64)
-    node_parent, node_name = key // width - 1, key % width
-    node_self, node_count = np.zeros(known, np.int64), np.zeros(known, np.int64)
-    np.add.at(node_self, of_row, own)
-    np.add.at(node_count, of_row, count)
-    total = node_self.copy()
-    firsts = np.cumsum([0, *(len(level) for level in keys)])
-    for low, high in zip(firsts[-2:0:-1], firsts[:1:-1], strict=True):  # the deepest level first
-        np.add.at(total, node_parent[low:high], total[low:high])
+    paths = number_paths(parent, name)
+    node_parent, node_name = paths.parent, paths.key
+    node_self, node_count = paths.sum(own), paths.sum(count)
+    total = paths.with_descendants(node_self)
     whole = int(total[node_parent < 0].sum())
     filled = np.flatnonzero(total > 0)
     left_out = max(0, len(filled) - MOST_NODES)
     # No node is smaller than its children, so parents stay where children do.
     kept = filled[np.lexsort((filled, -total[filled]))[:MOST_NODES]] if left_out else filled
-    kept = kept[np.lexsort((-total[kept], node_parent[kept], _depth_of(node_parent)[kept]))]
-    new = np.full(known + 1, -1, np.int64)
+    kept = kept[np.lexsort((-total[kept], node_parent[kept], paths.depth[kept]))]
+    new = np.full(len(node_parent) + 1, -1, np.int64)
     new[kept] = np.arange(len(kept))
     return Flame(
         [str(label(int(one))) for one in node_name[kept]],
@@ -376,7 +327,3 @@ def _merge(
         whole,
         left_out,
     )
-
-
-def _depth_of(parent: Int64Array) -> Int64Array:
-    return depths(parent) if len(parent) else parent

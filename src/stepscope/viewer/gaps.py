@@ -26,7 +26,6 @@ def gap(
     """What is known of a stretch of idle time.
 
     Args:
-        trace: The trace.
         index: Its slices.
         forest: Its call trees.
         segment: A row of `idle_segments`.

@@ -43,9 +43,6 @@ class Lane:
         title: What is written beside it.
         kind: "thread", "stream", "steps", "device_steps", "busy" or "idle".
         rows_of: Which rows it has: "events", "extra" or "idle".
-        first_row: Number of its first row.
-        rows: How many there are.
-        slices: Number of slices.
         device: Its GPU; None on the host.
         lane_id: `lanes.lane_id`; None where it is not a lane of the trace.
         is_main: Whether it is the thread that the steps are annotated on.
@@ -74,7 +71,6 @@ class TraceIndex:
     Attributes:
         origin_ns: The trace's first moment, in its own time.
         end_ns: Its last moment, from the origin on.
-        events: One slice per event.
         extra: Steps, device steps and the time that each device is busy.
         lanes: What is drawn, in order.
         event_count: Number of events of the trace, also of those that are not drawn.

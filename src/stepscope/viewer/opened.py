@@ -70,7 +70,6 @@ class Origin:
         title: What the page calls it.
         run: What was given on the command line, for findings and ranks: a run, the file itself, or
             several files that are ranks of one run.
-        rank: Its rank.
         window: Index of its window; None for what is no window.
         metrics: The `metrics.csv` beside it; None: there is none.
         step_record: The `steps.jsonl` of its rank; None for a trace outside a run.
@@ -113,7 +112,6 @@ class Content:
     """A trace that is ready, and what is worked out from it when it is first asked for.
 
     Attributes:
-        trace: The trace.
         index: Its slices.
         is_whole: Whether nothing is missing in the index: links and steps of GPUs are known.
         metrics: The `metrics.csv` beside it; None: there is none.
@@ -205,7 +203,7 @@ class Content:
     @cached_property
     def _extras(self) -> Extras:
         from stepscope.analysis.counters import counters_of
-        from stepscope.analysis.host.idle_segments import idle_segments
+        from stepscope.analysis.host.idle_gaps import idle_segments
         from stepscope.viewer.tracks import idle_rows
 
         notes: list[str] = []
@@ -303,7 +301,6 @@ class Opened:
             content = self._show(trace)
             # The first picture must not share the processor with idle causes and counters.
             self.extras_wanted.wait(_LONGEST_PICTURE_S)
-            warm_up()
             content.names  # noqa: B018 - the first search need not wait for it
             self._add_extras(content)
         except StepscopeError as error:
@@ -318,6 +315,7 @@ class Opened:
     def _show(self, trace: Trace) -> Content:
         """Arrange the slices, or read how they were; of many the first picture comes early."""
         origin, fingerprint = self.origin, _fingerprint(trace)
+        warm_up()
 
         def ready(index: TraceIndex, *, is_whole: bool) -> Content:
             content = Content(

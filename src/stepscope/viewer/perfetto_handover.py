@@ -18,8 +18,7 @@ from starlette.routing import Route
 
 from stepscope.errors import UsageError
 from stepscope.viewer.app import SHARED, STATIC, serve_app
-from stepscope.viewer.security import Guard, Secrets
-from stepscope.viewer.static_files import static_route
+from stepscope.viewer.security import Guard, Secrets, static_route
 
 PERFETTO = "https://ui.perfetto.dev"
 
@@ -78,7 +77,6 @@ def hand_over(
 
     Args:
         file: The trace.
-        title: Its name.
         address: Where Perfetto's page is.
         port: 0: any free one.
         started: Called with the link as soon as requests are accepted.

@@ -22,10 +22,12 @@ import polars as pl
 
 from stepscope.analysis.host.idle_gaps import IDLE_CAUSES
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
+from stepscope.analysis.selection.names import is_step, names_that
 from stepscope.analysis.timeline import DeviceSets, device_sets
+from stepscope.trace.derive.ancestors import nearest_above
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
-from stepscope.viewer.flame import BoolArray, Forest, step_names
+from stepscope.viewer.flame import BoolArray, Forest
 
 MOST_ROWS = 500
 
@@ -44,8 +46,6 @@ class RangeBasis:
     """What ranges are measured on, worked out once per trace.
 
     Attributes:
-        work: All GPU work.
-        devices: Each device.
         idle: Segments of idle time, `idle_gaps.SEGMENTS`; None: not worked out yet.
         names: Name of each `name_id`.
         is_step: Whether it is that of a step's annotation.
@@ -66,7 +66,7 @@ def range_basis(trace: Trace, idle: pl.DataFrame | None) -> RangeBasis:
         spans = pl.concat([work.windows, work.device_steps]).filter(pl.col("device") == sets.device)
         found.append(DeviceTimes(sets, int(spans["start_ns"].min()), int(spans["end_ns"].max())))  # type: ignore[arg-type]
     names = trace.name_rows["name"]
-    return RangeBasis(work, tuple(found), idle, names, step_names(trace))
+    return RangeBasis(work, tuple(found), idle, names, names_that(trace, is_step()))
 
 
 def range_totals(basis: RangeBasis, forest: Forest, start_ns: int, end_ns: int) -> dict[str, Any]:
@@ -92,10 +92,7 @@ def _device(basis: RangeBasis, device: DeviceTimes, start: int, end: int) -> dic
             pl.col("end_ns") > first,
             pl.col("start_ns") < last,
         )
-        inside = pl.min_horizontal("end_ns", pl.lit(last)) - pl.max_horizontal(
-            "start_ns", pl.lit(first)
-        )
-        found = mine.group_by("cause").agg(inside.sum().alias("ns"))
+        found = mine.group_by("cause").agg(_cut(first, last).sum().alias("ns"))
         idle |= {str(cause): int(ns) for cause, ns in found.iter_rows()}
     comm = numbers["total_comm_ns"]
     return {
@@ -163,7 +160,7 @@ def _host_self(basis: RangeBasis, forest: Forest, start: int, end: int) -> pl.Da
     is_op &= ~basis.is_step[forest.name_id]
     wanted = is_op & (forest.start_ns < end) & (forest.end_ns > start)
     rows = np.flatnonzero(wanted)
-    above = forest.wanted_above(wanted, rows)
+    above = nearest_above(forest.parent, rows, wanted)
     total = np.minimum(forest.end_ns[rows], end) - np.maximum(forest.start_ns[rows], start)
     own = total.copy()
     inside = above >= 0

@@ -44,7 +44,6 @@ class JobRanks:
     """The ranks of a job, ready to be drawn.
 
     Attributes:
-        job: The ranks.
         map: Their steps.
         stragglers: Who makes whom wait; None where that cannot be told.
         problem: Why not.

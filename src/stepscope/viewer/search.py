@@ -48,8 +48,10 @@ class NameIndex:
         rows = index.events
         if len(rows.name) and int(rows.name.max()) >= len(index.names):
             raise ValueError("a slice has a name that there is not")
-        count, lasting_ns, example = (np.zeros(len(index.names), np.int64) for _ in range(3))
-        jit(total_by_loop)(rows.start_ns, rows.end_ns, rows.name, count, lasting_ns, example)
+        count = np.bincount(rows.name, minlength=len(index.names))
+        lasting_ns, example = np.zeros((2, len(index.names)), np.int64)
+        np.add.at(lasting_ns, rows.name, rows.end_ns - rows.start_ns)
+        example[rows.name] = np.arange(len(rows.name))
         return cls(index.names.str.to_lowercase(), count, lasting_ns, example)
 
 
@@ -59,18 +61,14 @@ def search(
     text: str,
     after_ns: int = 0,
     skip: int = 0,
-    most: int = MOST_HITS,
 ) -> dict[str, Any]:
     """Events whose name has a text in it, whatever its case.
 
     Args:
-        index: The trace.
-        names: Its names.
         text: The text; not a pattern.
         after_ns: The hits that are listed are the first ones that start at this moment or later.
         skip: How many of those that start at this very moment are left out, because an earlier
             list has them.
-        most: How many are listed.
 
     Returns:
         `total` events and `names` in all; `by_name`: the most frequent names with count, total
@@ -91,7 +89,7 @@ def search(
     rows = index.events
     width = max(1, -(-(index.end_ns + 1) // DENSITY_BUCKETS))
     density = np.zeros(DENSITY_BUCKETS, np.int64)
-    listed = np.empty((len(rows), most), np.int64)
+    listed = np.empty((len(rows), MOST_HITS), np.int64)
     found = np.zeros(len(rows), np.int64)
     earlier = jit(scan_by_loop)(
         rows.offsets,
@@ -101,14 +99,14 @@ def search(
         after_ns,
         skip,
         width,
-        most,
+        MOST_HITS,
         density,
         listed.reshape(-1),
         found,
     )
     # The first of every row, and of these the first of all.
-    positions = listed[np.arange(most) < found[:, None]]
-    positions = positions[np.argsort(rows.start_ns[positions], kind="stable")][:most]
+    positions = listed[np.arange(MOST_HITS) < found[:, None]]
+    positions = positions[np.argsort(rows.start_ns[positions], kind="stable")][:MOST_HITS]
     starts = rows.start_ns[positions]
     total = int(density.sum())
     following: list[int] | None = None
@@ -140,30 +138,6 @@ def _named(index: TraceIndex, names: NameIndex, name: int) -> dict[str, Any]:
         "colour": int(index.events.colour[position]),
         "is_gpu": lane is not None and lane.kind == "stream",
     }
-
-
-def total_by_loop(
-    start: Int64Array,
-    end: Int64Array,
-    name: UInt32Array,
-    count: Written[np.int64],
-    lasting: Written[np.int64],
-    example: Written[np.int64],
-) -> None:
-    """Add up number and duration of the slices of each name, which is less than `len(count)`.
-
-    Args:
-        start: Start of every slice.
-        end: End of every slice.
-        name: Name of every slice.
-        count: Slices of each name; zeros, to be filled in.
-        lasting: Sum of their durations; zeros, to be filled in.
-        example: Position of the last of them; zeros, to be filled in.
-    """
-    for at in range(len(name)):
-        count[name[at]] += 1
-        example[name[at]] = at
-        lasting[name[at]] += end[at] - start[at]
 
 
 def scan_by_loop(

@@ -35,6 +35,15 @@ from starlette.responses import PlainTextResponse
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
 MOST_BODY_BYTES = 256 * 1024
 SHARED_S = 3600
 """How long a copied link opens the page where it has not been opened yet."""
@@ -187,3 +196,30 @@ def _is_too_long(headers: Headers) -> bool:
         return True  # the page always says how long its requests are
     length = headers.get("content-length", "0")
     return not length.isdecimal() or int(length) > MOST_BODY_BYTES
+
+
+_TYPES = {
+    ".css": "text/css",
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+
+
+def static_route(folders: Sequence[Path]) -> Route:
+    """A route for the files of some folders, those of the first where two have the same name."""
+    files = {
+        path.relative_to(folder).as_posix(): path
+        for folder in reversed(folders)
+        for path in folder.rglob("*")
+        if path.suffix in _TYPES and path.is_file()
+    }
+
+    async def answer(request: Request) -> Response:
+        path = files.get(request.path_params["name"])
+        if path is None:
+            raise HTTPException(404)
+        headers = {"cache-control": "no-cache"}  # another version of the viewer has other files
+        return Response(path.read_bytes(), headers=headers, media_type=_TYPES[path.suffix])
+
+    return Route("/static/{name:path}", answer)

@@ -24,8 +24,6 @@ class SliceRows:
 
     Attributes:
         offsets: Row r holds the slices from `offsets[r]` up to `offsets[r + 1]`.
-        start_ns: Start of each slice.
-        end_ns: End of each slice.
         event: What each slice is: the number of an event, or a row of whatever the rows show.
         name: Identifier of each slice's name.
         colour: Colour of each slice, a number of `colours.py`.

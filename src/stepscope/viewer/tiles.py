@@ -31,14 +31,9 @@ from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.jit import compiled
 from stepscope.viewer.slice_rows import BLOCK, SliceRows, UInt32Array
-from stepscope.viewer.tile_columns import MOST_SLICES, Items, items_by_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from stepscope.trace.machine.calling import CompiledFunction
-
-    Make = Callable[[SliceRows, Int64Array, Int64Array, int, int, int], Items]
 
 MOST_LEVEL = 46
 MOST_BUCKETS = 1 << 14
@@ -51,9 +46,7 @@ class SliceTile:
     """What to draw of some rows.
 
     Attributes:
-        start_ns: Where the tile starts.
         level: Its buckets last 2**level ns.
-        buckets: How many there are.
         rows: The rows, as asked for.
         offsets: The items of `rows[i]` are those from `offsets[i]` up to `offsets[i + 1]`.
         item_start_ns: Start of each item within the tile; of narrow slices that of their bucket.
@@ -62,8 +55,6 @@ class SliceTile:
         count: Slices that the item stands for; 0 in a bucket into which a narrow slice only
             reaches from the one before. A wide slice counts as 1.
         event: The wide slice, or the longest of the narrow ones.
-        name: Its name.
-        colour: Its colour.
         is_wide: Whether the item is a wide slice.
     """
 
@@ -93,17 +84,14 @@ def slice_tile(
     level: int,
     buckets: int,
     wanted: npt.ArrayLike,
-    make: Make | None = None,
 ) -> SliceTile:
     """Make a tile.
 
     Args:
-        rows: All rows.
         start_ns: Where it shall start; rounded down to a multiple of the step.
         level: Its buckets last 2**level ns, 0 to `MOST_LEVEL`.
         buckets: How many, 1 to `MOST_BUCKETS`; one more where the start was rounded down.
         wanted: Numbers of the rows.
-        make: Makes the items; default: whatever is quicker now.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -117,8 +105,7 @@ def slice_tile(
     number = buckets + (first != start_ns)
     end_ns = first + (number << level)
     low, high = bounds(rows, chosen, first, end_ns)
-    make = make or _quicker(int((high - low).sum()))
-    starts, ends, covered, count, position, is_wide, found = make(
+    starts, ends, covered, count, position, is_wide, found = items_by_loop(
         rows, low, high, first, level, end_ns
     )
     return SliceTile(
@@ -138,16 +125,25 @@ def slice_tile(
     )
 
 
-def _quicker(slices: int) -> Make:
-    """What makes the items of so many slices: compiled code, unless loading it takes longer."""
-    is_loaded = _compiled.cache_info().currsize > 0
-    return items_by_loop if is_loaded or slices > MOST_SLICES else items_by_columns
+Items = tuple[
+    Int64Array, Int64Array, Int64Array,
+    npt.NDArray[np.uint32], Int64Array, npt.NDArray[np.bool_], Int64Array,
+]  # fmt: skip
+"""Start, end, covered time, count, position and width of each item, and the items of each row."""
 
 
 def items_by_loop(
     rows: SliceRows, low: Int64Array, high: Int64Array, first: int, level: int, end_ns: int
 ) -> Items:
-    """The items of each row of a tile; the arguments are those of `items_by_columns`."""
+    """The items of each row of a tile.
+
+    Args:
+        low: First slice of each row that overlaps the tile.
+        high: One past the last of each row.
+        first: Where the tile starts, a multiple of the step.
+        level: The step is 2**level ns.
+        end_ns: Where the last bucket ends.
+    """
     # A slice has two items at most, and a bucket two; the loop looks before it writes three more.
     number = (end_ns - first) >> level
     room = np.minimum(2 * (high - low), 2 * number + 1) + 3
@@ -243,7 +239,6 @@ def fill_by_loop(
         level: Of the step.
         tile_end: Where the last bucket ends.
         item_start: Start of each item; to be filled in, as all that follow.
-        item_end: End of each item.
         item_covered: Time that it covers.
         item_count: Slices that it stands for.
         item_place: The longest of them.

@@ -23,7 +23,7 @@ from tests.support.planted import (
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Finding
-from stepscope.advice.rules.compute.full_precision_matmuls import WORTH_IT
+from stepscope.advice.rules.compute.precision import WORTH_IT
 from stepscope.analysis.hardware.devices import KNOWN
 from stepscope.run.reader import open_run
 

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.advice.figures import binary_size, significant, speed
-from stepscope.advice.finding import short
+from stepscope.advice.finding import short, speed
 from stepscope.report import units
-from stepscope.run.figures import percent
+from stepscope.run.figures import binary_size, percent, significant
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,10 @@ from tests.support.step_records import MS, step_records
 from stepscope.advice.evidence.loader_advice import LoaderFacts, advise, facts_of
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView
-from stepscope.advice.rules.input import input_bound, slow_epoch_start
-from stepscope.advice.rules.steps import uneven_steps
+from stepscope.advice.rules.input import input_bound
+from stepscope.advice.rules.input.input_bound import find_input_bound
+from stepscope.advice.rules.input.slow_epoch_start import find_slow_epoch_start
+from stepscope.advice.rules.steps.uneven import find_uneven_steps
 from stepscope.analysis.record.summary import summarise_steps
 from stepscope.run.manifest import LoaderRecord
 
@@ -116,7 +118,7 @@ def test_a_trace_tells_whether_there_are_workers(workers, kept):
 def test_the_record_tells_workers_cpus_and_what_loading_uses():
     summary = summarise_steps(step_records([50] * 20, waits_ms=40, cpu_ms=48, wait_cpu_ms=38))
     loader = LoaderRecord(workers=0, cpus=8, local_ranks=4)
-    (finding,) = input_bound.find(Subject(0, summary, loader=loader))
+    (finding,) = find_input_bound(Subject(0, summary, loader=loader))
     told = {evidence.label: evidence.value for evidence in finding.evidence}
     assert told["loader workers now"] == 0
     assert told["CPUs for this rank"] == 2
@@ -144,8 +146,8 @@ def restarting(persistent=False, starts=5, wait_ms=1.0, *, workers_ms=100, first
 
 
 def test_workers_that_start_anew_in_each_epoch_are_to_be_kept():
-    (finding,) = slow_epoch_start.find(restarting())
-    assert input_bound.find(restarting()) == []  # 1 ms of 20: nothing that workers could shorten
+    (finding,) = find_slow_epoch_start(restarting())
+    assert find_input_bound(restarting()) == []  # 1 ms of 20: nothing that workers could shorten
     assert "starts its workers anew" in finding.title
     assert finding.advice.startswith("Keep the loader's workers")
     assert "persistent_workers=True" in finding.advice
@@ -156,23 +158,23 @@ def test_workers_that_start_anew_in_each_epoch_are_to_be_kept():
     told = {evidence.label: evidence.value for evidence in finding.evidence}
     assert told["ending and starting workers"] == 100 * MS
     assert told["wait beyond other steps', each time"] == 500 * MS
-    assert uneven_steps.find(restarting()) == []
+    assert find_uneven_steps(restarting()) == []
 
 
 def test_workers_that_are_kept_are_not_to_be_kept():
-    (finding,) = slow_epoch_start.find(restarting(persistent=True))
+    (finding,) = find_slow_epoch_start(restarting(persistent=True))
     assert finding.saving_ns is None
     assert "persistent_workers" not in finding.advice
 
 
 def test_waits_of_all_steps_come_first_where_they_are_most():
     both = restarting(wait_ms=10, workers_ms=100, first_ms=30)
-    (finding,) = input_bound.find(both)
+    (finding,) = find_input_bound(both)
     assert finding.title == "the step waits for its input"
     assert finding.advice.startswith("Raise num_workers from 2 to 5")  # as without the restarts
     # In 4 of the 80 steps an epoch begins, whose first batch nobody can have prepared.
     assert finding.saving_ns == pytest.approx(10 * MS * 76 / 80, rel=0.01)
-    (at_start,) = slow_epoch_start.find(both)
+    (at_start,) = find_slow_epoch_start(both)
     assert at_start.saving_ns == 4 * (100 + 30 // 2) * MS // 80  # whole epochs count
 
 
@@ -216,7 +218,7 @@ def test_keeping_workers_never_saves_more_than_was_waited_where_they_start(durat
     there = [steps[step] for step in summary.epoch_starts.steps]
     assert 0 <= saved_ns <= sum(record.data_wait_ns for record in there)
     loader = LoaderRecord(workers=workers, is_persistent=False, starts=9)
-    for finding in input_bound.find(Subject(0, summary, loader=loader)):
+    for finding in find_input_bound(Subject(0, summary, loader=loader)):
         assert finding.saving_ns <= sum(steps[s].data_wait_ns for s in summary.steps)
 
 
@@ -246,8 +248,8 @@ def epochs(*, work_ms=20, wait_ms=0.3, start_ms=1500, sampler_ms=1499, loader=No
 
 def test_no_worker_shortens_what_the_sampler_takes():
     subject = epochs()
-    assert input_bound.find(subject) == []
-    (finding,) = slow_epoch_start.find(subject)
+    assert find_input_bound(subject) == []
+    (finding,) = find_slow_epoch_start(subject)
     assert finding.title == "each epoch begins with a wait of 1.50 s, in the sampler"
     assert "More workers do not help" in finding.advice
     assert "num_workers" not in finding.advice
@@ -256,15 +258,15 @@ def test_no_worker_shortens_what_the_sampler_takes():
 
 
 def test_what_only_the_first_batch_costs_promises_nothing():
-    (finding,) = slow_epoch_start.find(epochs(sampler_ms=0))
+    (finding,) = find_slow_epoch_start(epochs(sampler_ms=0))
     assert finding.title.endswith("for the first batch")
     assert finding.saving_ns is None
 
 
 def test_waits_of_two_kinds_have_two_findings():
     subject = epochs(wait_ms=60, start_ms=300, sampler_ms=290)
-    (ordinary,) = input_bound.find(subject)
-    (at_start,) = slow_epoch_start.find(subject)
+    (ordinary,) = find_input_bound(subject)
+    (at_start,) = find_slow_epoch_start(subject)
     count = len(subject.steps.steps)
     assert ordinary.saving_ns == pytest.approx(60 * MS * (count - 3) / count, rel=0.01)
     told = {evidence.label: evidence.value for evidence in ordinary.evidence}
@@ -275,9 +277,9 @@ def test_waits_of_two_kinds_have_two_findings():
 def test_nobody_can_prepare_batches_of_an_iterator_made_in_every_step():
     records = step_records([50] * 20, waits_ms=30, starts_ms=30, sampler_ms=20)
     subject = Subject(0, summarise_steps(records), loader=LoaderRecord(workers=0, cpus=8))
-    (finding,) = slow_epoch_start.find(subject)
+    (finding,) = find_slow_epoch_start(subject)
     assert finding.saving_ns == pytest.approx(20 * MS, rel=0.06)
-    assert input_bound.find(subject) == []
+    assert find_input_bound(subject) == []
 
 
 def test_what_was_not_measured_is_not_said_as_fact():
@@ -305,7 +307,7 @@ def test_a_batch_that_is_made_sooner_than_it_is_received_needs_no_worker():
 def test_input_bound_promises_no_saving_where_workers_do_not_help():
     summary = summarise_steps(step_records([5] * 20, waits_ms=1, cpu_ms=5, wait_cpu_ms=1))
     loader = LoaderRecord(workers=0, cpus=8, batch_bytes=200_000, batch_tensors=2)
-    (finding,) = input_bound.find(Subject(0, summary, loader=loader))
+    (finding,) = find_input_bound(Subject(0, summary, loader=loader))
     assert finding.saving_ns is None
     assert finding.changes is None
 

@@ -22,16 +22,21 @@ from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Severity
 from stepscope.advice.rules import OF_THE_RUN, RULES, rules_of_a_rank
 from stepscope.advice.rules.communication import abnormal_collective
-from stepscope.advice.rules.memory import (
-    activations_dominate,
-    memory_far_below_limit,
-    memory_fragmented,
-    memory_leak,
-    memory_near_limit,
-    one_tensor_dominates,
-    optimizer_state_dominates,
-    out_of_memory,
-    reserved_without_bound,
+from stepscope.advice.rules.communication.abnormal_collective import find_abnormal_collective
+from stepscope.advice.rules.memory.dominating import (
+    find_activations_dominate,
+    find_one_tensor_dominates,
+    find_optimizer_state_dominates,
+)
+from stepscope.advice.rules.memory.snapshots import (
+    find_memory_fragmented,
+    find_memory_leak,
+    find_out_of_memory,
+    find_reserved_without_bound,
+)
+from stepscope.advice.rules.memory.windows import (
+    find_memory_far_below_limit,
+    find_memory_near_limit,
 )
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.memory.opening import memory_of_rank
@@ -43,13 +48,13 @@ from stepscope.run.layout import RunLayout
 from stepscope.run.reader import open_run
 
 OF_MEMORY = (
-    reserved_without_bound,
-    memory_leak,
-    out_of_memory,
-    memory_fragmented,
-    optimizer_state_dominates,
-    activations_dominate,
-    one_tensor_dominates,
+    "reserved-without-bound",
+    "memory-leak",
+    "out-of-memory",
+    "memory-fragmented",
+    "optimizer-state-dominates",
+    "activations-dominate",
+    "one-tensor-dominates",
 )
 
 
@@ -64,14 +69,13 @@ def evidence(finding):
 
 def test_without_a_snapshot_nothing_is_said():
     for rule in OF_MEMORY:
-        assert rule.find(Subject(0)) == []
-        assert RULES[rule.ID] is rule.find
+        assert RULES[rule](Subject(0)) == []
 
 
 def test_a_rank_without_recorded_memory_is_asked_no_rule_about_it():
     asked = [name for name in RULES if name not in OF_THE_RUN]
     assert list(rules_of_a_rank(has_memory=True)) == asked
-    about = {rule.ID for rule in OF_MEMORY}
+    about = set(OF_MEMORY)
     assert list(rules_of_a_rank(has_memory=False)) == [one for one in asked if one not in about]
 
 
@@ -85,14 +89,14 @@ def test_a_report_about_a_trace_does_not_import_what_reads_snapshots(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     imported = {name for name in done.stderr.split() if name.startswith("stepscope.")}
-    assert "stepscope.advice.rules.memory.memory_near_limit" in imported
+    assert "stepscope.advice.rules.memory.windows" in imported
     of_memory = {name for name in imported if name.startswith("stepscope.memory.")}
     assert of_memory == {"stepscope.memory.recognition"}
 
 
-@pytest.mark.parametrize("rule", OF_MEMORY, ids=lambda rule: rule.ID)
+@pytest.mark.parametrize("rule", OF_MEMORY)
 def test_nothing_is_found_in_an_empty_snapshot(rule):
-    assert rule.find(subject({"segments": [], "device_traces": [[]]})) == []
+    assert RULES[rule](subject({"segments": [], "device_traces": [[]]})) == []
 
 
 def test_a_leak_is_found_with_its_line_and_how_long_it_takes():
@@ -106,7 +110,7 @@ def test_a_leak_is_found_with_its_line_and_how_long_it_takes():
 
     for number in range(8):
         step(number)
-    (found,) = memory_leak.find(subject(allocator.snapshot()))
+    (found,) = find_memory_leak(subject(allocator.snapshot()))
     assert found.severity is Severity.HIGH
     assert "train.py:9 log" in found.title
     assert evidence(found) == {
@@ -114,18 +118,18 @@ def test_a_leak_is_found_with_its_line_and_how_long_it_takes():
         "of it at train.py:9 log": 4 * MIB,
         "held from earlier steps at the end": 7 * 4 * MIB,
     }
-    assert memory_leak.find(subject(allocator.snapshot(), memory_leak=0.5)) == []
+    assert find_memory_leak(subject(allocator.snapshot(), memory_leak=0.5)) == []
     number = 8
     with pytest.raises(OutOfMemory):
         while True:
             step(number)
             number += 1
-    (found,) = memory_leak.find(subject(allocator.snapshot()))
+    (found,) = find_memory_leak(subject(allocator.snapshot()))
     assert evidence(found)["steps until memory is full"] <= 10
 
 
 def test_a_steady_training_has_no_leak():
-    assert memory_leak.find(subject(train(Allocator(), steps=6).snapshot())) == []
+    assert find_memory_leak(subject(train(Allocator(), steps=6).snapshot())) == []
 
 
 def test_running_out_is_found_with_what_would_have_helped():
@@ -134,13 +138,13 @@ def test_running_out_is_found_with_what_would_have_helped():
         for _ in range(12):
             frames = stack("model.py:4:forward", "torch/nn/modules/module.py:1:_call_impl")
             allocator.malloc(20 * MIB, frames=frames)
-    (found,) = out_of_memory.find(subject(allocator.snapshot()))
+    (found,) = find_out_of_memory(subject(allocator.snapshot()))
     assert found.title.endswith("model.py:4 forward: full")
     assert evidence(found)["asked for"] == 20 * MIB
     assert evidence(found)["held: activation"] == 200 * MIB
     assert found.advice.startswith("Would have been enough, by simulation, the cheapest first: ")
     assert "(frees " in found.advice
-    assert out_of_memory.find(subject(plain_training())) == []
+    assert find_out_of_memory(subject(plain_training())) == []
 
 
 def test_a_remedy_that_is_not_enough_is_not_said_to_be():
@@ -168,7 +172,7 @@ def test_without_the_memory_there_was_nothing_is_said_to_be_enough():
         allocator.malloc(300 * MIB, frames=stack("model.py:9:attend"))
     snapshot = allocator.snapshot()
     del snapshot["device_traces"][0][-1]["device_free"]
-    (found,) = out_of_memory.find(subject(snapshot))
+    (found,) = find_out_of_memory(subject(snapshot))
     assert found.advice.startswith("Would have helped")
     assert "enough" not in found.advice
 
@@ -179,7 +183,7 @@ def test_a_request_larger_than_the_card_is_a_wrong_shape(is_expandable):
     allocator.malloc(20 * MIB, frames=Frames()("model.py:4:forward"))
     with pytest.raises(OutOfMemory):
         allocator.malloc(3000 * MIB, frames=Frames()("model.py:9:attend"))
-    (found,) = out_of_memory.find(subject(allocator.snapshot()))
+    (found,) = find_out_of_memory(subject(allocator.snapshot()))
     assert found.title.endswith("model.py:9 attend: larger than the card")
     assert found.advice.startswith("Check the shape of what model.py:9 attend makes: 2.93 GiB in")
     assert "in 32 pieces" in found.advice
@@ -199,7 +203,7 @@ def pinned_by_what_stays(settings=None):
 
 def test_fragmentation_is_found_with_the_setting_that_helps():
     allocator = pinned_by_what_stays()
-    (found,) = memory_fragmented.find(subject(allocator.snapshot()))
+    (found,) = find_memory_fragmented(subject(allocator.snapshot()))
     told = evidence(found)
     assert told["reserved at its peak"] == max(row[3] for row in allocator.curve)
     assert told["free, but pinned by blocks in use"] == 8 * 18 * MIB
@@ -208,7 +212,7 @@ def test_fragmentation_is_found_with_the_setting_that_helps():
     other = pinned_by_what_stays(Settings(expandable=True))
     saved = told["saved by expandable_segments:True"]
     assert saved == told["reserved at its peak"] - max(row[3] for row in other.curve)
-    assert memory_fragmented.find(subject(allocator.snapshot(), memory_unused=0.99)) == []
+    assert find_memory_fragmented(subject(allocator.snapshot(), memory_unused=0.99)) == []
 
 
 def test_what_goes_back_when_it_is_needed_is_no_fragmentation():
@@ -218,7 +222,7 @@ def test_what_goes_back_when_it_is_needed_is_no_fragmentation():
         last = allocator.malloc((100 + 20 * number) * MIB)
         if number < 9:
             allocator.free(last)
-    assert memory_fragmented.find(subject(allocator.snapshot())) == []
+    assert find_memory_fragmented(subject(allocator.snapshot())) == []
 
 
 def test_no_setting_is_named_where_none_helps():
@@ -231,7 +235,7 @@ def test_no_setting_is_named_where_none_helps():
     for _ in range(4):
         allocator.malloc(100 * MIB, stream=7)
     snapshot = allocator.snapshot()
-    (found,) = memory_fragmented.find(subject(snapshot))
+    (found,) = find_memory_fragmented(subject(snapshot))
     told = evidence(found)
     assert (told["reserved at its peak"], told["in use then"]) == (1200 * MIB, 800 * MIB)
     assert told["free, but pinned by blocks in use"] == 400 * MIB
@@ -249,7 +253,7 @@ def test_where_the_model_fails_no_setting_is_said_to_be_useless():
     segment["total_size"] = event["size"] = 400 * MIB
     free = {**segment["blocks"][0], "state": "inactive", "size": 360 * MIB, "requested_size": 0}
     segment["blocks"].append({**free, "address": segment["address"] + 40 * MIB, "frames": []})
-    (found,) = memory_fragmented.find(subject(snapshot))
+    (found,) = find_memory_fragmented(subject(snapshot))
     assert "What they would save is not known" in found.advice
 
 
@@ -264,20 +268,20 @@ def annotated(**parts):
 
 
 def test_optimizer_state_that_dominates_is_found():
-    (found,) = optimizer_state_dominates.find(
+    (found,) = find_optimizer_state_dominates(
         subject(annotated(parameter=20, optimizer_state=40, activation=20))
     )
     assert found.title == "50% of the peak memory is optimizer state"
     assert evidence(found)["freed by 8-bit states"] == 30 * MIB
     few = subject(annotated(parameter=40, optimizer_state=20))
-    assert optimizer_state_dominates.find(few) == []
+    assert find_optimizer_state_dominates(few) == []
 
 
 def test_activations_that_dominate_are_found_with_their_modules():
-    (found,) = activations_dominate.find(subject(annotated(parameter=10, activation=30)))
+    (found,) = find_activations_dominate(subject(annotated(parameter=10, activation=30)))
     assert found.title == "75% of the peak memory is activations"
     assert evidence(found)["of them in layers.0"] == 30 * MIB
-    assert activations_dominate.find(subject(annotated(parameter=30, activation=30))) == []
+    assert find_activations_dominate(subject(annotated(parameter=30, activation=30))) == []
 
 
 def test_a_tensor_that_dominates_is_found_with_its_line():
@@ -285,10 +289,10 @@ def test_a_tensor_that_dominates_is_found_with_its_line():
     for _ in range(6):
         allocator.malloc(10 * MIB, frames=stack("model.py:4:forward"))
     allocator.malloc(40 * MIB, frames=stack("loss.py:8:logits"))
-    (found,) = one_tensor_dominates.find(subject(allocator.snapshot()))
+    (found,) = find_one_tensor_dominates(subject(allocator.snapshot()))
     assert found.title == "one tensor is 40% of the peak memory"
     assert evidence(found)["made at"] == "loss.py:8 logits"
-    assert one_tensor_dominates.find(subject(annotated(parameter=60, activation=20))) == []
+    assert find_one_tensor_dominates(subject(annotated(parameter=60, activation=20))) == []
 
 
 def test_a_family_of_tensors_just_below_the_threshold_is_found():
@@ -300,13 +304,13 @@ def test_a_family_of_tensors_just_below_the_threshold_is_found():
     allocator.malloc(40 * MIB, frames=stack("??:0:torch::autograd::LogSoftmaxBackward0::apply"))
     for _ in range(12):
         allocator.malloc(2 * MIB, frames=stack("model.py:4:forward"))
-    (found,) = one_tensor_dominates.find(subject(allocator.snapshot(), memory_one_tensor=0.3))
+    (found,) = find_one_tensor_dominates(subject(allocator.snapshot(), memory_one_tensor=0.3))
     assert found.title == "4 tensors of one size or line are 85% of the peak memory"
     made_at = [one.value for one in found.evidence if one.label == "made at"]
     assert set(made_at) == {
         "loss.py:3 upcast", "loss.py:4 log_softmax", "model.py:9 forward", "LogSoftmaxBackward0"
     }  # fmt: skip
-    assert one_tensor_dominates.find(subject(annotated(activation=200))) == []
+    assert find_one_tensor_dominates(subject(annotated(activation=200))) == []
 
 
 def test_a_weight_is_no_tensor_to_be_split():
@@ -314,7 +318,7 @@ def test_a_weight_is_no_tensor_to_be_split():
     block = allocator.malloc(60 * MIB)
     allocator.annotate(block, "stepscope:parameter:embedding.weight")
     allocator.malloc(10 * MIB)
-    assert one_tensor_dominates.find(subject(allocator.snapshot())) == []
+    assert find_one_tensor_dominates(subject(allocator.snapshot())) == []
 
 
 def test_what_was_there_before_and_says_nothing_is_no_tensor_to_be_split():
@@ -325,9 +329,9 @@ def test_what_was_there_before_and_says_nothing_is_no_tensor_to_be_split():
     allocator.events.clear()
     for _ in range(3):
         allocator.free(allocator.malloc(MIB, frames=stack("model.py:4:forward")))
-    assert one_tensor_dominates.find(subject(allocator.snapshot())) == []
+    assert find_one_tensor_dominates(subject(allocator.snapshot())) == []
     fat = allocator.malloc(200 * MIB, frames=stack("loss.py:8:logits"))
-    (found,) = one_tensor_dominates.find(subject(allocator.snapshot()))
+    (found,) = find_one_tensor_dominates(subject(allocator.snapshot()))
     assert evidence(found)["made at"] == "loss.py:8 logits"
     allocator.free(fat)
 
@@ -336,7 +340,7 @@ def test_what_no_stack_tells_apart_is_no_family_of_one_line():
     allocator = Allocator()
     for size in (90, 11, 33, 20):
         allocator.malloc(size * MIB)
-    (found,) = one_tensor_dominates.find(subject(allocator.snapshot()))
+    (found,) = find_one_tensor_dominates(subject(allocator.snapshot()))
     assert found.title.startswith("one tensor is")
 
 
@@ -387,15 +391,15 @@ def held_long(**parts):
 def test_a_gpu_that_is_nearly_full_is_found_with_what_is_left():
     snapshot, first, last = held_long(parameter=60, activation=38)
     sampled = samples(150 * MIB, 160 * MIB, first, last)  # of which 98 + 2 MiB are torch's
-    (found,) = memory_near_limit.find(subject(snapshot, sampled=[sampled]))
+    (found,) = find_memory_near_limit(subject(snapshot, sampled=[sampled]))
     told = evidence(found)
     reserved = told["reserved at the peak"]
     assert told["limit of the allocator"] == 160 * MIB - (150 * MIB - reserved)
     assert told["left"] == told["limit of the allocator"] - reserved
     assert "samples" in told["limit known from"]
-    assert memory_near_limit.find(subject(snapshot)) == []  # nothing says how large the GPU is
+    assert find_memory_near_limit(subject(snapshot)) == []  # nothing says how large the GPU is
     wide = samples(150 * MIB, 400 * MIB, first, last)
-    assert memory_near_limit.find(subject(snapshot, sampled=[wide])) == []
+    assert find_memory_near_limit(subject(snapshot, sampled=[wide])) == []
 
 
 def test_the_size_of_the_gpu_is_taken_from_the_trace_where_nobody_sampled():
@@ -405,7 +409,7 @@ def test_the_size_of_the_gpu_is_taken_from_the_trace_where_nobody_sampled():
         trace.op("aten::mm").launch("gemm", us(100))
         trace.memory(-MIB)
     window = WindowView(trace.load())
-    (found,) = memory_near_limit.find(subject(annotated(parameter=100), window=window))
+    (found,) = find_memory_near_limit(subject(annotated(parameter=100), window=window))
     assert evidence(found)["limit of the allocator"] == 110 * MIB
     assert evidence(found)["reserved at the peak"] == 100 * MIB
 
@@ -415,18 +419,18 @@ def test_a_request_that_failed_is_said_once():
     with pytest.raises(OutOfMemory):
         for _ in range(12):
             allocator.malloc(20 * MIB)
-    assert memory_near_limit.find(subject(allocator.snapshot())) == []
+    assert find_memory_near_limit(subject(allocator.snapshot())) == []
 
 
 def test_room_for_a_larger_batch_is_counted():
     snapshot, first, last = held_long(parameter=30, activation=40, input=10)
     sampled = samples(120 * MIB, 1040 * MIB, first, last)
-    (found,) = memory_far_below_limit.find(subject(snapshot, sampled=[sampled]))
+    (found,) = find_memory_far_below_limit(subject(snapshot, sampled=[sampled]))
     told = evidence(found)
     assert told["limit of the allocator"] == 1040 * MIB - (120 * MIB - 80 * MIB)
     # At nine tenths of 1000 MiB, 80 MiB are reserved, and 50 MiB of them grow with the batch.
     assert told["room for a batch larger by"] == pytest.approx(1 + (900 - 80) / 50)
-    assert memory_far_below_limit.find(subject(snapshot)) == []
+    assert find_memory_far_below_limit(subject(snapshot)) == []
 
 
 @pytest.mark.parametrize(("grows", "severity"), [(True, Severity.MEDIUM), (False, Severity.LOW)])
@@ -440,13 +444,13 @@ def test_splitting_limits_with_expandable_segments_are_found(grows, severity):
     snapshot = allocator.snapshot()
     conf = {"expandable_segments": True, "max_split_size": 100 * MIB}
     snapshot["allocator_settings"] |= conf
-    (found,) = reserved_without_bound.find(subject(snapshot))
+    (found,) = find_reserved_without_bound(subject(snapshot))
     assert found.severity is severity
     assert evidence(found)["max_split_size_mb"] == 100
     grown = evidence(found)["grown in the second half of the recording"]
     assert grown == (200 * MIB if grows else 0)
     snapshot["allocator_settings"] |= {"expandable_segments": False}
-    assert reserved_without_bound.find(subject(snapshot)) == []
+    assert find_reserved_without_bound(subject(snapshot)) == []
 
 
 BASE_NS = 1_759_252_584_000_000_000
@@ -489,7 +493,7 @@ def test_an_abnormal_collective_is_joined_with_the_snapshot(cause, words):
         allocator.malloc(50 * MIB)
         allocator.time_us = at_us + 20_000
         allocator.malloc(30 * MIB)
-    (found,) = abnormal_collective.find(subject(allocator.snapshot(), window=window))
+    (found,) = find_abnormal_collective(subject(allocator.snapshot(), window=window))
     assert evidence(found)["seen at the time"] == words
     assert ("Leave memory free on this rank" in found.advice) == (cause != "nothing")
 
@@ -509,7 +513,7 @@ def test_recomputing_activations_is_priced_by_the_trace():
     for line, size in ((40, 20), (55, 30)):
         block = allocator.malloc(size * MIB, frames=stack(f"/home/net/model.py:{line}:forward"))
         allocator.annotate(block, "stepscope:activation")
-    (found,) = activations_dominate.find(subject(allocator.snapshot(), window=window))
+    (found,) = find_activations_dominate(subject(allocator.snapshot(), window=window))
     told = evidence(found)
     assert told["recomputing net/model.py:40 forward takes at most, per step"] == us(700)
     assert told["recomputing net/model.py:55 forward takes at most, per step"] == us(200)
@@ -541,7 +545,7 @@ def test_a_module_of_the_census_is_priced_by_its_calls_at_that_moment():
     for module, size in (("layers.0", 20), ("layers.1", 30), ("head", 5)):
         allocator.annotate(allocator.malloc(size * MIB), f"stepscope:activation:{module}")
     view = MemoryView(loaded(pickle.dumps(allocator.snapshot())), census=Census(sightings, 0))
-    (found,) = activations_dominate.find(Subject(0, window=window, memory=view))
+    (found,) = find_activations_dominate(Subject(0, window=window, memory=view))
     told = evidence(found)
     assert told["recomputing layers.0 takes, per step"] == us(700)
     assert told["recomputing layers.1 takes, per step"] == us(200)

@@ -21,7 +21,7 @@ from tests.support.stragglers import find_stragglers
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Finding, Severity
-from stepscope.advice.rules.compute import full_precision_matmuls
+from stepscope.advice.rules.compute import precision
 from stepscope.run.figures import ranks_in_words
 from stepscope.run.reader import open_run
 
@@ -153,7 +153,7 @@ def test_sends_without_their_other_rank_are_not_matched(few):
 @pytest.fixture(autouse=True)
 def _twice_as_fast(monkeypatch):
     """Products in a faster type take half as long, whatever their shapes say."""
-    monkeypatch.setattr(full_precision_matmuls, "_REACHED", 1e-9)
+    monkeypatch.setattr(precision, "_REACHED", 1e-9)
 
 
 def _in_full_precision(t: GpuTrace) -> None:

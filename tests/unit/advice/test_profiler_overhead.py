@@ -10,7 +10,7 @@ from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.rank.judging import summarise_rank
 from stepscope.advice.rank.summary import Request
-from stepscope.advice.rules.recording import profiler_overhead
+from stepscope.advice.rules.recording import find_profiler_overhead
 from stepscope.analysis.record.summary import summarise_steps
 from stepscope.run.manifest import ArtifactRecord, RankManifest, WindowRecord
 from stepscope.run.reader import RankRun
@@ -31,7 +31,7 @@ def advice(header=None, files=(), frames=False, gpu=True):
             else:
                 t.op("aten::mm").python(ms(1))
     view = WindowView(t.load())
-    (finding,) = profiler_overhead.find(
+    (finding,) = find_profiler_overhead(
         Subject(0, summarise_steps(RECORDS), window=view, window_files=frozenset(files))
     )
     return finding.advice
@@ -69,6 +69,6 @@ def test_windows_of_tracemalloc_have_advice_of_their_own(tmp_path, monkeypatch, 
     manifest = RankManifest(0, windows=(WindowRecord(0, "complete", artifacts=files),))
     monkeypatch.setattr(RankRun, "steps", RECORDS)  # as if they lay in the folder
     found = summarise_rank(RankRun(0, tmp_path, manifest, ()), Request()).findings
-    (finding,) = (one for one in found if one.id == profiler_overhead.ID)
+    (finding,) = (one for one in found if one.id == "profiler-overhead")
     assert ("tracemalloc" in finding.advice) == named
     assert "stacks" not in finding.advice

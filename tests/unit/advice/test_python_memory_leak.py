@@ -7,7 +7,7 @@ import pytest
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.finding import Severity
 from stepscope.advice.rules import RULES
-from stepscope.advice.rules.memory import python_memory_leak
+from stepscope.advice.rules.memory.windows import find_python_memory_leak
 from stepscope.analysis.record.python_memory import read_python_memory
 
 HEAD = (
@@ -31,7 +31,7 @@ def table(ends, places=(), incomplete=()):
 def found_in(tmp_path, text):
     path = tmp_path / "python_memory.txt"
     path.write_text(text)
-    return python_memory_leak.find(Subject(0, python_memory=read_python_memory(path)))
+    return find_python_memory_leak(Subject(0, python_memory=read_python_memory(path)))
 
 
 def test_a_leak_is_found_with_its_places(tmp_path):
@@ -42,7 +42,7 @@ def test_a_leak_is_found_with_its_places(tmp_path):
         (-5, "/u/a.py:1"),
     ]
     (found,) = found_in(tmp_path, table(ends, places))
-    assert RULES[found.id] is python_memory_leak.find
+    assert RULES[found.id] is find_python_memory_leak
     assert found.title.endswith("/u/train.py:4  kept.append(x)")
     assert found.severity is Severity.HIGH
     told = {one.label: one.value for one in found.evidence}
@@ -79,4 +79,4 @@ def test_a_step_that_was_not_completed_does_not_count(tmp_path):
 def test_a_damaged_or_missing_file_is_nothing(tmp_path):
     assert read_python_memory(tmp_path / "missing") is None
     assert found_in(tmp_path, "no table\n\x00" + "9" * 5000) == []
-    assert python_memory_leak.find(Subject(0)) == []
+    assert find_python_memory_leak(Subject(0)) == []

@@ -13,16 +13,16 @@ from stepscope.advice.evidence.replayed import saved_together
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Severity
-from stepscope.advice.rules.communication import abnormal_collective, many_small_collectives
-from stepscope.advice.rules.host import busy_cpus, cpu_bound_python, garbage_collector
+from stepscope.advice.rules.communication.abnormal_collective import find_abnormal_collective
+from stepscope.advice.rules.communication.exposed import find_many_small_collectives
+from stepscope.advice.rules.host.cpu_bound_python import find_cpu_bound_python
+from stepscope.advice.rules.host.interruptions import find_busy_cpus, find_garbage_collector
 from stepscope.advice.rules.input import input_bound
-from stepscope.advice.rules.steps import (
-    recompilation,
-    slow_first_steps,
-    slow_phase,
-    stalled_step,
-    uneven_steps,
-)
+from stepscope.advice.rules.input.input_bound import find_input_bound
+from stepscope.advice.rules.steps.compilation import find_recompilation
+from stepscope.advice.rules.steps.first_steps import find_slow_first_steps
+from stepscope.advice.rules.steps.slow_phase import find_slow_phase
+from stepscope.advice.rules.steps.uneven import find_stalled_step, find_uneven_steps
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.record.summary import summarise_steps
 from stepscope.run.manifest import LoaderRecord
@@ -34,7 +34,7 @@ def subject(durations_ms, thresholds=None, **columns):
 
 
 def test_input_bound_promises_the_step_without_its_wait():
-    (finding,) = input_bound.find(subject([100] * 20, waits_ms=60))
+    (finding,) = find_input_bound(subject([100] * 20, waits_ms=60))
     assert finding.severity is Severity.HIGH
     assert finding.saving_ns == 60 * MS
     assert finding.predicted_step_ns == 40 * MS
@@ -45,7 +45,7 @@ def test_input_bound_promises_the_step_without_its_wait():
 def test_waits_for_a_cpu_are_part_of_other_waits_in_what_both_save():
     """A step of 360 ms, 327 of them input, in a fifth of which no CPU was free: some is left."""
     both = subject([360] * 20, waits_ms=327, cpu_ms=20, queued_ms=75)
-    found = [*input_bound.find(both), *busy_cpus.find(both)]
+    found = [*find_input_bound(both), *find_busy_cpus(both)]
     assert [one.saving_ns for one in found] == [327 * MS, 75 * MS]
     left_ns = 360 * MS - saved_together(found, None, 360 * MS)
     assert left_ns == pytest.approx(33 * MS * (1 - 75 / 360), abs=1)
@@ -53,23 +53,23 @@ def test_waits_for_a_cpu_are_part_of_other_waits_in_what_both_save():
 
 def test_input_bound_severity_follows_the_share():
     for wait_ms, severity in ((6, Severity.LOW), (20, Severity.MEDIUM), (40, Severity.HIGH)):
-        (finding,) = input_bound.find(subject([100] * 20, waits_ms=wait_ms))
+        (finding,) = find_input_bound(subject([100] * 20, waits_ms=wait_ms))
         assert finding.severity is severity
 
 
 def test_input_bound_is_silent_below_its_threshold_and_without_waits():
-    assert input_bound.find(subject([100] * 20, waits_ms=4)) == []
-    assert input_bound.find(subject([100] * 20)) == []
-    assert input_bound.find(Subject(0)) == []
+    assert find_input_bound(subject([100] * 20, waits_ms=4)) == []
+    assert find_input_bound(subject([100] * 20)) == []
+    assert find_input_bound(Subject(0)) == []
 
 
 def test_thresholds_can_be_set():
     limits = Thresholds(input_bound_low=0.7)
-    assert input_bound.find(subject([100] * 20, limits, waits_ms=60)) == []
+    assert find_input_bound(subject([100] * 20, limits, waits_ms=60)) == []
 
 
 def test_slow_first_steps_states_the_loss_and_why_nothing_is_saved_per_step():
-    (finding,) = slow_first_steps.find(subject([900, 500] + [100] * 20))
+    (finding,) = find_slow_first_steps(subject([900, 500] + [100] * 20))
     assert finding.steps == (0, 1)
     assert finding.saving_ns is None
     assert finding.saving_reason
@@ -77,13 +77,13 @@ def test_slow_first_steps_states_the_loss_and_why_nothing_is_saved_per_step():
 
 
 def test_slow_first_steps_is_silent_where_little_was_lost():
-    assert slow_first_steps.find(subject([250] + [100] * 20)) == []
-    assert slow_first_steps.find(subject([100] * 20)) == []
+    assert find_slow_first_steps(subject([250] + [100] * 20)) == []
+    assert find_slow_first_steps(subject([100] * 20)) == []
 
 
 def test_a_dominating_phase_is_found_unless_it_is_the_models_work():
     phases = {"forward": 40, "logging": 30}
-    (finding,) = slow_phase.find(subject([100] * 20, phases_ms=phases))
+    (finding,) = find_slow_phase(subject([100] * 20, phases_ms=phases))
     assert "logging" in finding.title
     assert finding.saving_ns == 30 * MS
     assert finding.predicted_step_ns == 70 * MS
@@ -95,7 +95,7 @@ def test_a_spiking_phase_is_found_with_its_steps_even_in_the_models_work():
     for step in (9, 14):
         forward[step] = 220
         durations[step] = 260
-    (finding,) = slow_phase.find(subject(durations, phases_ms={"forward": forward}))
+    (finding,) = find_slow_phase(subject(durations, phases_ms={"forward": forward}))
     assert finding.steps == (9, 14)
     assert finding.saving_ns == 2 * 200 * MS // 20
     assert finding.predicted_step_ns == (18 * 60 + 2 * 260) * MS // 20 - finding.saving_ns
@@ -103,7 +103,7 @@ def test_a_spiking_phase_is_found_with_its_steps_even_in_the_models_work():
 
 def test_phases_inside_others_and_input_phases_are_left_to_others():
     phases = {"forward": 90, "forward/logging": 50, "data": 5}
-    assert slow_phase.find(subject([100] * 20, phases_ms=phases)) == []
+    assert find_slow_phase(subject([100] * 20, phases_ms=phases)) == []
 
 
 def test_steps_that_are_slow_in_every_phase_are_uneven_and_no_phase_is_blamed():
@@ -112,8 +112,8 @@ def test_steps_that_are_slow_in_every_phase_are_uneven_and_no_phase_is_blamed():
     for step in (9, 14):
         durations[step], forward[step], backward[step] = 600, 200, 300
     disturbed = subject(durations, phases_ms={"forward": forward, "backward": backward})
-    assert slow_phase.find(disturbed) == []
-    (finding,) = uneven_steps.find(disturbed)
+    assert find_slow_phase(disturbed) == []
+    (finding,) = find_uneven_steps(disturbed)
     assert finding.steps == (9, 14)
     assert finding.saving_ns is None
     assert finding.saving_reason
@@ -125,9 +125,9 @@ def test_steps_that_a_slow_phase_explains_are_not_uneven_as_well():
     for step in (9, 14):
         forward[step], durations[step] = 220, 260
     explained = subject(durations, phases_ms={"forward": forward})
-    assert slow_phase.find(explained)
-    assert uneven_steps.find(explained) == []
-    assert uneven_steps.find(subject([100] * 20)) == []
+    assert find_slow_phase(explained)
+    assert find_uneven_steps(explained) == []
+    assert find_uneven_steps(subject([100] * 20)) == []
 
 
 def test_steps_that_wait_for_their_input_are_not_uneven():
@@ -135,10 +135,10 @@ def test_steps_that_wait_for_their_input_are_not_uneven():
     for step in (10, 20, 30):
         durations[step], waits[step] = 260, 151
     waiting = subject(durations, waits_ms=waits)
-    assert uneven_steps.find(waiting) == []
-    assert input_bound.find(waiting)
+    assert find_uneven_steps(waiting) == []
+    assert find_input_bound(waiting)
     durations[15] = durations[25] = 360  # for another reason
-    (finding,) = uneven_steps.find(subject(durations, waits_ms=waits))
+    (finding,) = find_uneven_steps(subject(durations, waits_ms=waits))
     assert finding.steps == (15, 25)
 
 
@@ -147,19 +147,19 @@ def test_steps_that_wait_for_a_cpu_are_no_slow_phase():
     for step in (10, 20, 30):
         forward[step], durations[step], queued[step] = 240, 260, 180
     columns = {"phases_ms": {"forward": forward}, "cpu_ms": 20}
-    assert slow_phase.find(subject(durations, **columns))
+    assert find_slow_phase(subject(durations, **columns))
     busy = subject(durations, queued_ms=queued, **columns)
-    assert slow_phase.find(busy) == []
-    (everywhere,) = busy_cpus.find(busy)
+    assert find_slow_phase(busy) == []
+    (everywhere,) = find_busy_cpus(busy)
     assert everywhere.saving_ns == pytest.approx((3 * 180 + 37 * 0.5) / 40 * MS, abs=1)
-    assert uneven_steps.find(busy) == []
+    assert find_uneven_steps(busy) == []
 
 
 def test_steps_that_are_slow_from_one_on_have_that_step_named():
-    (finding,) = uneven_steps.find(subject([50.0] * 70 + [150.0] * 30))
+    (finding,) = find_uneven_steps(subject([50.0] * 70 + [150.0] * 30))
     assert finding.title == "steps take 3 times as long from step 70 on"
     assert finding.steps == tuple(range(70, 100))
-    (finding,) = uneven_steps.find(subject([60.0] * 5 + [180.0] * 30 + [60.0] * 65))
+    (finding,) = find_uneven_steps(subject([60.0] * 5 + [180.0] * 30 + [60.0] * 65))
     assert "times as long" not in finding.title
 
 
@@ -168,13 +168,13 @@ def test_few_steps_that_wait_for_a_cpu_have_their_reason_told():
     for step in (10, 20):
         durations[step], queued[step] = 260, 120
     busy = subject(durations, queued_ms=queued, cpu_ms=20)
-    assert busy_cpus.find(busy) == []
-    (finding,) = uneven_steps.find(busy)
+    assert find_busy_cpus(busy) == []
+    (finding,) = find_uneven_steps(busy)
     assert finding.title == "2 of 60 steps wait for a CPU that others have"
     assert finding.steps == (10, 20)
     assert finding.saving_ns == round(2 * 119.5 / 60 * MS)
     queued[10] = queued[20] = 80  # less than half of what they take longer
-    (finding,) = uneven_steps.find(subject(durations, queued_ms=queued, cpu_ms=20))
+    (finding,) = find_uneven_steps(subject(durations, queued_ms=queued, cpu_ms=20))
     assert finding.saving_ns is None
 
 
@@ -184,7 +184,7 @@ def test_steps_that_are_slow_at_one_distance_promise_the_others():
     for step in range(9, 80, 10):
         durations[step] = 160
     durations[27] = durations[61] = 40
-    (finding,) = uneven_steps.find(subject(durations))
+    (finding,) = find_uneven_steps(subject(durations))
     assert finding.title == "1 step in 10 takes 16 times as long as the others"
     assert finding.severity is Severity.HIGH
     assert finding.steps == tuple(range(9, 80, 10))
@@ -195,13 +195,13 @@ def test_steps_that_are_slow_at_one_distance_promise_the_others():
 @pytest.mark.parametrize("slow", [(9, 14, 15, 31, 38, 57), (9, 19), tuple(range(30, 40))])
 def test_steps_that_are_slow_at_no_distance_promise_nothing(slow):
     durations = [160.0 if step in slow else 10.0 for step in range(80)]
-    (finding,) = uneven_steps.find(subject(durations))
+    (finding,) = find_uneven_steps(subject(durations))
     assert finding.saving_ns is None
 
 
 def test_busy_cpus_promises_the_step_without_the_queue():
     busy = subject([69] * 20, cpu_ms=24, queued_ms=44)
-    (finding,) = busy_cpus.find(busy)
+    (finding,) = find_busy_cpus(busy)
     assert finding.severity is Severity.HIGH
     assert finding.saving_ns == 44 * MS
     assert finding.predicted_step_ns == 25 * MS
@@ -209,22 +209,22 @@ def test_busy_cpus_promises_the_step_without_the_queue():
 
 
 def test_busy_cpus_never_promises_more_than_the_step_has_beside_its_work():
-    (finding,) = busy_cpus.find(subject([40] * 20, cpu_ms=24, queued_ms=52))
+    (finding,) = find_busy_cpus(subject([40] * 20, cpu_ms=24, queued_ms=52))
     assert finding.saving_ns == 16_000_000
     assert "40%" in finding.title
 
 
 def test_busy_cpus_is_silent_on_a_free_machine_and_where_nothing_is_known():
-    assert busy_cpus.find(subject([25] * 20, cpu_ms=24, queued_ms=0.5)) == []
-    assert busy_cpus.find(subject([25] * 20)) == []
-    assert busy_cpus.find(Subject(0)) == []
+    assert find_busy_cpus(subject([25] * 20, cpu_ms=24, queued_ms=0.5)) == []
+    assert find_busy_cpus(subject([25] * 20)) == []
+    assert find_busy_cpus(Subject(0)) == []
 
 
 def test_pauses_of_the_collector_are_found_in_the_record():
-    (finding,) = garbage_collector.find(subject([50] * 20, gc_ms=10))
+    (finding,) = find_garbage_collector(subject([50] * 20, gc_ms=10))
     assert finding.saving_ns == 10 * MS
     assert finding.predicted_step_ns == 40 * MS
-    assert garbage_collector.find(subject([50] * 20, gc_ms=0.5)) == []
+    assert find_garbage_collector(subject([50] * 20, gc_ms=0.5)) == []
 
 
 def compiled(usual_ms, compiling, **columns):
@@ -236,13 +236,13 @@ def compiled(usual_ms, compiling, **columns):
 
 def test_steps_that_go_on_compiling_save_what_they_compile():
     again = compiled(10, {4: 900, 8: 1100, 16: 1000})
-    (finding,) = recompilation.find(again)
+    (finding,) = find_recompilation(again)
     assert finding.title == "3 of 20 steps compile code again"
     assert finding.steps == (4, 8, 16)
     assert finding.saving_ns == 150 * MS
     assert finding.predicted_step_ns == 10 * MS
     assert finding.severity is Severity.HIGH
-    assert uneven_steps.find(again) == []
+    assert find_uneven_steps(again) == []
 
 
 def test_what_is_compiled_beside_other_work_is_not_promised():
@@ -250,7 +250,7 @@ def test_what_is_compiled_beside_other_work_is_not_promised():
     extra = [50 if step % 4 == 3 else 0 for step in range(20)]
     lengths = [40 if one else 10 for one in extra]
     beside = subject(lengths, compile_ms=[min(one, 40) for one in extra])
-    (finding,) = recompilation.find(beside)
+    (finding,) = find_recompilation(beside)
     assert finding.saving_ns == 5 * 30 * MS // 20
 
 
@@ -260,7 +260,7 @@ def test_code_that_is_compiled_for_something_new_is_no_part_of_the_step(compilin
     assert once.steps.mean_ns == 10 * MS
     assert once.steps.excluded.compiled == len(compiling)
     assert once.steps.stalled_step is None
-    (finding,) = recompilation.find(once)
+    (finding,) = find_recompilation(once)
     assert finding.saving_ns is None
     assert finding.steps == tuple(compiling)
     words = "step 14 compiled code again, for 900 ms"
@@ -278,7 +278,7 @@ def test_a_slow_step_that_hardly_compiles_is_a_stall_like_any_other():
     stall = subject([10 + one for one in extra], compile_ms=[one / 3 for one in extra])
     assert stall.steps.stalled_step == 14
     assert stall.steps.excluded.compiled == 0
-    assert recompilation.find(stall) == []
+    assert find_recompilation(stall) == []
 
 
 def test_phases_that_are_slow_because_their_steps_compile_are_not_blamed():
@@ -286,9 +286,9 @@ def test_phases_that_are_slow_because_their_steps_compile_are_not_blamed():
     lengths = [10 + one for one in extra]
     forward = {"forward": [4 + one for one in extra]}
     blamed = subject(lengths, phases_ms=forward)
-    assert [one.steps for one in slow_phase.find(blamed)] == [(4, 8, 16)]
+    assert [one.steps for one in find_slow_phase(blamed)] == [(4, 8, 16)]
     known = subject(lengths, phases_ms=forward, compile_ms=extra)
-    assert slow_phase.find(known) == []
+    assert find_slow_phase(known) == []
 
 
 def saves(at, saved_ms, more_ms=0, usual_ms=10, count=20):
@@ -308,28 +308,28 @@ def saves(at, saved_ms, more_ms=0, usual_ms=10, count=20):
 
 def test_saving_in_a_few_steps_is_what_makes_them_slow():
     found = saves({5, 10, 15}, 200, more_ms=100)
-    (finding,) = slow_phase.find(found)
+    (finding,) = find_slow_phase(found)
     assert finding.title == "saving takes 55% of the time, in 3 of 20 steps"
     assert finding.saving_ns == 30 * MS
     assert finding.predicted_step_ns == 25 * MS
     assert finding.steps == (5, 10, 15)
     assert "async_save" in finding.advice
-    assert uneven_steps.find(found) == []
+    assert find_uneven_steps(found) == []
 
 
 def test_saving_that_is_not_why_steps_are_slow_is_not_blamed():
-    assert [one.id for one in slow_phase.find(saves({5, 10, 15}, 2, more_ms=300))] == []
-    assert [one.id for one in uneven_steps.find(saves({5, 10, 15}, 2, more_ms=300))]
-    assert slow_phase.find(saves({5, 10, 15}, 1)) == []
+    assert [one.id for one in find_slow_phase(saves({5, 10, 15}, 2, more_ms=300))] == []
+    assert [one.id for one in find_uneven_steps(saves({5, 10, 15}, 2, more_ms=300))]
+    assert find_slow_phase(saves({5, 10, 15}, 1)) == []
 
 
 def test_short_compilations_are_not_worth_a_finding():
-    assert recompilation.find(compiled(100, {4: 20, 8: 20, 16: 20})) == []
-    assert recompilation.find(compiled(100, {14: 150})) == []
+    assert find_recompilation(compiled(100, {4: 20, 8: 20, 16: 20})) == []
+    assert find_recompilation(compiled(100, {14: 150})) == []
 
 
 def test_slow_first_steps_say_how_long_they_compiled():
-    (finding,) = slow_first_steps.find(compiled(100, {0: 900, 1: 400}))
+    (finding,) = find_slow_first_steps(compiled(100, {0: 900, 1: 400}))
     assert {one.label: one.value for one in finding.evidence}["compiling in them"] == 1300 * MS
 
 
@@ -347,8 +347,8 @@ def test_python_is_not_blamed_where_the_thread_had_no_cpu():
     window = python_window(ms(10), ms(5))
     starved = summarise_steps(step_records([60] * 20, queued_ms=30, recorded=range(6, 12)))
     free = summarise_steps(step_records([60] * 20, queued_ms=1, recorded=range(6, 12)))
-    assert cpu_bound_python.find(Subject(0, starved, window=window)) == []
-    assert cpu_bound_python.find(Subject(0, free, window=window))
+    assert find_cpu_bound_python(Subject(0, starved, window=window)) == []
+    assert find_cpu_bound_python(Subject(0, free, window=window))
 
 
 def _planted_under_busy_cpus(planted_ms, function="train.py(12): tokenise"):
@@ -369,7 +369,7 @@ def test_python_in_one_function_is_named_under_busy_cpus():
     window = _planted_under_busy_cpus(40)
     held = {"cpu_ms": 20, "queued_ms": 46, "recorded": range(6, 12)}
     starved = Subject(0, summarise_steps(step_records([66] * 20, **held)), window=window)
-    (finding,) = cpu_bound_python.find(starved)
+    (finding,) = find_cpu_bound_python(starved)
     assert finding.title == "Python in train.py(12): tokenise delays the step"
     # What is saved is the function's time, not that of the stretches between operators.
     assert finding.saving_ns == pytest.approx(66 * MS * 40 / 66.2, rel=0.02)
@@ -380,16 +380,16 @@ def test_a_function_that_hardly_runs_is_not_named_under_busy_cpus():
     window = _planted_under_busy_cpus(4)
     held = {"cpu_ms": 1, "queued_ms": 29, "recorded": range(6, 12)}
     starved = Subject(0, summarise_steps(step_records([30] * 20, **held)), window=window)
-    assert cpu_bound_python.find(starved) == []
+    assert find_cpu_bound_python(starved) == []
 
 
 def test_eager_overhead_is_told_from_slow_python():
-    (finding,) = cpu_bound_python.find(Subject(0, window=python_window(us(200), us(300))))
+    (finding,) = find_cpu_bound_python(Subject(0, window=python_window(us(200), us(300))))
     assert (
         finding.title == "eager-mode overhead dominates: 40% of the step passes between operators"
     )
     assert finding.severity is Severity.LOW
-    (finding,) = cpu_bound_python.find(Subject(0, window=python_window(ms(2), us(300))))
+    (finding,) = find_cpu_bound_python(Subject(0, window=python_window(ms(2), us(300))))
     assert "eager-mode" not in finding.title
 
 
@@ -400,7 +400,7 @@ def test_eager_overhead_that_a_gpu_waits_for_is_as_severe_as_what_it_saves():
             for _ in range(4):
                 t.python(us(300))
                 t.op("aten::mm", before=us(5)).launch("gemm", us(20))
-    (finding,) = cpu_bound_python.find(Subject(0, window=WindowView(t.load())))
+    (finding,) = find_cpu_bound_python(Subject(0, window=WindowView(t.load())))
     assert finding.title.startswith("eager-mode overhead dominates")
     assert finding.severity is Severity.HIGH
 
@@ -413,7 +413,7 @@ def test_one_interruption_does_not_make_a_small_model_slow():
             t.python(us(700))
             t.op("aten::linear").python(us(900))
             t.python(ms(9) if number == 3 else us(300))
-    (finding,) = cpu_bound_python.find(Subject(0, window=WindowView(t.load())))
+    (finding,) = find_cpu_bound_python(Subject(0, window=WindowView(t.load())))
     assert "eager-mode" in finding.title
 
 
@@ -434,15 +434,15 @@ def test_what_times_the_steps_is_no_python_of_theirs():
         return WindowView(t.load())
 
     for own in ("stepscope/capture", "/venv/lib/python3.11/site-packages/stepscope/capture"):
-        assert cpu_bound_python.find(Subject(0, window=window(own))) == []
+        assert find_cpu_bound_python(Subject(0, window=window(own))) == []
     noting = ("record/journal.py(117): count_step", "requests/triggers.py(154): look")
     for function in (*noting, "together/shared_store.py(67): _try"):
         of_step = window("stepscope/capture", function)
-        assert cpu_bound_python.find(Subject(0, window=of_step)) == []
+        assert find_cpu_bound_python(Subject(0, window=of_step)) == []
     # What makes files may run a function of the user's.
     handler = window("stepscope/capture", "windows/handlers.py(9): run")
-    assert cpu_bound_python.find(Subject(0, window=handler))
-    (finding,) = cpu_bound_python.find(Subject(0, window=window("mystepscope/capture")))
+    assert find_cpu_bound_python(Subject(0, window=handler))
+    (finding,) = find_cpu_bound_python(Subject(0, window=window("mystepscope/capture")))
     assert "mystepscope" in finding.title
     assert finding.saving_ns == ms(9)
 
@@ -456,7 +456,7 @@ def test_the_function_that_takes_most_of_the_python_is_named():
                     t.op("aten::linear").python(ms(5))
                     with t.frame(f"train.py(7): {name}"):
                         t.python(stretch)
-        (finding,) = cpu_bound_python.find(Subject(0, window=WindowView(t.load())))
+        (finding,) = find_cpu_bound_python(Subject(0, window=WindowView(t.load())))
         return finding.title
 
     mostly = title(("tokenize", ms(9)), ("log", ms(3)))
@@ -491,7 +491,7 @@ def test_what_is_built_in_is_named_by_its_caller(frames, said):
                 inside.enter_context(t.frame(frame.format("list object at 0x7f540cabd840")))
                 t.python(us(20))
             t.python(ms(9))
-    (finding,) = cpu_bound_python.find(Subject(0, window=WindowView(t.load())))
+    (finding,) = find_cpu_bound_python(Subject(0, window=WindowView(t.load())))
     assert finding.title.startswith(said)
 
 
@@ -509,21 +509,21 @@ def collectives_with(between, count=80, product_us=2_000):
 
 
 def test_collectives_one_after_the_other_are_small_ones():
-    (finding,) = many_small_collectives.find(collectives_with(1))
+    (finding,) = find_many_small_collectives(collectives_with(1))
     assert finding.title == "80 small collectives per step, one after the other"
     # Beside a long product, the host's time for them is hidden.
-    assert many_small_collectives.find(collectives_with(1, count=40)) == []
-    assert many_small_collectives.find(collectives_with(1, count=19, product_us=20)) == []
-    assert many_small_collectives.find(collectives_with(1, count=20, product_us=20)) != []
+    assert find_many_small_collectives(collectives_with(1, count=40)) == []
+    assert find_many_small_collectives(collectives_with(1, count=19, product_us=20)) == []
+    assert find_many_small_collectives(collectives_with(1, count=20, product_us=20)) != []
 
 
 def test_collectives_between_layers_are_not_meant():
-    assert many_small_collectives.find(collectives_with(3)) == []
+    assert find_many_small_collectives(collectives_with(3)) == []
 
 
 def test_busy_cpus_beside_a_gpu_promise_nothing_and_say_why():
     records = [replace(one, device_ns=60 * MS) for one in step_records([69] * 20, queued_ms=44)]
-    (finding,) = busy_cpus.find(Subject(0, summarise_steps(records)))
+    (finding,) = find_busy_cpus(Subject(0, summarise_steps(records)))
     assert (finding.saving_ns, finding.predicted_step_ns, finding.assumption) == (None, None, "")
     assert "how much of it the device waited for" in finding.saving_reason
     assert finding.severity is Severity.HIGH
@@ -538,7 +538,7 @@ def test_busy_cpus_say_who_shares_them():
         subject([69] * 20, cpu_ms=24, queued_ms=44),
         loader=LoaderRecord(workers=6, cpus=2, local_ranks=4),
     )
-    (finding,) = busy_cpus.find(busy)
+    (finding,) = find_busy_cpus(busy)
     seen = {one.label: one.value for one in finding.evidence}
     assert seen["CPUs that the process may use"] == 2
     assert seen["ranks that share them"] == 4
@@ -559,7 +559,7 @@ def test_a_rare_phase_is_not_said_to_be_in_every_step():
     )
     (phase,) = summary.phases
     assert (phase.is_rare, phase.steps, phase.slow_steps) == (True, 6, ())
-    (finding,) = slow_phase.find(Subject(0, summary))
+    (finding,) = find_slow_phase(Subject(0, summary))
     assert finding.title == "the phase 'upload' takes 21% of the time, in 6 of 20 steps"
     assert "every step" not in finding.advice
     assert finding.saving_ns == 6 * 200 * MS // 20
@@ -568,7 +568,7 @@ def test_a_rare_phase_is_not_said_to_be_in_every_step():
 def test_a_phase_that_most_steps_have_is_not_said_to_be_in_every_step():
     records = step_records([100] * 20)
     records = [replace(r, phases={"logging": 40 * MS} if r.step % 4 else {}) for r in records]
-    (finding,) = slow_phase.find(Subject(0, summarise_steps(records)))
+    (finding,) = find_slow_phase(Subject(0, summarise_steps(records)))
     assert finding.advice.startswith("Look at what 'logging' does in the 15 steps that have it:")
 
 
@@ -576,29 +576,29 @@ def test_collections_that_code_requests_are_not_to_be_disabled():
     called = replace(
         subject([50] * 20, gc_ms=10, gc_called_ms=10), gc_calls=("/home/me/train.py:31",)
     )
-    (finding,) = garbage_collector.find(called)
+    (finding,) = find_garbage_collector(called)
     assert finding.title == "gc.collect() stops the step"
     assert "train.py:31" in finding.advice
     assert "gc.disable() does nothing" in finding.advice
     ours = replace(called, gc_calls=("stepscope option deepspeed_memory",))
-    (finding,) = garbage_collector.find(ours)
+    (finding,) = find_garbage_collector(ours)
     assert finding.advice.startswith("Switch off Stepscope's option deepspeed_memory")
 
 
 @pytest.mark.parametrize("name", ["rollout_and_learn", "fit", "one_batch", "work", "doit", "epoch"])
 def test_a_phase_is_judged_by_what_it_contains(name):
     whole = subject([100] * 20, phases_ms={name: 98})
-    assert slow_phase.find(replace(whole, training_phases=frozenset({name}))) == []
+    assert find_slow_phase(replace(whole, training_phases=frozenset({name}))) == []
     elsewhere = subject([100] * 20, phases_ms={name: 60, "forward": 20, "backward": 10})
-    (finding,) = slow_phase.find(elsewhere)
+    (finding,) = find_slow_phase(elsewhere)
     assert finding.saving_ns == 60 * MS
-    (finding,) = slow_phase.find(whole)  # nobody looked
+    (finding,) = find_slow_phase(whole)  # nobody looked
     assert finding.saving_ns is None
     assert finding.severity is Severity.LOW
 
 
 def test_an_option_of_ours_is_named_as_ours():
-    (finding,) = slow_phase.find(
+    (finding,) = find_slow_phase(
         subject([100] * 20, phases_ms={"stepscope option deepspeed_memory": 40, "forward": 20})
     )
     assert finding.title == "Stepscope's option deepspeed_memory takes 40% of the step"
@@ -608,7 +608,7 @@ def test_an_option_of_ours_is_named_as_ours():
 def test_what_comes_at_one_distance_is_no_stall(distance):
     durations = [50.0 if step % distance else 400.0 for step in range(48)]
     regular = subject(durations)
-    (finding,) = uneven_steps.find(regular)
+    (finding,) = find_uneven_steps(regular)
     assert finding.title.startswith(f"1 step in {distance} ")
     assert finding.is_upper_bound
     t = GpuTrace(device_name=None, first_step=9 * distance - 2)
@@ -616,8 +616,8 @@ def test_what_comes_at_one_distance_is_no_stall(distance):
         with t.step():
             t.op("aten::linear").python(ms(50 if step % distance else 400))
     windowed = replace(regular, window=WindowView(t.load()))
-    assert stalled_step.find(replace(windowed, steps=None))  # the window alone cannot know better
-    assert stalled_step.find(windowed) == []
+    assert find_stalled_step(replace(windowed, steps=None))  # the window alone cannot know better
+    assert find_stalled_step(windowed) == []
 
 
 def communicating(gigabytes_per_second, *, size=64 << 20, ranks=8, count=3, late_ms=0):
@@ -635,7 +635,7 @@ def communicating(gigabytes_per_second, *, size=64 << 20, ranks=8, count=3, late
 
 @pytest.mark.parametrize("speed", [0.02, 0.08])
 def test_collectives_below_any_link_need_no_baseline(speed):
-    (finding,) = abnormal_collective.find(communicating(speed))
+    (finding,) = find_abnormal_collective(communicating(speed))
     assert "less than any link gives" in finding.title
     moved_ns = (64 << 20) * 2 * 7 / 8 / speed  # three of these in a step; at 1 GB/s, speed times it
     assert finding.saving_ns == pytest.approx(3 * moved_ns * (1 - speed), rel=0.02)
@@ -644,9 +644,9 @@ def test_collectives_below_any_link_need_no_baseline(speed):
 
 
 def test_usual_links_small_messages_and_waits_for_late_ranks_are_no_slow_links():
-    assert abnormal_collective.find(communicating(5)) == []
-    assert abnormal_collective.find(communicating(0.05, size=1 << 14)) == []
-    late = abnormal_collective.find(communicating(5, late_ms=5000))
+    assert find_abnormal_collective(communicating(5)) == []
+    assert find_abnormal_collective(communicating(0.05, size=1 << 14)) == []
+    late = find_abnormal_collective(communicating(5, late_ms=5000))
     assert all("any link" not in one.title for one in late)
 
 
@@ -660,6 +660,6 @@ def test_a_pause_inside_a_call_of_collect_is_a_requested_one():
                 t.frame("<built-in method collect of module object>"),
             ):
                 t.gc_pause(ms(10))
-    (finding,) = garbage_collector.find(Subject(0, window=WindowView(t.load())))
+    (finding,) = find_garbage_collector(Subject(0, window=WindowView(t.load())))
     assert finding.title == "gc.collect() stops the step"
     assert "gc.disable() does nothing" in finding.advice

@@ -22,7 +22,10 @@ NAMES = (*CAUSES, *SPECIFIC, "many-small-kernels", *HOST)
 
 def _finding(name: str, rank: int, saving_ns: int | None) -> Finding:
     reason = "" if saving_ns is not None else "not known"
-    return Finding(name, "", Severity.LOW, rank, saving_ns, reason, "", None, (), (), "")
+    return Finding(
+        id=name, title="", severity=Severity.LOW, rank=rank, saving_ns=saving_ns,
+        saving_reason=reason, evidence=(), advice="",
+    )  # fmt: skip
 
 
 @st.composite

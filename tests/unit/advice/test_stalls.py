@@ -17,8 +17,8 @@ from stepscope.advice.evidence.stalls import GREW_BY, GREW_MOST, stalls_in_order
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.rules import RULES
-from stepscope.advice.rules.host import garbage_collector
-from stepscope.advice.rules.steps import stalled_step
+from stepscope.advice.rules.host.interruptions import ADVICE
+from stepscope.advice.rules.steps.uneven import find_stalled_step
 from stepscope.analysis.record.summary import summarise_steps
 from stepscope.report.findings import findings_alike
 from stepscope.run.reader import open_run
@@ -68,7 +68,7 @@ def test_the_rank_that_pauses_stands_above_those_that_wait_for_it(tmp_path, part
     assert seen[GREW_MOST] == f"idle: {part}"
     assert seen[GREW_BY] == pytest.approx(ms(40), rel=0.01)
     assert cause.title.endswith(f"times as long as the others, mostly in {part}")
-    assert (cause.advice == garbage_collector.ADVICE) is (part == "garbage collection")
+    assert (cause.advice == ADVICE) is (part == "garbage collection")
     assert {one.rank for one in symptoms} == set(range(RANKS)) - {late}
     assert {one.id for one in symptoms} == {"stalled-step", "abnormal-collective"}
     assert cause.placed.endswith(f"because they wait for rank {late}")
@@ -156,7 +156,7 @@ def in_record(durations_ms: list[float], gc_ms: list[float]) -> list[Finding]:
         replace(record, gc_ns=round(pause * MS))
         for record, pause in zip(step_records(durations_ms), gc_ms, strict=True)
     ]
-    return stalled_step.find(Subject(0, summarise_steps(records)))
+    return find_stalled_step(Subject(0, summarise_steps(records)))
 
 
 @pytest.mark.parametrize(("paused_ms", "is_cause"), [(290, True), (160, True), (140, False)])
@@ -167,7 +167,7 @@ def test_the_record_names_the_garbage_collector_if_it_explains_most_of_a_stall(p
     assert seen["measured by"] == "step record"
     assert seen.get(GREW_BY) == (paused_ms * MS if is_cause else None)
     assert ("mostly in garbage collection" in finding.title) is is_cause
-    assert (finding.advice == garbage_collector.ADVICE) is is_cause
+    assert (finding.advice == ADVICE) is is_cause
 
 
 PARTS = ("exposed communication", "waiting for communication", "idle: garbage collection", None)

@@ -7,7 +7,7 @@ from tests.support.gpu_trace import ms
 
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.finding import Finding, Severity
-from stepscope.advice.rules.compute import throttled_gpu
+from stepscope.advice.rules.communication.ranks import find_throttled_gpu
 from stepscope.analysis.record.gpu_clocks import GpuClock, SlowClock
 from stepscope.skew.rank_skew import ARRIVALS, RankSkew, RankWait
 
@@ -29,12 +29,12 @@ def skew(late: tuple[int, ...], wait_ns: int, saving_ns: int) -> RankSkew:
 
 def found(slow: SlowClock | None = None, meeting: RankSkew | None = None, **more) -> Finding:
     about = {"shown_step_ns": STEP_NS, "shown_compute_ns": COMPUTE_NS, **more}
-    (finding,) = throttled_gpu.find(Subject(2, slow_clock=slow or clock(), skew=meeting, **about))
+    (finding,) = find_throttled_gpu(Subject(2, slow_clock=slow or clock(), skew=meeting, **about))
     return finding
 
 
 def test_no_lower_clock_is_no_finding():
-    assert throttled_gpu.find(Subject(2, skew=skew((2,), ms(30), ms(30)))) == []
+    assert find_throttled_gpu(Subject(2, skew=skew((2,), ms(30), ms(30)))) == []
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from tests.support.gpu_trace import GpuTrace, ms
 
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView
-from stepscope.advice.rules.recording import trace_incomplete
+from stepscope.advice.rules.recording import find_trace_incomplete
 
 
 def found(launching_steps, recorded_steps):
@@ -27,7 +27,7 @@ def found(launching_steps, recorded_steps):
                 lost += [e for e in t.events[before:] if e["cat"] == "kernel"]
     t.events = [event for event in t.events if event not in lost]
     view = WindowView(t.load())
-    return view, trace_incomplete.find(Subject(0, window=view))
+    return view, find_trace_incomplete(Subject(0, window=view))
 
 
 def test_steps_that_launch_nothing_lack_no_gpu_work():

@@ -14,10 +14,8 @@ from tests.support.nvml import compile_stub, stepscope
 from tests.support.rendered import print_blocks
 from tests.support.step_records import MS, step_records
 
-from stepscope.analysis.record.live import LiveSample, LiveState
+from stepscope.analysis.record.live import LiveSample, LiveState, look_at, progress_of
 from stepscope.analysis.record.metrics import summarise_metrics
-from stepscope.analysis.record.progress import progress_of
-from stepscope.analysis.record.watching import look_at
 from stepscope.monitor.columns import DEFAULT_COLUMNS
 from stepscope.monitor.metrics_file import MetricsFile, row_of
 from stepscope.report.live import blocks_of

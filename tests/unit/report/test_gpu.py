@@ -19,7 +19,7 @@ from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.rules import RULES
-from stepscope.advice.rules.host import low_gpu_utilisation
+from stepscope.advice.rules.host.utilisation import find_low_gpu_utilisation
 from stepscope.advice.thresholds import Thresholds
 from stepscope.commands.report import command
 from stepscope.errors import UnreadableInputError
@@ -120,8 +120,9 @@ def test_a_finding_is_less_on_other_ranks_only_where_it_is_seen_to_be(savings_us
         none = saving_us is None
         saving_ns = None if none else round(saving_us * 1000)
         return Finding(
-            "launch-bound", "it waits", Severity.HIGH, rank, saving_ns, "unknown" if none else "",
-            "", None if none else 1, (), (), "launch less",
+            id="launch-bound", title="it waits", severity=Severity.HIGH, rank=rank,
+            saving_ns=saving_ns, saving_reason="unknown" if none else "",
+            predicted_step_ns=None if none else 1, evidence=(), advice="launch less",
         )  # fmt: skip
 
     assert ranks_with([finding(rank, one) for rank, one in enumerate(savings_us)]) == told
@@ -216,8 +217,8 @@ def test_utilisation_is_of_all_devices_together():
         return WindowView(t.load())
 
     subject = Subject(0, window=two(10))
-    assert low_gpu_utilisation.find(subject) == []
-    (finding,) = low_gpu_utilisation.find(
+    assert find_low_gpu_utilisation(subject) == []
+    (finding,) = find_low_gpu_utilisation(
         Subject(0, window=two(1), thresholds=Thresholds(gpu_utilisation=0.999))
     )
     assert finding.saving_ns is None

@@ -14,8 +14,7 @@ from tests.support.rendered import print_blocks
 from tests.support.step_records import MS, write_run
 
 from stepscope.advice.diagnosis import diagnose
-from stepscope.analysis.record.live import LiveState
-from stepscope.analysis.record.watching import look_at
+from stepscope.analysis.record.live import LiveState, look_at
 from stepscope.capture.ending import late_ranks
 from stepscope.report.live import blocks_of
 from stepscope.run.layout import RunLayout

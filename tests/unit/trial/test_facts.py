@@ -20,7 +20,7 @@ STEP_NS = 100_000_000
 def diagnosis(saving_ns, *evidence):
     """One slow start of an epoch. Of its saving, what keeping the workers saves is evidence."""
     finding = Finding(
-        id=slow_epoch_start.ID,
+        id="slow-epoch-start",
         title="each epoch begins with a wait",
         severity=Severity.HIGH,
         rank=0,
@@ -85,7 +85,7 @@ def test_workers_are_no_more_than_the_cpus_where_their_use_was_not_measured():
 def test_in_doubt_nothing_is_promised():
     facts = facts_of(diagnosis(60_000_000, kept(40_000_000)), {}, "others were busy")
     assert (facts.workers_kept_ratio, facts.promises) == (None, {})
-    assert facts.findings == {slow_epoch_start.ID}
+    assert facts.findings == {"slow-epoch-start"}
 
 
 @pytest.mark.parametrize(("zeroes", "is_planned"), [(True, True), (None, True), (False, False)])

@@ -14,11 +14,12 @@ from tests.support.viewer import training, viewing
 from tests.support.viewer_ranges import check_ranges, check_whole, measured
 
 from stepscope.analysis.counters import counters_of
-from stepscope.analysis.host.idle_segments import idle_segments
+from stepscope.analysis.host.idle_gaps import idle_segments
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.partition import cause_words
 from stepscope.run.figures import percent
 from stepscope.trace.load import load
+from stepscope.viewer import search as viewer_search
 from stepscope.viewer.colours import Colour
 from stepscope.viewer.encoding import decode
 from stepscope.viewer.flame import FlameBy, Forest, flame
@@ -176,7 +177,7 @@ def test_search_finds_every_event_whose_name_has_the_text(trace):
     assert later["before"] + len(later["hits"]) == later["total"] == 3
 
 
-def test_lists_of_hits_follow_one_another_through_events_of_one_moment():
+def test_lists_of_hits_follow_one_another_through_events_of_one_moment(monkeypatch):
     """Nested operators and those of other threads begin in the same nanosecond."""
     t = GpuTrace()
     with t.step():
@@ -202,7 +203,8 @@ def test_lists_of_hits_follow_one_another_through_events_of_one_moment():
     for most in (1, 2, 3, 5, 7, 29, 30, 31):
         listed, following = [], [0, 0]
         while following is not None:
-            found = search(index, names, "tied", *following, most=most)
+            monkeypatch.setattr(viewer_search, "MOST_HITS", most)
+            found = search(index, names, "tied", *following)
             assert found["before"] == len(listed)
             listed += [one["event"] for one in found["hits"]]
             following = found["next"]

@@ -11,10 +11,7 @@ from hypothesis import strategies as st
 
 from stepscope.trace.arrays.placing import MOST_ROWS, place
 from stepscope.viewer.slice_rows import BLOCK, SliceRows
-from stepscope.viewer.tile_columns import items_by_columns
 from stepscope.viewer.tiles import MOST_BUCKETS, SliceTile, items_by_loop, slice_tile
-
-both_ways = pytest.mark.parametrize("make", [items_by_loop, items_by_columns])
 
 
 def rows_of(*rows: list[tuple[int, int]]) -> SliceRows:
@@ -78,15 +75,14 @@ def items_of(tile: SliceTile, at: int) -> list[tuple]:
     return list(zip(*(column[part].tolist() for column in columns), strict=True))
 
 
-@both_ways
 @given(
     st.lists(disjoint(), min_size=1, max_size=3),
     st.integers(0, 3000),
     st.integers(0, 12),
     st.integers(1, 30),
 )
-def test_a_tile_is_what_a_reader_of_every_slice_would_draw(make, rows, start, level, buckets):
-    tile = slice_tile(rows_of(*rows), start, level, buckets, range(len(rows)), make)
+def test_a_tile_is_what_a_reader_of_every_slice_would_draw(rows, start, level, buckets):
+    tile = slice_tile(rows_of(*rows), start, level, buckets, range(len(rows)))
     assert tile.start_ns <= start < tile.start_ns + tile.step_ns
     assert tile.start_ns % tile.step_ns == 0
     base = 0
@@ -95,10 +91,9 @@ def test_a_tile_is_what_a_reader_of_every_slice_would_draw(make, rows, start, le
         base += len(row)
 
 
-@both_ways
 @given(disjoint(), st.integers(0, 3000), st.integers(0, 12), st.integers(1, 30))
-def test_items_come_in_order_and_cover_what_the_slices_cover(make, row, start, level, buckets):
-    tile = slice_tile(rows_of(row), start, level, buckets, [0], make)
+def test_items_come_in_order_and_cover_what_the_slices_cover(row, start, level, buckets):
+    tile = slice_tile(rows_of(row), start, level, buckets, [0])
     end = tile.start_ns + tile.buckets * tile.step_ns
     inside = [(s, e) for s, e in row if s < end and (e > tile.start_ns or s >= tile.start_ns)]
     assert int(tile.covered_ns.sum()) == sum(min(e, end) - max(s, tile.start_ns) for s, e in inside)
@@ -108,15 +103,14 @@ def test_items_come_in_order_and_cover_what_the_slices_cover(make, row, start, l
     assert (tile.colour == tile.event % 7).all()
 
 
-@both_ways
 @pytest.mark.parametrize("level", range(0, 24, 3))
-def test_blocks_are_taken_whole_without_a_trace_in_the_result(make, level):
+def test_blocks_are_taken_whole_without_a_trace_in_the_result(level):
     chance = np.random.default_rng(4)
     pieces = np.cumsum(chance.integers(0, 60, 2 * 40 * BLOCK))
     row = list(zip(pieces[::2].tolist(), pieces[1::2].tolist(), strict=True))
     rows = rows_of(row)
     for start in (0, 777, int(pieces[-1]) // 2):
-        tile = slice_tile(rows, start, level, 40, [0], make)
+        tile = slice_tile(rows, start, level, 40, [0])
         assert sorted(items_of(tile, 0)) == sorted(brute_force(row, 0, tile))
 
 

@@ -25,8 +25,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from stepscope.advice.evidence.subject import Subject
-from stepscope.advice.figures import binary_size
-from stepscope.run.figures import duration
+from stepscope.run.figures import binary_size, duration
 
 _BURNS = 0.5
 """Loading that spends at least this share of its time on a CPU counts as CPU work."""
@@ -57,14 +56,12 @@ class LoaderFacts:
 
     Attributes:
         workers: Its `num_workers`.
-        has_workers: Whether it has any.
         cpus: CPUs that this rank may use for itself.
         cpu_share: Share of the time of loading that is work for a CPU.
         keeps_workers: Whether the same workers serve all epochs.
         is_iterable: Whether its dataset is an `IterableDataset`.
         is_beside: Whether a thread beside the training's reads it.
         batch_bytes: Size of the tensors of a batch.
-        batch_tensors: Their number.
         prefetch: Batches that each worker prepares ahead.
         shared_memory_bytes: Free space for the batches that workers pass on.
         memory_bytes: Memory that is available for further workers.

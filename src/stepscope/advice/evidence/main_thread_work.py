@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.advice.evidence.window_view import WindowView
-from stepscope.analysis.selection.spans import Spans, spans_where
+from stepscope.analysis.calls.places import Spans, spans_where
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 
 _NEVER = 2**62
@@ -19,9 +19,6 @@ class MainThreadWork:
     """What the training thread ran: operators and ranges, without those of its steps.
 
     They are found when they are first needed: where Python frames were recorded, these tell more.
-
-    Args:
-        window: The window.
     """
 
     def __init__(self, window: WindowView) -> None:

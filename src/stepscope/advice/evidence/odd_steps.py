@@ -19,12 +19,7 @@ from stepscope.trace.arrays import intervals
 
 
 def extra_time(window: WindowView, step: int) -> tuple[Evidence, ...]:
-    """The part that grew most in a step, compared with the median of the others; if it is known.
-
-    Args:
-        window: The window.
-        step: Number of the step.
-    """
+    """The part that grew most in a step, compared with the median of the others; if it is known."""
     parts = window.once(_parts_of_steps)
     row = parts.filter(pl.col("step") == step).drop("step")
     if row.is_empty():

@@ -35,7 +35,6 @@ class LongerPart:
     """A part of the step.
 
     Attributes:
-        name: Its name.
         late_ns: What it takes in a step of that late rank on which it takes least.
         others_ns: The median of the others' means.
     """
@@ -55,11 +54,9 @@ class SlowStage:
     """The stage of a pipeline that computes longest.
 
     Attributes:
-        ranks: Its ranks.
         compute_ns: What their GPUs compute in a step; the median of them.
         others_ns: The same of the other stages.
         mean_ns: The same of all stages.
-        stages: How many there are.
         may_be_ring: Whether all have as many sends and receives as each other, as in a ring, whose
             ranks do the same work. The first and the last stage of a pipeline have fewer, unless
             each stage has several chunks of layers.

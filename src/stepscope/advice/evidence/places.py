@@ -79,7 +79,6 @@ class Place(NamedTuple):
     """Where to look, on the trace's clock.
 
     Attributes:
-        start_ns: From when.
         end_ns: Until when.
         event: What the host did then, such as a Python function; None where nothing tells.
     """
@@ -96,7 +95,6 @@ def place_of(
 
     Args:
         finding: The finding, about the rank of this trace.
-        trace: The trace.
         idle: Its idle time (`analysis.host.idle_segments`); None: nobody asked for it yet.
         sets: What each of its devices does when.
 

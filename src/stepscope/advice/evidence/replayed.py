@@ -56,7 +56,6 @@ def replayed_finding(
 
     Args:
         subject: What is looked at.
-        window: Its window.
         changes: The steps without the cause.
         rule: Id of the rule.
         title: What is wrong.
@@ -129,7 +128,6 @@ def replayed_finding(
             severity=severity,
             rank=subject.rank,
             saving_ns=saving_ns,
-            saving_reason="",
             assumption=assumption,
             predicted_step_ns=step_ns - saving_ns,
             evidence=(*evidence, *_mean_step(window, evidence)),
@@ -190,9 +188,7 @@ def saved_together(
     at once (`saved_by`).
 
     Args:
-        findings: The findings.
         window: The window that they were replayed on.
-        step_ns: The step that they save from.
     """
     savings = [one for one in findings if one.saving_ns is not None]
     if not savings:
@@ -213,10 +209,8 @@ def saved_by(findings: Sequence[Finding], replayed_share: float | None, step_ns:
     what is left. The result is at least the largest saving, and at most the step.
 
     Args:
-        findings: Findings with a saving.
         replayed_share: Share of the step that the replay with the changes of all of them saves;
             None without one.
-        step_ns: The step that they save from.
     """
     unreplayed = [one for one in findings if one.changes is None]
     alone = sum(one.saving_ns or 0 for one in unreplayed if not one.slows_everything)
@@ -247,10 +241,7 @@ def finding_without_saving(
             title=title,
             severity=severity,
             rank=subject.rank,
-            saving_ns=None,
             saving_reason=reason,
-            assumption="",
-            predicted_step_ns=None,
             evidence=evidence,
             steps=steps,
             advice=advice,

@@ -28,7 +28,6 @@ class Subject:
     """One rank of a run.
 
     Attributes:
-        rank: The rank.
         steps: The summary of its step record; None without one.
         host: The partition of its main thread in a recorded window; None without a trace.
         window: The recorded window with its graph; None without a trace.

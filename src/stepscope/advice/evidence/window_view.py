@@ -52,7 +52,6 @@ class WindowView:
     """The steps of one trace; everything is computed when it is first asked for.
 
     Attributes:
-        trace: The trace.
         asked: Which steps (they follow one another), devices and GPU events. The graph, the
             critical path and replays hold all devices and events: a step depends on all of them.
         baseline: The trace of a healthy run, to compare collectives with.

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.advice.rules.communication.late_rank import is_late
+from stepscope.advice.rules.communication.ranks import is_late
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.ranks.local_time import COMPUTE, HOST
 from stepscope.analysis.ranks.rank_arrivals import RankArrivals

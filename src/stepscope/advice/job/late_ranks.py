@@ -14,7 +14,7 @@ from stepscope.advice.finding import NO_BATCH_PACE, Finding, Severity, without_b
 from stepscope.advice.job.compared import RankComparison
 from stepscope.advice.rank.summary import RankSummary
 from stepscope.advice.rules import OF_COMMUNICATION, OF_COMPUTE
-from stepscope.advice.rules.communication import imbalance, late_rank
+from stepscope.advice.rules.communication.ranks import is_late
 from stepscope.advice.severities import with_saving
 from stepscope.advice.thresholds import Thresholds
 from stepscope.run.figures import duration, ranks_in_words, significant
@@ -108,7 +108,7 @@ def lateness(
         ranks: The ranks, for how long each computes and communicates.
         between: Their collectives, matched, for how long each waits in them.
     """
-    if skew is None or not late_rank.is_late(skew, limits):
+    if skew is None or not is_late(skew, limits):
         return None
     computing = {rank.rank: ns for rank in ranks if (ns := rank.compute_ns) is not None}
     waits = {} if between is None else between.waits_in_collectives_ns
@@ -158,13 +158,13 @@ def causes_first(
         return tuple(findings)
     waits = {rank.rank: late.wait_ns for rank in ranks if rank.rank not in late.ranks}
     is_explained = any(
-        one.id == late_rank.ID or is_cause(one, late, findings) or is_slow_link(one, late, findings)
+        one.id == "late-rank" or is_cause(one, late, findings) or is_slow_link(one, late, findings)
         for one in findings
     )
     has_pace = all(one.saving_reason != NO_BATCH_PACE for one in findings)
     causes, rank_findings, larger, others, symptoms = [], [], [], [], []
     for one in findings:
-        if one.id == late_rank.ID:
+        if one.id == "late-rank":
             rank_findings.append(one if has_pace else without_batch_pace(one))
         elif is_cause(one, late, findings):
             causes.append(one)
@@ -211,7 +211,7 @@ def _no_more_than(saving_ns: int, one: Finding) -> Finding:
 
 def imbalance_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Findings with unequal work above the waits that come from it."""
-    unequal = next((one for one in findings if one.id == imbalance.ID), None)
+    unequal = next((one for one in findings if one.id == "imbalance"), None)
     if unequal is None or not unequal.saving_ns:
         return tuple(findings)
     others, symptoms = [], []
@@ -234,7 +234,7 @@ def is_cause(one: Finding, late: Lateness, findings: Sequence[Finding]) -> bool:
     It does if its rank would save at least half of the others' wait by it, beyond what any other
     rank saves by the same.
     """
-    if one.id in OF_COMMUNICATION or one.id == late_rank.ID:
+    if one.id in OF_COMMUNICATION or one.id == "late-rank":
         return False
     if one.id in OF_COMPUTE:
         # Others may save less by the same only because they wait for the late rank anyway.

@@ -16,8 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from stepscope.advice.evidence import waiting_words
-from stepscope.advice.evidence.waiting_words import IN_TURN, IN_TURN_WITHIN
+from stepscope.advice.evidence.turns import IN_TURN, IN_TURN_WITHIN, for_ranks
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.job.compared import RankComparison
 from stepscope.advice.job.late_ranks import beyond_others
@@ -133,7 +132,7 @@ def _of_all_late(one: Finding, late: Sequence[int]) -> Finding:
         return one
     if len(late) < 2 or one.waits_for not in late:
         return one
-    words = waiting_words.for_ranks(late)
+    words = for_ranks(late)
     return replace(one, title=words.title, advice=words.advice)
 
 

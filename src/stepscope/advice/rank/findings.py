@@ -105,9 +105,11 @@ def with_findings(summary: RankSummary, subject: Subject) -> RankSummary:
     behind = [one for one in found if one.is_behind_waits]
     found = [one for one in found if not one.is_behind_waits]
     if any(one.id == "low-gpu-utilisation" for one in found):
-        from stepscope.advice.rules.host import low_gpu_utilisation as low
+        from stepscope.advice.rules.host.utilisation import is_explained
 
-        found = [one for one in found if one.id != low.ID or not low.is_explained(one, found)]
+        found = [
+            one for one in found if one.id != "low-gpu-utilisation" or not is_explained(one, found)
+        ]
     if subject.window is not None and subject.window.once(loss_of).leaves_nothing:
         # What such steps seem to wait for may be hidden by work that was not recorded.
         found, behind = [finding for finding in found if finding.changes is None], []

@@ -27,8 +27,7 @@ from stepscope.advice.rank.ladder import (
     Ladder,
     Rung,
 )
-from stepscope.advice.rules.compute.full_precision_matmuls import ID as FULL_PRECISION
-from stepscope.advice.rules.compute.full_precision_matmuls import better_type
+from stepscope.advice.rules.compute.precision import better_type
 from stepscope.analysis.critical_path import Limits, limits_now, limits_of
 from stepscope.analysis.floors import KINDS, WorkFloors, find_floors
 from stepscope.analysis.graph.changes import Changes
@@ -197,7 +196,7 @@ class _Climber:
         """The rungs above the fixes: the device's limits, a better precision, no host."""
         window, graph = self.window, self.window.graph
         changes = unchanged(graph) if self.now is None else self.now.changes
-        faster = better_type(self.subject) if _has(findings, FULL_PRECISION) else None
+        faster = better_type(self.subject) if _has(findings, "full-precision-matmuls") else None
         floors = find_floors(window.trace, window.work, window.scope, faster)
         self._tell_what_is_known(floors, faster)
         known = [kind for kind in floors.kinds if kind.known_ns >= _PARTLY * kind.total_ns > 0]

@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.advice.rank.drawn_step import BUCKETS, Slice, StepLane, TypicalStep
-from stepscope.analysis.host.idle_segments import idle_segments
+from stepscope.analysis.host.idle_gaps import idle_segments
 from stepscope.terminal.plain_text import shorten_name
 from stepscope.trace.arrays.intervals import clip, covered, merge
 from stepscope.trace.model import Trace

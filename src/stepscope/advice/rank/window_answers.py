@@ -17,8 +17,7 @@ from stepscope.advice.rank.window_details import (
 )
 from stepscope.analysis.contents import recorder_of
 from stepscope.analysis.questions import question
-from stepscope.analysis.selection.result_tables import tables_in
-from stepscope.analysis.selection.rows import Beginning
+from stepscope.analysis.selection.rows import Beginning, tables_in
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import StepscopeError
 from stepscope.terminal.working import working

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import polars as pl
 
 from stepscope.advice.evidence.believable import loss_of
-from stepscope.advice.evidence.collectives import cost_of_waits
-from stepscope.advice.evidence.point_to_point import point_to_point
+from stepscope.advice.evidence.collectives import cost_of_waits, point_to_point
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.rank.compute_summary import summarise_compute

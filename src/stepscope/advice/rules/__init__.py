@@ -1,6 +1,6 @@
-"""Rules by cause: one module each, named after its id, with `ID` and `find(subject)`.
+"""Rules by cause: each is a function `find_…(subject)` with its id, in a module with its like.
 
-Rules import the analyses that they need, so each is imported only when it is asked.
+Rules import the analyses that they need, so a module is imported only when one of its is asked.
 """
 
 from __future__ import annotations
@@ -12,77 +12,77 @@ from typing import cast
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.finding import Finding
 
-_CAUSES = {
-    "input-bound": "input",
-    "slow-epoch-start": "input",
-    "launch-bound": "host",
-    "cpu-bound-python": "host",
-    "busy-cpus": "host",
-    "synchronisation": "host",
+_MODULES = {
+    "input-bound": "input.input_bound",
+    "slow-epoch-start": "input.slow_epoch_start",
+    "launch-bound": "host.launches",
+    "cpu-bound-python": "host.cpu_bound_python",
+    "busy-cpus": "host.interruptions",
+    "synchronisation": "host.launches",
     "pageable-copies": "copies",
     "exposed-copies": "copies",
-    "exposed-communication": "communication",
-    "abnormal-collective": "communication",
-    "poor-overlap": "communication",
-    "pipeline-bubble": "communication",
-    "uneven-stages": "communication",
-    "many-small-collectives": "communication",
-    "rank-waiting": "communication",
-    "late-rank": "communication",
-    "imbalance": "communication",
-    "throttled-gpu": "compute",
-    "allocator-churn": "memory",
-    "out-of-memory": "memory",
-    "memory-leak": "memory",
-    "python-memory-leak": "memory",
-    "memory-fragmented": "memory",
-    "reserved-without-bound": "memory",
-    "memory-near-limit": "memory",
-    "memory-far-below-limit": "memory",
-    "optimizer-state-dominates": "memory",
-    "activations-dominate": "memory",
-    "one-tensor-dominates": "memory",
-    "low-gpu-utilisation": "host",
-    "tensor-cores-unused": "compute",
-    "full-precision-matmuls": "compute",
-    "unfused-attention": "compute",
-    "slow-matmuls": "compute",
-    "fusible-pattern": "compute",
-    "unfused-elementwise": "compute",
+    "exposed-communication": "communication.exposed",
+    "abnormal-collective": "communication.abnormal_collective",
+    "poor-overlap": "communication.exposed",
+    "pipeline-bubble": "communication.waiting",
+    "uneven-stages": "communication.ranks",
+    "many-small-collectives": "communication.exposed",
+    "rank-waiting": "communication.waiting",
+    "late-rank": "communication.ranks",
+    "imbalance": "communication.ranks",
+    "throttled-gpu": "communication.ranks",
+    "allocator-churn": "memory.windows",
+    "out-of-memory": "memory.snapshots",
+    "memory-leak": "memory.snapshots",
+    "python-memory-leak": "memory.windows",
+    "memory-fragmented": "memory.snapshots",
+    "reserved-without-bound": "memory.snapshots",
+    "memory-near-limit": "memory.windows",
+    "memory-far-below-limit": "memory.windows",
+    "optimizer-state-dominates": "memory.dominating",
+    "activations-dominate": "memory.dominating",
+    "one-tensor-dominates": "memory.dominating",
+    "low-gpu-utilisation": "host.utilisation",
+    "tensor-cores-unused": "compute.precision",
+    "full-precision-matmuls": "compute.precision",
+    "unfused-attention": "compute.work",
+    "slow-matmuls": "compute.slow_matmuls",
+    "fusible-pattern": "compute.fusion",
+    "unfused-elementwise": "compute.fusion",
     "layout-copies": "copies",
-    "unfused-optimizer": "host",
-    "gpu-unused": "host",
-    "slow-random-numbers": "compute",
-    "zeroed-gradients": "host",
-    "many-small-kernels": "host",
-    "heavy-recomputation": "compute",
-    "slow-phase": "steps",
-    "slow-first-steps": "steps",
-    "one-off-costs": "steps",
-    "stalled-step": "steps",
-    "uneven-steps": "steps",
-    "recompilation": "steps",
-    "compilation-in-window": "steps",
-    "garbage-collector": "host",
+    "unfused-optimizer": "host.optimizer",
+    "gpu-unused": "host.utilisation",
+    "slow-random-numbers": "compute.work",
+    "zeroed-gradients": "host.optimizer",
+    "many-small-kernels": "host.launches",
+    "heavy-recomputation": "compute.work",
+    "slow-phase": "steps.slow_phase",
+    "slow-first-steps": "steps.first_steps",
+    "one-off-costs": "steps.first_steps",
+    "stalled-step": "steps.uneven",
+    "uneven-steps": "steps.uneven",
+    "recompilation": "steps.compilation",
+    "compilation-in-window": "steps.compilation",
+    "garbage-collector": "host.interruptions",
     "profiler-overhead": "recording",
     "trace-incomplete": "recording",
 }
-"""Every rule, in the order in which they are asked, and the package that its module stands in."""
+"""Every rule, in the order in which they are asked, and its module."""
 
 
 class _Rules(Mapping[str, Callable[[Subject], list[Finding]]]):
     """Rules by id; a rule's module is imported when it is looked up."""
 
     def __getitem__(self, rule: str) -> Callable[[Subject], list[Finding]]:
-        name = f"{__name__}.{_CAUSES[rule]}.{rule.replace('-', '_')}"
-        module = importlib.import_module(name)
-        return cast(Callable[[Subject], list[Finding]], module.find)
+        module = importlib.import_module(f"{__name__}.{_MODULES[rule]}")
+        found = getattr(module, f"find_{rule.replace('-', '_')}")
+        return cast(Callable[[Subject], list[Finding]], found)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_CAUSES)
+        return iter(_MODULES)
 
     def __len__(self) -> int:
-        return len(_CAUSES)
+        return len(_MODULES)
 
 
 RULES: Mapping[str, Callable[[Subject], list[Finding]]] = _Rules()

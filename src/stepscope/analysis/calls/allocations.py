@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from stepscope.analysis.calls.flat_objects import PAYS_FROM, whole_numbers
 from stepscope.analysis.calls.operands import whole_number
 from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import is_call
-from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.model import Trace
 
 _QUESTIONS = "MemGetInfo"
@@ -77,7 +75,7 @@ _PEAKS: dict[str, pl.DataType | type[pl.DataType]] = {
 
 
 @memoized
-def memory_events(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
+def memory_events(trace: Trace) -> pl.DataFrame:
     """The allocator's events, of GPUs and of the host: columns `MEMORY_EVENTS`."""
     return _read(trace)
 
@@ -97,17 +95,6 @@ def _read(trace: Trace) -> pl.DataFrame:
 
 def _parsed(instants: pl.LazyFrame) -> pl.DataFrame:
     """lane_id, time_ns and the numbers of each event; null where one is missing."""
-    if instants.select(pl.len()).collect().item() < PAYS_FROM:
-        return _decoded(instants)
-    rows = instants.select("lane_id", "time_ns", "args").collect()
-    found = whole_numbers(rows["args"], list(_FIELDS.values()))
-    if found is None:
-        return _decoded(instants)
-    return rows.drop("args").hstack(found.rename({key: name for name, key in _FIELDS.items()}))
-
-
-def _decoded(instants: pl.LazyFrame) -> pl.DataFrame:
-    """The same of texts that are few, or other than flat objects of whole numbers."""
     wanted = pl.Struct(dict.fromkeys(_FIELDS.values(), pl.Int64))
     whole = pl.col("args").str.json_decode(wanted)
     decoded = [whole.struct.field(key).alias(name) for name, key in _FIELDS.items()]
@@ -120,7 +107,7 @@ def _decoded(instants: pl.LazyFrame) -> pl.DataFrame:
 
 
 @memoized
-def memory_peaks(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
+def memory_peaks(trace: Trace) -> pl.DataFrame:
     """The peaks of each GPU's memory: device, allocated_bytes, reserved_bytes, total_bytes.
 
     `total_bytes` is null where the file does not describe the device. Empty where the allocator's

@@ -109,12 +109,12 @@ def read_collectives(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
 
 
 @memoized
-def _of_all_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
+def _of_all_work(trace: Trace) -> pl.DataFrame:
     return _with_sizes(_said_of_work(trace))
 
 
 @memoized
-def _said_of_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
+def _said_of_work(trace: Trace) -> pl.DataFrame:
     """What the file says of all communication on GPUs: arguments are read once for all scopes."""
     work = recorded_work(trace)
     found = work.filter(work["kind"] == "communication").sort("start_ns", "event")

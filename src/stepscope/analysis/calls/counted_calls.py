@@ -17,7 +17,6 @@ from stepscope.analysis.calls.recomputation import find_recomputed
 from stepscope.analysis.selection.gpu_work import work_on_devices
 from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import names_that
-from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.derive.ancestors import nearest_above
 from stepscope.trace.model import Trace
@@ -26,7 +25,7 @@ NO_SHAPES_OF = "{} matrix operators have no shapes that suffice: FLOPs are a low
 
 
 @memoized
-def counted_calls(trace: Trace, _scope: Scope | None = None) -> tuple[pl.DataFrame, int]:
+def counted_calls(trace: Trace) -> tuple[pl.DataFrame, int]:
     """The innermost calls whose FLOPs are known, and how many are not known at all.
 
     Returns:

@@ -16,7 +16,6 @@ from stepscope.analysis.calls.places import outermost_operators
 from stepscope.analysis.selection.gpu_work import recorded_work
 from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_named, is_call
-from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -25,7 +24,7 @@ _MOST = 0.5
 
 
 @memoized
-def harness_synchronisations(trace: Trace, _scope: Scope | None = None) -> pl.Series:
+def harness_synchronisations(trace: Trace) -> pl.Series:
     """Numbers of the synchronising calls at the edges of the recording."""
     launch = recorded_work(trace)["launch"]
     launches = launch.filter(launch.is_not_null()).to_numpy()

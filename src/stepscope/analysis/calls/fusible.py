@@ -334,7 +334,6 @@ class _Calls:
 
     Attributes:
         rows: Rows of the work, by stream and start.
-        call_of_row: The call of each of these.
         letter: Of each call.
         lane: Stream of each call.
         op: Event of each call's operator; -1: not known.
@@ -364,7 +363,6 @@ class _Occurrences:
         pattern: Of each call; -1: none.
         occurrence: Of each call; -1: none.
         is_product: For each call whether it is a product beside softmax attention.
-        pattern_of: Of each occurrence.
         first: First call of each occurrence.
         last: Last call of each occurrence.
         elements: Of the whole tensor; -1: not known.

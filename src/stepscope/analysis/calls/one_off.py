@@ -41,7 +41,6 @@ from stepscope.analysis.selection.names import (
     is_operator,
     names_that,
 )
-from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 from stepscope.trace.arrays.nullable import filled
@@ -137,7 +136,7 @@ class _Known(NamedTuple):
 
 
 @memoized
-def _all_one_offs(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
+def _all_one_offs(trace: Trace) -> pl.DataFrame:
     work = recorded_work(trace)
     if work.is_empty():
         # Without GPU work operators do the work themselves: their length is no start-up cost.

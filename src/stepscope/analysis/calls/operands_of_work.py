@@ -20,7 +20,6 @@ from stepscope.analysis.calls.operands import (
 from stepscope.analysis.selection.gpu_work import recorded_work
 from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_named
-from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.nullable import filled, nullable
 from stepscope.trace.model import Trace
 
@@ -75,7 +74,7 @@ def _rows_of(known: pl.DataFrame, asked: pl.Series, *, with_formula: bool) -> pl
 
 
 @memoized
-def operands_of_all_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
+def operands_of_all_work(trace: Trace) -> pl.DataFrame:
     """event, dims, types, concrete and has_formula; texts repeat, and are held once each.
 
     `concrete` is null without a formula: few need it, and it is the slowest to find.

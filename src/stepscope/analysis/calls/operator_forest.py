@@ -16,7 +16,6 @@ import polars as pl
 
 from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_named, is_step
-from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.grouped_intervals import merge_by_group
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import filled
@@ -105,7 +104,7 @@ class OperatorForest:
 
 
 @memoized
-def operator_forest(trace: Trace, _scope: Scope | None = None) -> OperatorForest:
+def operator_forest(trace: Trace) -> OperatorForest:
     """Nest the operators and annotations of a trace."""
     found = events_named(trace, pl.col("category").is_in(_CATEGORIES) & ~is_step())
     event = pl.Series("event", found, pl.Int64)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +14,44 @@ import polars as pl
 from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_with_names, names_that
-from stepscope.analysis.selection.scope import Scope
-from stepscope.analysis.selection.spans import spans_where
 from stepscope.run.own_frames import OWN_FILE
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import gathered, nullable
 from stepscope.trace.derive.ancestors import SHALLOW_LEVELS, highest, nearest
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
+
+_AT_ONCE = 2**16
+"""Events looked at in one go."""
+
+
+class Spans(NamedTuple):
+    """Some events."""
+
+    event: Int64Array
+    start: Int64Array
+    end: Int64Array
+
+
+def spans_where(
+    trace: Trace, events: Int64Array, choose: Callable[[Int64Array, Int64Array], BoolArray]
+) -> Spans:
+    """Those of some events that a condition on starts and ends chooses, in the order given.
+
+    Args:
+        choose: Is given the starts and ends of one part of them after the other.
+    """
+    columns = trace.columns("start_ns", "dur_ns")
+    starts, lengths = columns["start_ns"].to_numpy(), columns["dur_ns"].to_numpy()
+    found = [Spans(events[:0], starts[:0], starts[:0])]
+    for first in range(0, len(events), _AT_ONCE):
+        some = events[first : first + _AT_ONCE]
+        start = starts[some]
+        end = start + lengths[some]
+        chosen = choose(start, end)
+        found.append(Spans(some[chosen], start[chosen], end[chosen]))
+    return Spans(*(np.concatenate(column) for column in zip(*found, strict=True)))
+
 
 _ENGINE = "autograd::engine::evaluate_function"
 _LINE = r"\.py\(\d+\): "
@@ -61,7 +92,7 @@ def call_places(trace: Trace, events: pl.Series) -> pl.DataFrame:
 
 
 @memoized
-def _are_operators(trace: Trace, _scope: Scope | None = None) -> BoolArray:
+def _are_operators(trace: Trace) -> BoolArray:
     """Which names are of operators that a programme calls: not the engine, no step."""
     return names_that(
         trace,
@@ -72,13 +103,13 @@ def _are_operators(trace: Trace, _scope: Scope | None = None) -> BoolArray:
 
 
 @memoized
-def _are_frames(trace: Trace, _scope: Scope | None = None) -> BoolArray:
+def _are_frames(trace: Trace) -> BoolArray:
     """Which names are of Python frames."""
     return names_that(trace, _is_frame())
 
 
 @memoized
-def _lines(trace: Trace, _scope: Scope | None = None) -> tuple[BoolArray, BoolArray]:
+def _lines(trace: Trace) -> tuple[BoolArray, BoolArray]:
     """Which names are of lines of Python, and which of these are outside torch."""
     if not has_stacks(trace):
         return _are_frames(trace), _are_frames(trace)

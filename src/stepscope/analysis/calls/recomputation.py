@@ -28,7 +28,6 @@ from stepscope.analysis.calls.operator_forest import operator_forest
 from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import names_that
-from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.categories import is_one_of
@@ -74,13 +73,13 @@ def names_matching(trace: Trace, pattern: str, *categories: Category) -> BoolArr
 
 
 @memoized
-def _has_frames(trace: Trace, _scope: Scope | None = None) -> bool:
+def _has_frames(trace: Trace) -> bool:
     is_frame = pl.col("category") == Category.PYTHON_FUNCTION.value
     return bool(names_that(trace, is_frame & (pl.col("raw_category") == "python_function")).any())
 
 
 @memoized
-def find_recomputed(trace: Trace, _scope: Scope | None = None) -> Recomputed:
+def find_recomputed(trace: Trace) -> Recomputed:
     """Find the operators of a trace's forest that checkpointing runs again."""
     forest = operator_forest(trace)
     is_frame = names_matching(trace, FRAMES, Category.PYTHON_FUNCTION)

@@ -21,7 +21,6 @@ import polars as pl
 
 from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import is_call, names_that
-from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.model import Trace
 
@@ -308,7 +307,7 @@ def compute_capability(trace: Trace) -> int | None:
 
 
 @memoized
-def described_devices(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
+def described_devices(trace: Trace) -> pl.DataFrame:
     """The rows of `Trace.devices` in use that the header describes.
 
     Where it numbers devices differently from the events and describes none of those in use, all

@@ -90,7 +90,6 @@ class TensorCoreUse:
             "no", "unknown"), eligible ("yes", "no", "unknown"), why, count, total_ns, kernel (the
             longest one's name) and an event.
         matrix_ns: Time of all matrix kernels.
-        used_ns: Time of those that use tensor cores.
     """
 
     table: pl.DataFrame

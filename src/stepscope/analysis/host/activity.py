@@ -16,9 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.host.cause_sweep import Stretches
 from stepscope.analysis.host.causes import HostCause
-from stepscope.analysis.host.events import HostEvents, host_events
+from stepscope.analysis.host.events import HostEvents, Stretches, host_events
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.blockwise import gather, rows_where
 from stepscope.trace.arrays.intervals import Int64Array

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +13,6 @@ from stepscope.analysis.calls.copies import TO_DEVICE, TO_HOST, blocking_copies
 from stepscope.analysis.calls.one_off import one_off_calls
 from stepscope.analysis.calls.parents import operators_of_events
 from stepscope.analysis.calls.places import has_stacks
-from stepscope.analysis.host.cause_sweep import Stretches, find_stretches
 from stepscope.analysis.host.causes import (
     CAUSES,
     NO_CAUSE,
@@ -30,9 +30,7 @@ from stepscope.analysis.selection.names import (
     is_step,
     names_that,
 )
-from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays import intervals
-from stepscope.trace.arrays.blockwise import rows_where
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 from stepscope.trace.arrays.nullable import distinct, filled
 from stepscope.trace.arrays.ordering import distinct_groups
@@ -40,11 +38,21 @@ from stepscope.trace.derive.nesting import MOST_NARROW
 from stepscope.trace.locked_cache import locked_cached_property
 from stepscope.trace.model import Trace
 
-SWEEP_PAYS_FROM = 500_000
-"""Events from which one compiled sweep is used; below, loading a compiler costs more."""
 _NODE = "autograd::engine::evaluate_function"
 _BACKWARD = r"(?i)^#{0,2} ?backward ?#{0,2}$"
 """What a range of a whole backward is called."""
+
+
+@dataclass(frozen=True, eq=False)
+class Stretches:
+    """Time divided by cause: stretches in order that do not overlap.
+
+    Two stretches that touch have different causes.
+    """
+
+    starts: Int64Array
+    ends: Int64Array
+    causes: npt.NDArray[np.int8]
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,18 +85,10 @@ class HostEvents:
 
     def claims(self, lane: int) -> list[Intervals]:
         """For each of `CAUSES` but the last its own moments on a thread; no two share any."""
-        none = [intervals.empty()] * (len(CAUSES) - 1)
-        if not self._stretches:
-            return self._claims.get(lane) or none
-        # Not cached, as they take as much memory as the stretches, and are quickly found.
-        found = self._stretches.get(lane)
-        return none if found is None else found.by_cause(len(CAUSES) - 1)
+        return self._claims.get(lane) or [intervals.empty()] * (len(CAUSES) - 1)
 
     def stretches(self, lane: int) -> Stretches:
         """The same in order of time: what a thread did from when to when."""
-        found = self._stretches.get(lane)
-        if found is not None:
-            return found
         claims = self.claims(lane)
         codes = [np.full(len(own), code, np.int8) for code, own in enumerate(claims)]
         starts = np.concatenate([own.starts for own in claims])
@@ -98,32 +98,17 @@ class HostEvents:
 
     def find_claims(self) -> None:
         """Find the moments of each cause now, rather than when they are first asked for."""
-        if not self._stretches:
-            self._claims  # noqa: B018 - finds them
+        self._claims  # noqa: B018 - finds them
 
     @locked_cached_property
     def _claims(self) -> dict[int, list[Intervals]]:
-        """The same of each thread, where there are no stretches."""
+        """The same of each thread."""
         lane, cause = self.table["lane_id"].to_numpy(), self.table["cause"].to_numpy()
         start, end = self.table["start_ns"].to_numpy(), self.table["end_ns"].to_numpy()
         found = {}
         for one in distinct_groups(lane):
             rows = np.nonzero(lane == one)[0]
             found[one] = claims_by_sets(start[rows], end[rows], cause[rows])
-        return found
-
-    @locked_cached_property
-    def _stretches(self) -> dict[int, Stretches]:
-        """For each thread its time by cause, where there are so many events that a sweep pays."""
-        if len(self.table) < SWEEP_PAYS_FROM:
-            return {}
-        lane, cause = self.table["lane_id"].to_numpy(), self.table["cause"].to_numpy()
-        start, end = self.table["start_ns"].to_numpy(), self.table["end_ns"].to_numpy()
-        lanes = distinct_groups(lane)
-        found = {}
-        for one in lanes:
-            rows = rows_where(lane == one) if len(lanes) > 1 else slice(None)  # no copies of all
-            found[one] = find_stretches(start[rows], end[rows], cause[rows], len(CAUSES) - 1)
         return found
 
     def divide(self, lane: int, starts: Int64Array, ends: Int64Array) -> Int64Array:
@@ -135,10 +120,6 @@ class HostEvents:
             ends: Their ends; windows stand in order and do not overlap.
         """
         rest = np.maximum(ends - starts, 0)
-        if lane in self._stretches:
-            divided = self._stretches[lane].divide(starts, ends, len(CAUSES))
-            divided[-1] = rest - divided.sum(axis=0)
-            return divided
         divided = np.zeros((len(CAUSES), len(starts)), np.int64)
         for code, own in enumerate(self.claims(lane)):
             if len(own):
@@ -152,12 +133,15 @@ def claims_by_sets(
     start: Int64Array, end: Int64Array, cause: npt.NDArray[np.int8]
 ) -> list[Intervals]:
     """For each of `CAUSES` but the last its own moments, from the events of one thread."""
-    is_there = np.bincount(cause, minlength=len(CAUSES)) > 0
+    rows = (np.nonzero(cause == code)[0] for code in range(len(CAUSES) - 1))
+    return by_precedence(intervals.merge(start[mine], end[mine]) for mine in rows)
+
+
+def by_precedence(sets: Iterable[Intervals]) -> list[Intervals]:
+    """Of each set the moments that none before it has."""
     claims = []
     claimed = intervals.empty()
-    for code in range(len(CAUSES) - 1):
-        mine = np.nonzero(cause == code)[0] if is_there[code] else np.zeros(0, np.int64)
-        own = intervals.merge(start[mine], end[mine])
+    for own in sets:
         claims.append(intervals.difference(own, claimed))
         claimed = intervals.union(claimed, own)
     return claims
@@ -176,7 +160,7 @@ def host_events(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
 
 
 @memoized
-def _feeding_lanes(trace: Trace, _scope: Scope | None = None) -> tuple[int, ...]:
+def _feeding_lanes(trace: Trace) -> tuple[int, ...]:
     """The threads that launch GPU work, and the main thread."""
     launch = recorded_work(trace)["launch"]
     launches = launch.filter(launch.is_not_null()).to_numpy()
@@ -186,7 +170,7 @@ def _feeding_lanes(trace: Trace, _scope: Scope | None = None) -> tuple[int, ...]
 
 
 @memoized
-def events_of_feeding_lanes(trace: Trace, _scope: Scope | None = None) -> HostEvents:
+def events_of_feeding_lanes(trace: Trace) -> HostEvents:
     """The events of the threads that launch GPU work, and of the main thread."""
     return _read(trace, _feeding_lanes(trace))
 

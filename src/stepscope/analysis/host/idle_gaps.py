@@ -14,9 +14,9 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.calls.graph_launches import GraphPlace, graph_places
-from stepscope.analysis.host.activity import HostActivity
+from stepscope.analysis.host.activity import HostActivity, host_activity
 from stepscope.analysis.host.causes import BLOCKING, HostCause
-from stepscope.analysis.selection.gpu_work import GpuWork
+from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
 from stepscope.analysis.selection.lost_work import lost_work
 from stepscope.analysis.selection.names import names_that
 from stepscope.trace.arrays import intervals
@@ -358,3 +358,13 @@ def clip(segments: pl.DataFrame, windows: pl.DataFrame) -> Clipped:
     if len(parts) == 1:
         return parts[0]
     return Clipped(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def idle_segments(trace: Trace) -> pl.DataFrame:
+    """The idle time of every device cut by cause, over the file and all its steps.
+
+    Columns `idle_gaps.SEGMENTS`, in the trace's own time, sorted by device and start.
+    """
+    work = gpu_work(trace)
+    segments = cut(trace, find_gaps(trace, work), host_activity(trace, work.table))
+    return segments.filter(pl.col("end_ns") > pl.col("start_ns")).sort("device", "start_ns")

@@ -30,7 +30,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.host.causes import HostCause, cause_of_names, is_input_wait
-from stepscope.analysis.host.events import host_events
+from stepscope.analysis.host.events import by_precedence, host_events
 from stepscope.analysis.host.steady_steps import loop_tail
 from stepscope.analysis.host.waits import communication_waits, input_waits
 from stepscope.analysis.selection.names import events_with_names
@@ -194,8 +194,7 @@ def _claims(
         host: Events with their part, and whether they are torch's events of optimizer steps.
         waits: Further moments of some parts, in which the thread waits for another one.
     """
-    claims = []
-    claimed = intervals.empty()
+    sets = []
     begin, length = host["start_ns"].to_numpy(), host["dur_ns"].to_numpy()
     for part in PARTS:
         if part == "optimizer":
@@ -205,9 +204,8 @@ def _claims(
             own = intervals.merge(begin[rows], begin[rows] + length[rows])
         if part in waits:
             own = intervals.union(own, waits[part])
-        claims.append(intervals.difference(own, claimed))
-        claimed = intervals.union(claimed, own)
-    return claims
+        sets.append(own)
+    return by_precedence(sets)
 
 
 def _is_step(trace: Trace) -> pl.Series:

@@ -39,7 +39,7 @@ import polars as pl
 
 from stepscope.analysis.calls.one_off import one_off_calls
 from stepscope.analysis.host.causes import is_input_wait
-from stepscope.analysis.host.idle_segments import idle_segments
+from stepscope.analysis.host.idle_gaps import idle_segments
 from stepscope.analysis.selection.gpu_work import in_steps, work_on_devices
 from stepscope.analysis.selection.lost_work import lost_work
 from stepscope.analysis.selection.memoize import memoized
@@ -103,7 +103,6 @@ class SteadySteps:
     Attributes:
         steps: Their numbers, in order; empty for a trace without steps.
         step_ns: Mean duration; for a trace without steps the time of all its GPU work.
-        is_of_devices: Whether these are device steps.
         tail_ns: What was taken off the end of the file's last step, as the end of the loop.
         one_off_ns: What was taken off the steps that count, together, because one-off calls kept
             the devices idle.
@@ -246,7 +245,7 @@ def steps_on_end(trace: Trace) -> tuple[int, ...]:
 
 
 @memoized
-def loop_tail(trace: Trace, _scope: Scope | None = None) -> int:
+def loop_tail(trace: Trace) -> int:
     """What the last step of the file takes at its end beyond what any other does.
 
     Where the loop ends within the window, the last annotation also covers what comes after the

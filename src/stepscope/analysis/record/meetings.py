@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -21,14 +22,15 @@ _COLUMNS = (
     "step",
     "start_ns",
     "dur_ns",
-    "wait_ns",
+    "data_wait_ns",
     "window",
     "device_ns",
     "cpu_ns",
     "queued_ns",
-    "wait_cpu_ns",
+    "data_wait_cpu_ns",
     "gc_ns",
 )
+_OPTIONAL = ("window", "device_ns", "cpu_ns", "queued_ns")
 
 
 @dataclass(frozen=True)
@@ -66,18 +68,8 @@ class MeetingSteps:
 
 
 def _row(record: StepRecord) -> list[int]:
-    fixed = [
-        record.step,
-        record.start_ns,
-        record.dur_ns,
-        input_wait(record),
-        _NONE if record.window is None else record.window,
-        _NONE if record.device_ns is None else record.device_ns,
-        _NONE if record.cpu_ns is None else record.cpu_ns,
-        _NONE if record.queued_ns is None else record.queued_ns,
-        record.data_wait_cpu_ns,
-        record.gc_ns,
-    ]
+    values = vars(record) | {"data_wait_ns": input_wait(record)}
+    fixed = [_NONE if values[name] is None else values[name] for name in _COLUMNS]
     times = [_phase(phases, name) for phases in _both(record) for name in _PHASES]
     return fixed + times
 
@@ -94,20 +86,13 @@ def _phase(phases: dict[str, int], name: str) -> int:
 
 def _record(row: list[int]) -> StepRecord:
     fixed = dict(zip(_COLUMNS, row[: len(_COLUMNS)], strict=True))
-    known = {name: None if ns == _NONE else ns for name, ns in fixed.items()}
+    known: dict[str, Any] = {
+        name: None if ns == _NONE and name in _OPTIONAL else ns for name, ns in fixed.items()
+    }
     times = row[len(_COLUMNS) :]
     host, device = times[: len(_PHASES)], times[len(_PHASES) :]
     return StepRecord(
-        step=fixed["step"],
-        start_ns=fixed["start_ns"],
-        dur_ns=fixed["dur_ns"],
-        data_wait_ns=fixed["wait_ns"],
+        **known,
         phases={name: ns for name, ns in zip(_PHASES, host, strict=True) if ns != _NONE},
-        window=known["window"],
-        device_ns=known["device_ns"],
-        cpu_ns=known["cpu_ns"],
-        queued_ns=known["queued_ns"],
-        data_wait_cpu_ns=fixed["wait_cpu_ns"],
-        gc_ns=fixed["gc_ns"],
         device_phases={name: ns for name, ns in zip(_PHASES, device, strict=True) if ns != _NONE},
     )

@@ -32,12 +32,8 @@ class StepStrip:
     """Steps in order, each bar one step or as many neighbours as make all fit.
 
     Attributes:
-        title: Whose steps.
         first: Number of each bar's first step.
-        last: Number of its last.
         mean_ns: Mean duration of its steps.
-        longest_ns: The longest of them.
-        slowest: Number of that one.
         parts: Name, and its mean in the steps of each bar; the parts of a bar add up to its mean,
             up to rounding. Empty where the parts are unknown.
         kinds: What is special about one of its steps, such as "compiling"; empty for nothing.
@@ -77,7 +73,6 @@ class StepStrip:
 
         Args:
             title: Whose steps they are.
-            steps: Their numbers.
             ns: Their durations.
             parts_of: The parts of some of them together, by name.
             kinds: What is special about each; by default nothing.
@@ -153,7 +148,6 @@ def strip_of_window(device: Rows | None, host: Rows | None, title: str = "") -> 
     Args:
         device: One row per device and step, as the timeline has them.
         host: One row per step of the main thread.
-        title: Whose window it is.
     """
     title = title or "the recorded window"
     if device is not None and device["step"]:

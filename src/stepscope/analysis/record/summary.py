@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stepscope.analysis.record.compile_times import (
+from stepscope.analysis.record.course import LevelShift, StepCycle, find_cycle, find_level_shift
+from stepscope.analysis.record.epoch_starts import EpochStarts, epoch_starts
+from stepscope.analysis.record.host_time import (
     CompileTimes,
+    HostTimes,
     compile_times,
     compiled_once,
+    host_times,
     recurs,
 )
-from stepscope.analysis.record.cycles import StepCycle, find_cycle
-from stepscope.analysis.record.epoch_starts import EpochStarts, epoch_starts
-from stepscope.analysis.record.host_time import HostTimes, host_times
-from stepscope.analysis.record.level_shift import LevelShift, find_level_shift
 from stepscope.analysis.selection.odd_steps import (
     SLOW_FACTOR,
     START_UP_FACTOR,

@@ -192,7 +192,7 @@ def check_steps(trace: Trace, asked: Scope) -> tuple[int, ...]:
 
 
 @memoized
-def recorded_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
+def recorded_work(trace: Trace) -> pl.DataFrame:
     """All GPU work of a trace: every analysis takes its own from this table.
 
     Returns:
@@ -246,14 +246,14 @@ def _cut(table: pl.DataFrame, overruns: pl.DataFrame) -> pl.DataFrame:
 
 
 @memoized
-def work_on_devices(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
+def work_on_devices(trace: Trace) -> pl.DataFrame:
     """The rows of `recorded_work` whose device is known, which damaged files may not say."""
     work = recorded_work(trace)
     return work.filter(pl.col("device").is_not_null()) if work["device"].has_nulls() else work
 
 
 @memoized
-def _launches_by_thread(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
+def _launches_by_thread(trace: Trace) -> pl.DataFrame:
     """The threads that launched GPU work: lane_id and launches, the busiest first."""
     launch = trace.derived_numbers("launch")
     launches = np.flatnonzero(are_among(launch, trace.event_count))

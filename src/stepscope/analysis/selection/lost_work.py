@@ -26,7 +26,6 @@ import polars as pl
 from stepscope.analysis.selection.gpu_work import work_on_devices
 from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_named, is_call
-from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import are_among, filled
 from stepscope.trace.model import Trace
@@ -90,7 +89,7 @@ class LostWork:
 
 
 @memoized
-def lost_work(trace: Trace, _scope: Scope | None = None) -> LostWork:
+def lost_work(trace: Trace) -> LostWork:
     """Count what the file lacks of launches and of GPU work."""
     work = work_on_devices(trace)
     calls = _launches(trace, work)

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.model import Trace
 
 Answer = TypeVar("Answer")
-Found_co = TypeVar("Found_co", covariant=True)
+Asked = ParamSpec("Asked")
 
 
-class Question(Protocol[Found_co]):
-    """A function of a trace and a scope; without a scope of the whole file."""
+def memoized(
+    question: Callable[Concatenate[Trace, Asked], Answer],
+) -> Callable[Concatenate[Trace, Asked], Answer]:
+    """Memoize a pure function of a trace, and of a scope where it takes one.
 
-    def __call__(self, trace: Trace, scope: Scope | None = None) -> Found_co:
-        """Answer it."""
-        ...
-
-
-def memoized(question: Callable[[Trace, Scope | None], Answer]) -> Question[Answer]:
-    """Memoize a pure function of trace and scope: a trace never changes, and answers are frozen."""
+    A trace never changes, and answers are frozen. No scope is that of the whole file.
+    """
 
     @functools.wraps(question)
-    def answer(trace: Trace, scope: Scope | None = None) -> Answer:
-        key = (f"{question.__module__}.{question.__qualname__}", scope or Scope())
-        return trace.session.once(key, lambda: question(trace, scope))
+    def answer(trace: Trace, /, *asked: Asked.args, **named: Asked.kwargs) -> Answer:
+        scope = next(iter((*asked, *named.values())), None) or Scope()
+        key = (f"{question.__module__}.{question.__qualname__}", scope)
+        return trace.session.once(key, lambda: question(trace, *asked, **named))
 
     return answer

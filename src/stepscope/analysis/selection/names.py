@@ -10,7 +10,6 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.selection.memoize import memoized
-from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -82,7 +81,6 @@ class _EventsByName:
     """The events of each name.
 
     Attributes:
-        order: Numbers of events by name, those of one name in order.
         first: Where each name begins in it, and the end.
     """
 
@@ -106,7 +104,7 @@ class _EventsByName:
 
 
 @memoized
-def _events_by_name(trace: Trace, _scope: Scope | None = None) -> _EventsByName:
+def _events_by_name(trace: Trace) -> _EventsByName:
     """Many questions look for the events of few names: they are counted and put in order once."""
     name_id = trace.columns("name_id")["name_id"].to_numpy()
     names = len(trace.name_rows)

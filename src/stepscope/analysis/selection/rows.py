@@ -1,11 +1,21 @@
-"""A small table as plain values, which travels with a summary where a frame would not."""
+"""Tables of results: which a result has, as plain values that travel with a summary, as safe CSV.
+
+Terminals show the text of untrusted files in CSV, and spreadsheets run it: a cell that begins with
+`=`, `+`, `-`, `@` or a tab is a formula to them, unless it is a number. Such text gets an
+apostrophe before it, which a spreadsheet hides. Control characters are written as escapes.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
+
+from stepscope.terminal.plain_text import escaped
 
 
 @dataclass(frozen=True)
@@ -80,3 +90,43 @@ def _says_something(column: pl.Series) -> bool:
 
 def _plain(cell: Any) -> Any:
     return tuple(map(_plain, cell)) if isinstance(cell, list) else cell
+
+
+def tables_in(result: Any, order: Iterable[str] = ()) -> dict[str, pl.DataFrame]:
+    """The tables of a result, a dataclass, by field.
+
+    Args:
+        result: The result. Fields with `show` false in their metadata are for other code only.
+    """
+    found = {
+        field.name: getattr(result, field.name)
+        for field in dataclasses.fields(result)
+        if isinstance(getattr(result, field.name), pl.DataFrame)
+        and field.metadata.get("show", True)
+    }
+    first = [name for name in order if name in found]
+    return {name: found[name] for name in (*first, *(n for n in found if n not in first))}
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+_NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?")
+_MAY_BE_UNSAFE = r"^[=+\-@]|[\p{C}\p{Zl}\p{Zp}]"  # the second: what Python cannot print
+
+
+def csv_text(text: str) -> str:
+    """Returns text that is safe in a cell."""
+    if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text):
+        text = f"'{text}"
+    return escaped(text)
+
+
+def with_csv_text(frame: pl.DataFrame) -> pl.DataFrame:
+    """Returns a table with safe text and safe names of columns."""
+    columns = []
+    for name, kind in frame.schema.items():
+        column = frame[name]
+        if kind == pl.String and column.str.contains(_MAY_BE_UNSAFE).any():
+            texts = [None if text is None else csv_text(text) for text in column]
+            column = pl.Series(name, texts, pl.String)
+        columns.append(column.alias(csv_text(name)))
+    return pl.DataFrame(columns) if columns else frame

@@ -8,9 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
-from stepscope.analysis.record.live import LiveSample
-from stepscope.analysis.record.progress import Progress, progress_over
-from stepscope.analysis.record.watching import RankView, RunView
+from stepscope.analysis.record.live import LiveSample, Progress, RankView, RunView, progress_over
 from stepscope.export.metrics.table import Moment, curve_points
 from stepscope.export.metrics.watch import Watch
 from stepscope.run.layout import RankLayout, RunLayout

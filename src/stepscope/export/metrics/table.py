@@ -18,9 +18,7 @@ from stepscope.run.metrics import THROTTLE_MASK
 
 if TYPE_CHECKING:
     from stepscope.advice.finding import Finding
-    from stepscope.analysis.record.live import LiveSample
-    from stepscope.analysis.record.progress import Progress
-    from stepscope.analysis.record.watching import RankView, RunView
+    from stepscope.analysis.record.live import LiveSample, Progress, RankView, RunView
 
 _MIB = 1 << 20
 _SUFFIXES = {

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from stepscope.analysis.record.live import LiveState
-from stepscope.analysis.record.watching import look_at
+from stepscope.analysis.record.live import LiveState, look_at
 from stepscope.errors import StepscopeError
 from stepscope.export.metrics.table import Moment
 

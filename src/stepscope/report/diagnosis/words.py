@@ -7,7 +7,7 @@ import polars as pl
 from stepscope.advice.diagnosis import Diagnosis
 from stepscope.advice.rank.summary import RankSummary
 from stepscope.analysis.ranks.clocks import Clock
-from stepscope.analysis.record.level_shift import LevelShift
+from stepscope.analysis.record.course import LevelShift
 from stepscope.analysis.record.summary import NOTABLY_LONGER, StepSummary, is_uneven
 from stepscope.report import units
 from stepscope.report.diagnosis.tables import ranks_table

@@ -7,7 +7,7 @@ import io
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from stepscope.analysis.selection.csv_text import csv_text
+from stepscope.analysis.selection.rows import csv_text
 from stepscope.report.document import Remark
 from stepscope.report.plain import plain
 from stepscope.run.side_json import utf8_json

@@ -107,7 +107,6 @@ def show_live(
 
     Args:
         look: Gets the blocks of the moment.
-        console: The console.
         interval_s: Seconds between updates.
         count: Number of updates; None for no limit.
     """

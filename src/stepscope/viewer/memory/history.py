@@ -48,7 +48,6 @@ class Columns:
         categories: What it held by category, in the order of `STACKED`: one row per category.
         allocation: The allocations that are drawn, the oldest first.
         category: The place of each in `STACKED`.
-        first: The first column that each is in.
         last: The column after the last.
         size_bytes: The size of each, rounded.
         others: How many more allocations the columns show.
@@ -141,7 +140,6 @@ class DeviceHistory:
         Args:
             by_event: Whether the axis counts events.
             start: The beginning of the part, on the axis.
-            end: The end.
             number: How many columns, at most.
         """
         at = self.axis(by_event)
@@ -190,7 +188,6 @@ def encode_columns(found: Columns, about: dict[str, Any]) -> bytes:
     first category, then those of the second, and so on.
 
     Args:
-        found: The columns.
         about: What else to say of them.
     """
     meta = {
@@ -243,11 +240,7 @@ class MemoryContent:
 
 
 def memory_of(read: Callable[[], MemoryView]) -> Background[MemoryContent]:
-    """Memory that is read in the background when it is first looked at.
-
-    Args:
-        read: Reads it.
-    """
+    """Memory that is read in the background when it is first looked at."""
 
     def work(enter: Callable[[str], None]) -> MemoryContent:
         content = MemoryContent(read())

@@ -116,8 +116,6 @@ def segments_at(view: MemoryView, device: int, event: int) -> dict[str, Any] | N
     """The largest segments with their cells; None where there is no caching allocator.
 
     Args:
-        view: The memory.
-        device: The device.
         event: The last event that has happened.
 
     Returns:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.gpu_trace import COMM_STREAM, GpuTrace, us
 from tests.support.planted import CUTLASS, GEMM, HALF, MM, MUL, SOFTMAX, attention_by_hand
 
-from stepscope.analysis.calls.unfused_attention import unfused_attention
+from stepscope.advice.rules.compute.work import unfused_attention
 from stepscope.analysis.fusion import fusible_of
 from stepscope.analysis.selection.gpu_work import recorded_work
 

@@ -19,13 +19,17 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from stepscope.advice.evidence.collectives import collectives, outliers, shortened, waited_in
-from stepscope.advice.evidence.point_to_point import without_point_to_point
+from stepscope.advice.evidence.collectives import (
+    collectives,
+    outliers,
+    shortened,
+    waited_in,
+    without_point_to_point,
+)
 from stepscope.advice.evidence.replayed import finding_without_saving, replayed_finding
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView
-from stepscope.advice.figures import binary_size, speed
-from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.finding import Evidence, Finding, Severity, speed
 from stepscope.analysis.abnormal_collectives import (
     ALLOCATION,
     BASELINE,
@@ -36,7 +40,7 @@ from stepscope.analysis.abnormal_collectives import (
 )
 from stepscope.analysis.communication import analyse_communication
 from stepscope.analysis.graph.replay import unchanged
-from stepscope.run.figures import ordinal
+from stepscope.run.figures import binary_size, ordinal
 
 _FEWEST_STEPS = 3
 _MOSTLY = 0.8
@@ -48,7 +52,6 @@ class SamePlace:
     """Collectives of each step.
 
     Attributes:
-        kinds: The kind of each.
         places: Its place among those of its kind in a step, from 1.
         counts: How many of its kind a step has.
         steps: In how many steps at least they are outliers.
@@ -89,7 +92,6 @@ def of_each_step(window: WindowView, odd: pl.DataFrame) -> SamePlace | None:
     their kind: where more are, it is another kind of problem.
 
     Args:
-        window: The window.
         odd: The outliers, with column `event`.
     """
     steps = len(window.graph.steps)
@@ -134,7 +136,6 @@ def of_each_step(window: WindowView, odd: pl.DataFrame) -> SamePlace | None:
     )
 
 
-ID = "abnormal-collective"
 _JOINED_BY = "rank "
 _LARGE_BYTES = 1_000_000
 _FEWEST = 4
@@ -155,7 +156,7 @@ _ADVICE_ON_LINKS = (
 )
 
 
-def find(subject: Subject) -> list[Finding]:
+def find_abnormal_collective(subject: Subject) -> list[Finding]:
     """The finding, if outliers among the collectives lengthen the step.
 
     Outliers in start-up steps and stalls are reported without a saving.
@@ -201,7 +202,7 @@ def _of_slow_links(subject: Subject, window: WindowView) -> list[Finding]:
         subject,
         window,
         unchanged(window.graph).shorten_work(shortened(window, slow, expected)),
-        rule=ID,
+        rule="abnormal-collective",
         title=f"collectives of megabytes reach only {fastest}, less than any link gives",
         assumption=f"they reach {speed(_ANY_LINK)}, as over 10 Gbit Ethernet",
         about_collectives=True,
@@ -267,7 +268,7 @@ def _in(subject: Subject, window: WindowView) -> list[Finding]:
             return []
         return finding_without_saving(
             subject,
-            rule=ID,
+            rule="abnormal-collective",
             title=title,
             severity=Severity.MEDIUM,
             reason="it happened in a start-up step or a stall, which the step shown excludes",
@@ -279,7 +280,7 @@ def _in(subject: Subject, window: WindowView) -> list[Finding]:
         subject,
         window,
         unchanged(window.graph).shorten_work(shortened(window, odd, odd["expected_ns"])),
-        rule=ID,
+        rule="abnormal-collective",
         title=title,
         assumption=assumption,
         about_collectives=True,

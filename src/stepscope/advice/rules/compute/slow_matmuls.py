@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from stepscope.advice.evidence.matmuls import products_of
 from stepscope.advice.evidence.replayed import finding_without_saving, replayed_finding
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, Severity
-from stepscope.advice.rules.compute.unfused_attention import attention_of
+from stepscope.advice.rules.compute.precision import products_of
+from stepscope.advice.rules.compute.work import attention_of
 from stepscope.analysis.flops import analyse_flops
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.hardware.devices import described_devices
@@ -190,13 +190,12 @@ _MATRICES = {
 """Operators whose result is one matrix, or one for each member of a batch."""
 
 
-ID = "slow-matmuls"
 REACHABLE = 0.5
 _USUAL_PROCESSORS = 108
 _GROUPS = ("gemm", "convolution")
 
 
-def find(subject: Subject) -> list[Finding]:
+def find_slow_matmuls(subject: Subject) -> list[Finding]:
     """The finding, if such products take a notable part of the step."""
     window = subject.window
     products = products_of(subject)
@@ -245,7 +244,7 @@ def find(subject: Subject) -> list[Finding]:
     if 2 * small_ns > total_ns:
         return finding_without_saving(
             subject,
-            rule=ID,
+            rule="slow-matmuls",
             title=title,
             severity=Severity.LOW,
             reason="they are too small to fill the device, and more work per product changes the "
@@ -263,7 +262,7 @@ def find(subject: Subject) -> list[Finding]:
         subject,
         window,
         unchanged(window.graph).shorten_work(dur),
-        rule=ID,
+        rule="slow-matmuls",
         title=title,
         assumption=f"they attain {percent(REACHABLE)} of it, as well-shaped large products do",
         evidence=tuple(evidence),

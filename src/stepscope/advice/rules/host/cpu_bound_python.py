@@ -58,7 +58,6 @@ def asleep_per_step(subject: Subject, window: WindowView) -> int:
 
     Args:
         subject: The rank.
-        window: Its window.
     """
     summary = subject.steps
     if summary is None or summary.host.is_on_device or window.has_gpu:
@@ -75,8 +74,6 @@ def asleep_per_step(subject: Subject, window: WindowView) -> int:
     known_ns = host.cpu_ns + host.queued_ns + for_input_ns + waiting_ns
     return max(0, summary.mean_ns - known_ns)
 
-
-ID = "cpu-bound-python"
 
 _ADVICE = (
     "Move that Python out of the step: prepare data in DataLoader workers, vectorise loops as "
@@ -120,7 +117,7 @@ _DATA_PARALLEL = "DistributedDataParallel.forward"
 _COLLECTIVE = "c10d::"
 
 
-def find(subject: Subject) -> list[Finding]:
+def find_cpu_bound_python(subject: Subject) -> list[Finding]:
     """The finding, if long stretches of Python lengthen the step."""
     window = subject.window
     if window is None:
@@ -171,7 +168,7 @@ def find(subject: Subject) -> list[Finding]:
         subject,
         window,
         unchanged(graph).scale_host(long, 0.0, lanes=(graph.main_lane,)),
-        rule=ID,
+        rule="cpu-bound-python",
         title=_TOO_SMALL.format(percent(outside_ns / max(1, window.step_ns)))
         if is_small
         else title,
@@ -215,12 +212,11 @@ def _of_a_sleeping_thread(subject: Subject, window: WindowView, long: Intervals)
     advice = _ADVICE_ASLEEP if window.has_stacks else f"{_ASLEEP_WHERE} {_STACKS}"
     return [
         Finding(
-            id=ID,
+            id="cpu-bound-python",
             title=_ASLEEP,
             severity=severity_of(share, limits),
             rank=subject.rank,
             saving_ns=asleep_ns,
-            saving_reason="",
             assumption="it no longer sleeps or waits there; what the CPUs are busy with stays",
             predicted_step_ns=summary.mean_ns - asleep_ns,
             evidence=(
@@ -231,7 +227,6 @@ def _of_a_sleeping_thread(subject: Subject, window: WindowView, long: Intervals)
                 Evidence("mean step", summary.mean_ns, "ns"),
                 Evidence("measured by", "step record and trace", "text"),
             ),
-            steps=(),
             advice=advice,
         )
     ]

@@ -30,7 +30,6 @@ from stepscope.analysis.record.summary import is_uneven
 from stepscope.analysis.selection.partition import INPUT
 from stepscope.trace.arrays import intervals
 
-ID = "input-bound"
 WORKERS_LABEL = "loader workers to begin with"
 ALONE_LABEL = "step with these workers alone"
 TRANSFER_LABEL = "receiving a batch from a worker, about"
@@ -44,7 +43,7 @@ _SHARE_LABELS = {
 }
 
 
-def find(subject: Subject) -> list[Finding]:
+def find_input_bound(subject: Subject) -> list[Finding]:
     """The finding, if the wait's share of the step is above the threshold."""
     measured = _from_record(subject) or _from_trace(subject)
     if measured is None or measured[5] < _RECEIVING_NS:
@@ -62,7 +61,7 @@ def find(subject: Subject) -> list[Finding]:
         saving_ns = None
     return [
         Finding(
-            id=ID,
+            id="input-bound",
             title="the step waits for its input",
             severity=_severity(share, limits),
             rank=subject.rank,
@@ -71,7 +70,6 @@ def find(subject: Subject) -> list[Finding]:
             assumption=loader.assumption,
             predicted_step_ns=None if saving_ns is None else step_ns - saving_ns,
             evidence=_evidence(subject, measured, _of_the_loader(facts, loader)),
-            steps=(),
             advice=loader.advice,
             changes=_changes(subject) if saving_ns or is_behind_waits else None,
             is_behind_waits=is_behind_waits,

@@ -36,7 +36,6 @@ from stepscope.run.figures import duration
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Intervals
 
-ID = "slow-epoch-start"
 KEPT_LABEL = "saved by keeping the workers, per step"
 _KEPT = "the workers live on from epoch to epoch"
 _TOO_WIDE = 0.1
@@ -57,7 +56,7 @@ _FIRST_BATCH = (
 )
 
 
-def find(subject: Subject) -> list[Finding]:
+def find_slow_epoch_start(subject: Subject) -> list[Finding]:
     """The finding, if the starts of epochs take a notable share of the time."""
     summary = subject.steps
     if summary is None or not summary.epoch_starts.steps:
@@ -96,7 +95,7 @@ def find(subject: Subject) -> list[Finding]:
     each_ns = starts.excess_wait_ns // times
     return [
         Finding(
-            id=ID,
+            id="slow-epoch-start",
             title=f"each epoch begins with a wait of {duration(each_ns)}{why}",
             severity=_severity(share, subject.thresholds),
             rank=subject.rank,
@@ -134,8 +133,6 @@ class SavingRange:
     """What quick starts of epochs save, per step; the last attribute in all.
 
     Attributes:
-        least_ns: What they save at least.
-        most_ns: What they save at most.
         bound_ns: What steps save that wait for nothing where an epoch begins.
         of_kept_workers_ns: What all starts together save, at least, if the workers live on.
     """
@@ -225,7 +222,7 @@ def _seen_in_window(subject: Subject) -> list[Finding]:
         subject,
         window,
         unchanged(graph).scale_host(found, 0.0, lanes=(graph.main_lane,)),
-        rule=ID,
+        rule="slow-epoch-start",
         title=f"the host spends {duration(each_ns)} between epochs, before it waits for a batch",
         assumption="the loader's iterator begins at once",
         evidence=(

@@ -17,10 +17,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from stepscope.advice.evidence.recorded import recorded_finding
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.finding import Evidence, Finding, Severity
-from stepscope.advice.rules.steps.recompilation import compiling_steps
+from stepscope.advice.rules.steps.compilation import compiling_steps
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.record.summary import PhaseTimes, StepSummary
 from stepscope.run.figures import percent
@@ -35,8 +34,6 @@ from stepscope.run.step_record import (
 )
 from stepscope.trace.arrays import intervals
 
-ID = "slow-phase"
-
 _OWN_WORK = frozenset({FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION})
 _OF_SAVING = (
     "Save less often, or beside the training: copy the state to the CPU and write it in another "
@@ -47,7 +44,7 @@ _TRAINING = r"^autograd::engine::evaluate_function|^Optimizer\.step#|Backward0$"
 _ALONE = 0.7  # of what all phases' spikes cost: below it, no single phase is to blame
 
 
-def find(subject: Subject) -> list[Finding]:
+def find_slow_phase(subject: Subject) -> list[Finding]:
     """The findings, at most one per phase, outermost phases only."""
     if subject.steps is None:
         return []
@@ -146,13 +143,13 @@ def _dominates(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> Fin
         return _rare(subject, summary, phase, share, saving_ns)
     each = phase.steps == len(summary.steps)
     where = "every step" if each else f"the {phase.steps} steps that have it"
-    return recorded_finding(
-        subject,
-        summary,
-        rule=ID,
+    return Finding(
+        rank=subject.rank,
+        id="slow-phase",
         title=f"the phase '{phase.name}' takes {percent(share)} of the step",
         severity=_severity(share, subject.thresholds),
         saving_ns=saving_ns,
+        predicted_step_ns=summary.mean_ns - saving_ns,
         assumption="the phase is removed, or moved off the training thread",
         evidence=_measured(summary, phase, share),
         advice=(
@@ -167,13 +164,13 @@ def _of_an_option(
 ) -> Finding:
     """The time that an option of Stepscope takes."""
     option = phase.name.removeprefix(OF_OPTION)
-    return recorded_finding(
-        subject,
-        summary,
-        rule=ID,
+    return Finding(
+        rank=subject.rank,
+        id="slow-phase",
         title=f"Stepscope's option {option} takes {percent(share)} of the step",
         severity=_severity(share, subject.thresholds),
         saving_ns=saving_ns,
+        predicted_step_ns=summary.mean_ns - saving_ns,
         assumption="the option is off",
         evidence=_measured(summary, phase, share),
         advice=f"Switch {option} off, except to look for a problem of memory.",
@@ -185,16 +182,12 @@ def _of_unknown_content(
 ) -> Finding:
     """A phase of which nobody knows whether it is the training itself: it promises nothing."""
     return Finding(
-        id=ID,
+        id="slow-phase",
         title=f"the phase '{phase.name}' takes {percent(share)} of the step",
         severity=Severity.LOW,
         rank=subject.rank,
-        saving_ns=None,
         saving_reason="it was not recorded whether the phase is the training's own work",
-        assumption="",
-        predicted_step_ns=None,
         evidence=_measured(summary, phase, share),
-        steps=(),
         advice=(
             f"Record with auto_phases to see what '{phase.name}' contains. If it is no part of "
             "the training itself, do it less often or beside the training."
@@ -224,14 +217,14 @@ def _spikes(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> Findin
     saving_ns = round(phase.excess_ns / len(summary.steps))
     if phase.is_rare:
         return _rare(subject, summary, phase, share, saving_ns)
-    return recorded_finding(
-        subject,
-        summary,
-        rule=ID,
+    return Finding(
+        rank=subject.rank,
+        id="slow-phase",
         title=f"the phase '{phase.name}' is far slower in {len(phase.slow_steps)} "
         f"of {phase.steps} steps",
         severity=_severity(share, subject.thresholds),
         saving_ns=saving_ns,
+        predicted_step_ns=summary.mean_ns - saving_ns,
         assumption="in the slow steps the phase takes its median time",
         evidence=(
             Evidence("median", phase.median_ns, "ns"),
@@ -254,14 +247,14 @@ def _rare(
     """A phase that few steps have, and that takes much of the time."""
     is_saving = phase.name == SAVING
     what = "saving" if is_saving else f"the phase '{phase.name}'"
-    return recorded_finding(
-        subject,
-        summary,
-        rule=ID,
+    return Finding(
+        rank=subject.rank,
+        id="slow-phase",
         title=f"{what} takes {percent(share)} of the time, in {phase.steps} of "
         f"{len(summary.steps)} steps",
         severity=_severity(share, subject.thresholds),
         saving_ns=saving_ns,
+        predicted_step_ns=summary.mean_ns - saving_ns,
         assumption="it is left out, or done beside the training thread",
         evidence=(
             Evidence("median, where it comes", phase.median_ns, "ns"),
