@@ -961,7 +961,7 @@ def test_every_step_of_a_run_is_above_the_views_and_leads_to_its_place(browser, 
         page.close()
 
 
-# What stands right below the bar moves when the page of its progress makes way for the first picture.
+# What stands right below the bar moves when its progress makes way for the first picture.
 SHIFTS = """() => new Promise((seen) => {
     const moved = [];
     new PerformanceObserver((list) => moved.push(...list.getEntries().flatMap((entry) =>

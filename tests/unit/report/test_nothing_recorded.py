@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.support.gpu_trace import GpuTrace, us
 
 from stepscope.commands.show import command
 from stepscope.report.answer import NOTHING
-from tests.support.gpu_trace import GpuTrace, us
 
 
 @pytest.fixture
