@@ -58,7 +58,7 @@ site: setup  ## Build the site of the documentation in build/site, with strict l
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 pictures: setup  ## Take the pictures of README and docs (needs Chromium)
-	$(BIN)/python scripts/screenshots.py build/pictures --keep
+	$(BIN)/python scripts/screenshots.py build/pictures --widths 1280 --keep
 	$(BIN)/python scripts/badges.py
 
 clean:  ## Remove the environment and what tools left behind

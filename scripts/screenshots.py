@@ -1,8 +1,9 @@
-"""Takes the pictures of the report, the viewer and the terminal, on traces made for them.
+"""Takes pictures of every view, light and dark, from 800 to 3840 pixels wide.
 
-    python scripts/screenshots.py FOLDER          # every view, 1280 and 1920 wide, light and dark
-    python scripts/screenshots.py FOLDER --keep   # and the few that README and docs show
-    python scripts/screenshots.py FOLDER --run R  # and the report of a run, such as the demo's
+    python scripts/screenshots.py FOLDER                   # of traces made for them
+    python scripts/screenshots.py FOLDER --traces TRACES   # of five real inputs in this folder
+    python scripts/screenshots.py FOLDER --keep            # and renew those of README and docs
+    python scripts/screenshots.py FOLDER --run R           # and the report of a run: the demo's
 
 Needs playwright and Chromium (`STEPSCOPE_CHROMIUM`, or on PATH).
 """
@@ -19,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -29,7 +31,7 @@ from tests.support.transformer import FAST, SLOW  # noqa: E402
 from tests.support.transformer_memory import transformer_memory  # noqa: E402
 
 PICTURES = ROOT / "docs" / "pictures"
-SIZES = {1280: 800, 1920: 1080}
+SIZES = {800: 900, 1280: 800, 1920: 1080, 3840: 2160}
 SCHEMES = ("light", "dark")
 KEPT = {
     "report-1280-light": "report.png",
@@ -78,25 +80,39 @@ class View:
         name: Its name in the files' names.
         link: What follows # in its address; times of the second step are put in.
         ready: An expression that is true once it is drawn.
-        click: What is clicked then; empty: nothing.
+        clicks: What is clicked then, one after the other.
     """
 
     name: str
     link: str
     ready: str = READY
-    click: str = ""
+    clicks: tuple[str, ...] = ()
 
 
-TRACES = (
-    View("timeline", "range={start}-{end}", SETTLED),
-    View("close", "from={before}&to={after}", SETTLED),
+FINDINGS = "() => document.querySelector('[data-panel=findings][data-ready]')"
+ANYWHERE = (
+    View("whole", "view=timeline", SETTLED),
+    View(
+        "finding",
+        "view=timeline",
+        SETTLED,
+        (".finding:has(button) summary", ".finding[open] button"),
+    ),
     View("flame", "view=flame&by=module"),
-    View("tables", "view=tables&question=kernels"),
-    View("sql", "view=sql", "() => document.querySelector('.query')", "button:text-is('Run')"),
-    View("compare", "view=compare"),
+    View("functions", "view=flame&by=python"),
+    View("kernels", "view=tables&question=kernels"),
+    View("steps", "view=tables&question=steps"),
+    View("ladder", "view=tables&question=ladder"),
+    View("compute", "view=tables&question=compute"),
+    View("communication", "view=tables&question=communication"),
+    View("sql", "view=sql", "() => document.querySelector('.query')", ("button:text-is('Run')",)),
 )
-
-
+"""Views of every trace; one that it lacks is left out."""
+SLOW_STEP = (
+    View("timeline", "view=timeline&range={start}-{end}", SETTLED),
+    View("close", "view=timeline&from={before}&to={after}", SETTLED),
+)
+COMPARED = View("compare", "view=compare")
 MEMORY = (
     View("memory", ""),
     View("allocation", "allocation=12&at=event+300"),
@@ -105,6 +121,45 @@ RANKS = (
     View("ranks", "view=ranks"),
     View("ranks-wait", "view=ranks&measure=wait_ns"),
 )
+
+
+@dataclass(frozen=True)
+class Input:
+    """What is opened, and seen in several views.
+
+    Attributes:
+        name: The beginning of its files' names; empty for what README and docs show.
+        paths: What the viewer is given.
+        views: What is looked at.
+        is_snapshot: Whether it is one of memory, which has only its own view.
+    """
+
+    name: str
+    paths: tuple[str, ...]
+    views: tuple[View, ...] = ANYWHERE
+    is_snapshot: bool = False
+
+
+PLANTED = (
+    Input("", ("slow.json", "fast.json"), (*SLOW_STEP, *ANYWHERE, COMPARED)),
+    Input("", ("memory.pickle",), MEMORY, is_snapshot=True),
+    Input("", ("job",), RANKS),
+)
+REAL = (
+    Input("inference", ("h100_qwen_inference/trace.json.gz",)),
+    Input("training", ("v100_train_5steps/trace.json.gz",)),
+    Input("job", ("v100_dlrm_8rank",), (*ANYWHERE, *RANKS)),
+    Input(
+        "loader",
+        (
+            "v100_dataloader_contrast/num_workers_0_worker0.1623143089861.pt.trace.json.gz",
+            "v100_dataloader_contrast/num_workers_4_worker0.1623212756351.pt.trace.json.gz",
+        ),
+        (*ANYWHERE, COMPARED),
+    ),
+    Input("snapshot", ("snapshots/mosaic_output.pickle",), MEMORY, is_snapshot=True),
+)
+OFFERED = "() => [...document.querySelectorAll('nav.views button')].map(one => one.dataset.view)"
 DRAWN = "() => window.stepscope?.view?.chart?.isSettled ?? true"
 
 
@@ -112,40 +167,58 @@ def main() -> None:
     """Take the pictures."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path, help="where the pictures go")
+    parser.add_argument("--traces", type=Path, help="a folder of real traces to show instead")
+    parser.add_argument("--widths", type=int, nargs="+", choices=SIZES, default=list(SIZES))
+    parser.add_argument("--only", nargs="+", help="names of inputs, or of views")
     parser.add_argument("--keep", action="store_true", help="copy the few that the docs show there")
     parser.add_argument("--run", type=Path, help="a run whose report is shown, too")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="stepscope-pictures-") as name:
         work = Path(name)
-        for file, training in (("slow.json", SLOW), ("fast.json", FAST)):
-            (work / file).write_bytes(training.trace().json())
-        (work / "memory.pickle").write_bytes(transformer_memory())
-        (work / "job").mkdir()
-        for rank in range(len(DELAYS_MS)):
-            trace = rank_of_job(rank, DELAYS_MS, steps=12)
-            (work / "job" / f"rank{rank}.json").write_bytes(trace.json())
-        stepscope(work, "report", "slow.json", "-o", "report.html")
-        stepscope(work, "compare", "slow.json", "fast.json", "-o", "compare-page.html")
+        inputs = PLANTED if given.traces is None else REAL
+        if given.traces is None:
+            plant(work)
         if given.run is not None:
             stepscope(work, "report", str(given.run.resolve()), "-o", "run-report.html")
-        (given.folder / "terminal.svg").write_text(terminal_session(work), encoding="utf-8")
-        for width, height in SIZES.items():
-            with browsing(work / f"profile-{width}", width, height) as new_page:
-                take_pages(new_page(), work, given.folder, width)
-                with viewing(work, "slow.json", "fast.json") as link:
+        if given.keep:
+            (given.folder / "terminal.svg").write_text(terminal_session(work), encoding="utf-8")
+        with browsing(work / "profile") as new_page:
+            for one in inputs:
+                views = [
+                    view
+                    for view in one.views
+                    if not given.only or {one.name, view.name} & set(given.only)
+                ]
+                if not views:
+                    continue
+                paths = [str((given.traces or work).resolve() / path) for path in one.paths]
+                if given.traces is not None:
+                    stepscope(work, "report", paths[0], "-o", f"{one.name}-report.html")
+                with viewing(work, *paths) as link:
                     page = new_page()
-                    page.page.goto(link)
-                    page.until(SETTLED)
-                    page.until("() => document.querySelector('[data-panel=findings][data-ready]')")
-                    take_views(page, TRACES, given.folder, width)
-                for path, views in (("memory.pickle", MEMORY), ("job", RANKS)):
-                    with viewing(work, path) as link:
-                        page = new_page()
-                        page.page.goto(f"{link}#{views[0].link}")
-                        take_views(page, views, given.folder, width)
+                    page.page.goto(f"{link}#{views[0].link}" if one.is_snapshot else link)
+                    if not one.is_snapshot:
+                        page.until(SETTLED)
+                        page.until(FINDINGS)
+                    take_views(page, one.name, views, given.folder, given.widths)
+                    page.close()
+            take_pages(new_page(), work, given.folder, given.widths)
     if given.keep:
         keep(given.folder)
+
+
+def plant(work: Path) -> None:
+    """Write the traces, the snapshot and the job that README and docs show."""
+    for file, training in (("slow.json", SLOW), ("fast.json", FAST)):
+        (work / file).write_bytes(training.trace().json())
+    (work / "memory.pickle").write_bytes(transformer_memory())
+    (work / "job").mkdir()
+    for rank in range(len(DELAYS_MS)):
+        trace = rank_of_job(rank, DELAYS_MS, steps=12)
+        (work / "job" / f"rank{rank}.json").write_bytes(trace.json())
+    stepscope(work, "report", "slow.json", "-o", "report.html")
+    stepscope(work, "compare", "slow.json", "fast.json", "-o", "compare-page.html")
 
 
 def stepscope(work: Path, *words: str, **environment: str) -> str:
@@ -195,32 +268,47 @@ def viewing(work: Path, *paths: str) -> Iterator[str]:
         process.wait()
 
 
-def take_pages(page: Page, work: Path, folder: Path, width: int) -> None:
+def each_look(page: Page, widths: Sequence[int]) -> Iterator[str]:
+    """Every width, light and dark, in words for a file's name."""
+    for width in widths:
+        page.page.set_viewport_size({"width": width, "height": SIZES[width]})
+        for scheme in SCHEMES:
+            page.page.emulate_media(color_scheme=scheme)
+            yield f"{width}-{scheme}"
+
+
+def take_pages(page: Page, work: Path, folder: Path, widths: Sequence[int]) -> None:
     """Each page in one file, its beginning and as a whole."""
     for file in sorted(work.glob("*.html")):
         page.page.goto(file.as_uri())
         page.until("() => document.documentElement.dataset.ready")
-        for scheme in SCHEMES:
-            page.page.emulate_media(color_scheme=scheme)
+        for look in each_look(page, widths):
             for ending, whole in (("", False), ("-whole", True)):
-                target = folder / f"{file.stem}-{width}-{scheme}{ending}.png"
+                target = folder / f"{file.stem}-{look}{ending}.png"
                 page.page.screenshot(path=str(target), full_page=whole, animations="disabled")
 
 
-def take_views(page: Page, views: Sequence[View], folder: Path, width: int) -> None:
+def take_views(
+    page: Page, name: str, views: Sequence[View], folder: Path, widths: Sequence[int]
+) -> None:
     """Each view of the viewer."""
+    offered = page.page.evaluate(OFFERED)
     for view in views:
-        for scheme in SCHEMES:
-            page.page.emulate_media(color_scheme=scheme)
-            place = view.link.format(**second_step())
-            page.page.evaluate("place => { location.hash = place }", place)
+        chosen = dict(parse_qsl(view.link)).get("view", "")
+        if chosen and offered and chosen not in offered:
+            continue
+        for look in each_look(page, widths):
+            page.page.evaluate("() => { location.hash = '' }")
+            page.page.evaluate(
+                "place => { location.hash = place }", view.link.format(**second_step())
+            )
             page.until(view.ready)
             page.until(DRAWN)
-            if view.click:
-                page.page.locator(view.click).first.click()
+            for clicked in filter(lambda one: page.page.locator(one).count(), view.clicks):
+                page.page.locator(clicked).first.click()
                 page.until("() => !document.body.textContent.includes('Running…')")
             page.page.wait_for_timeout(700)  # of a panel that fades in, or a tile that arrives
-            target = folder / f"{view.name}-{width}-{scheme}.png"
+            target = folder / f"{name}{'-' if name else ''}{view.name}-{look}.png"
             page.page.screenshot(path=str(target), animations="disabled")
     if page.errors:
         raise SystemExit(f"the viewer has errors: {page.errors}")

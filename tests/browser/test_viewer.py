@@ -961,6 +961,46 @@ def test_every_step_of_a_run_is_above_the_views_and_leads_to_its_place(browser, 
         page.close()
 
 
+# What stands right below the bar moves when its progress makes way for the first picture.
+SHIFTS = """() => new Promise((seen) => {
+    const moved = [];
+    new PerformanceObserver((list) => moved.push(...list.getEntries().flatMap((entry) =>
+        entry.sources.filter(({ previousRect }) => previousRect.y >
+            document.querySelector(".bar-top").getBoundingClientRect().bottom + 1
+        ).map(({ node, previousRect: a, currentRect: b }) =>
+            `${node?.parentElement?.className} ${node?.className}: ${a.y} to ${b.y}`))))
+        .observe({ type: "layout-shift", buffered: true });
+    setTimeout(() => seen(moved), 300);
+})"""
+
+
+@pytest.mark.parametrize("width", [800, 1280, 1920])
+@pytest.mark.parametrize("what", ["trace", "run"])
+def test_nothing_moves_once_it_is_drawn(browser, tmp_path, what, width):
+    """Neither when the strip of steps and the findings arrive, nor when one points at a bar."""
+    if what == "trace":
+        path = tmp_path / "trace.json"
+        path.write_bytes(training().json())
+    else:
+        records = step_records([40] * 30, 10, {"forward": 20}, range(1, 4))
+        path = write_run(tmp_path, {0: records}, windows={0: training().json()})
+    with viewing([path]) as client:
+        page = browser()
+        page.page.set_viewport_size({"width": width, "height": 900})
+        page.page.goto(client.link)
+        page.until(SETTLED)
+        page.until(COMPLETE)
+        page.until("() => document.querySelector('[data-panel=findings][data-ready]')")
+        assert page.page.evaluate(SHIFTS) == []
+        lanes = page.page.locator(".surface").bounding_box()
+        box = page.page.locator(".run-steps .strip-bars").bounding_box()
+        page.page.mouse.move(box["x"] + 30, box["y"] + 20)
+        page.when(lambda: "(" in page.text(".run-steps .strip-status"))
+        assert page.page.locator(".surface").bounding_box() == lanes
+        check(page, client)
+        page.close()
+
+
 def test_a_trace_without_a_step_record_has_a_strip_of_its_window(page, viewer):
     parts = page.page.locator(".run-steps .strip-part")
     page.when(lambda: parts.count() > 0)

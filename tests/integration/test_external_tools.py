@@ -236,14 +236,14 @@ def test_ctrl_c_at_the_terminal_ends_the_training_and_keeps_the_recording(tmp_pa
 
 
 @needs_py_spy
-def test_a_script_that_trains_nothing_keeps_its_flame_graph(tmp_path):
+def test_a_script_that_trains_nothing_keeps_its_recording(tmp_path):
     text = "import time\nuntil = time.time() + 1\nwhile time.time() < until: sum(range(300))\n"
     done = run(tmp_path, ["--py-spy"], text=text)
     assert done.returncode == 0
     assert "nothing was trained" in done.stderr
     (folder,) = (tmp_path / "profiles").iterdir()
-    assert (folder / "py-spy.svg").is_file()
-    assert str(folder / "py-spy.svg") in done.stderr
+    assert (folder / "py-spy.json").is_file()
+    assert f"stepscope report {folder / 'py-spy.json'}" in done.stderr
 
 
 @needs_py_spy

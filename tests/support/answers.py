@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from stepscope.report.answer import NOTHING
+
 
 def assert_titles(told: str, start: str, titles: Mapping[str, bool]) -> None:
     """Check that tables with rows have a heading, and that the others are listed together.
@@ -16,7 +18,9 @@ def assert_titles(told: str, start: str, titles: Mapping[str, bool]) -> None:
     lines = told.splitlines()
     listed = [line.removeprefix("No rows: ") for line in lines if line.startswith("No rows: ")]
     empty = [title for title, has_rows in titles.items() if not has_rows]
-    assert listed == (["; ".join(empty)] if empty else [])
+    is_nothing = len(empty) == len(titles)
+    assert (NOTHING in told) == is_nothing
+    assert listed == (["; ".join(empty)] if empty and not is_nothing else [])
     for title, has_rows in titles.items():
         heading = f"{start}{title}"
         is_there = any(line == heading or line.startswith(f"{heading} (") for line in lines)

@@ -28,7 +28,7 @@ import polars as pl
 
 from stepscope.analysis.calls.allocations import is_allocation, memory_events
 from stepscope.analysis.calls.collectives import LEAST_PEERS, PEERS
-from stepscope.analysis.communication import analyse_communication
+from stepscope.analysis.communication import NO_COLLECTIVES, analyse_communication
 from stepscope.analysis.selection.names import events_named
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays.intervals import Int64Array
@@ -76,7 +76,6 @@ MEMORY_FULL_AND_ALLOCATION = "memory close to full, allocated or freed meanwhile
 NOT_KNOWN = "not memory: another rank is late, or the network"
 NO_MEMORY_RECORDS = "not known: no memory records (profile_memory=True)"
 
-_NO_COLLECTIVES = "no collective ran on a GPU in this scope"
 _ONE_RANK = "one rank's trace cannot tell a slow transfer from waiting for another rank"
 _NO_BASELINE = "where all collectives of a size are slow alike, only a baseline trace shows it"
 
@@ -140,7 +139,7 @@ def find_abnormal_collectives(
     )
     notes = [_ONE_RANK] if len(table) else []
     if report.collectives.is_empty():
-        notes.append(_NO_COLLECTIVES)
+        notes.append(NO_COLLECTIVES)
     if baseline is None and len(sized):
         notes.append(_NO_BASELINE)
     return AbnormalReport(

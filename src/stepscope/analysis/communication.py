@@ -40,6 +40,7 @@ from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
 _ASKING = r"^(c10d|_c10d_functional)::"
+NO_COLLECTIVES = "no collective was recorded in this scope"
 _ON_THE_HOST = (
     "the collectives ran on the CPU, beside the training thread: exposed is the time in which it"
     " waits for them"
@@ -147,13 +148,12 @@ def analyse_communication(trace: Trace, scope: Scope | None = None) -> Communica
 
 def _of_none(work: GpuWork) -> CommunicationReport:
     """The report of a scope without communication, as most jobs on one GPU have it: no queries."""
-    rows = [(device, 0, 0, 0, 0, None) for device in work.answered.devices]
     return CommunicationReport(
         pl.DataFrame(schema=TIMED_COLLECTIVES),
         pl.DataFrame(schema=SIZES),
-        pl.DataFrame(rows, schema=DEVICES, orient="row"),
+        pl.DataFrame(schema=DEVICES),
         work.answered,
-        work.notes,
+        (*work.notes, NO_COLLECTIVES) if work.answered.devices else work.notes,
     )
 
 

@@ -38,6 +38,9 @@ from stepscope.report.text import sentence
 if TYPE_CHECKING:
     from stepscope.analysis.questions import Answers
 
+NOTHING = "Nothing of this kind was recorded."
+"""What stands for the tables of a result that has no row in any."""
+
 
 def document(answers: Answers, layout: Layout) -> Document:
     """The answers one after the other, each as soon as it is ready."""
@@ -87,14 +90,9 @@ def table_blocks(
     if (
         layout.table is None
         and layout.columns is None
-        and (numbers := shown_numbers(result, chosen))
+        and (numbers := shown_numbers(result, chosen, origin_ns))
     ):
-        labels = number_labels(result)
-        yield Items(
-            tuple(
-                f"{labels[name]}: {shown(name, item, origin_ns)}" for name, item in numbers.items()
-            )
-        )
+        yield Items(tuple(": ".join(pair) for pair in numbers))
     for name, frame in chosen.items():
         if frame.is_empty():
             continue
@@ -140,14 +138,12 @@ def page(answers: Answers, _rows: int) -> Page:
 
 def page_blocks(result: Any, question: Titled, origin_ns: int) -> Iterator[Block]:
     """The numbers and tables of a result, as a page shows them."""
-    labels = number_labels(result)
-    yield Facts(
-        tuple(
-            (labels[name], shown(name, value, origin_ns))
-            for name, value in shown_numbers(result, tables_of(result, question)).items()
-        )
-    )
-    for name, frame in tables_of(result, question).items():
+    tables = tables_of(result, question)
+    yield Facts(shown_numbers(result, tables, origin_ns))
+    if tables and all(frame.is_empty() for frame in tables.values()):
+        yield Line(NOTHING, role="note")
+        return
+    for name, frame in tables.items():
         yield DataTable(title_of(name, question), from_origin(frame, origin_ns), shown=20)
 
 
@@ -239,15 +235,25 @@ def table_of(result: Any, question: Titled, name: str | None = None) -> pl.DataF
     return tables[name]
 
 
-def shown_numbers(result: Any, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
-    """The numbers of a result that people are shown: known ones, by field.
+def shown_numbers(
+    result: Any, tables: Mapping[str, pl.DataFrame], origin_ns: int
+) -> tuple[tuple[str, str], ...]:
+    """The numbers of a result that people are shown: each label, and what stands beside it.
 
     Where no table has a row, nothing was found to count, and zeros say nothing.
     """
-    known = {name: value for name, value in numbers_of(result).items() if value is not None}
-    if tables and all(table.is_empty() for table in tables.values()):
-        return {name: value for name, value in known.items() if value}
-    return known
+    is_empty = bool(tables) and all(table.is_empty() for table in tables.values())
+    labels = number_labels(result)
+    return tuple(
+        (labels[name], _number_shown(name, value, origin_ns))
+        for name, value in numbers_of(result).items()
+        if value is not None and (value or not is_empty)
+    )
+
+
+def _number_shown(name: str, value: Any, origin_ns: int) -> str:
+    is_nothing = value == 0 and name.endswith(("_ns", "_bytes")) and not is_moment(name)
+    return "none" if is_nothing else shown(name, value, origin_ns)
 
 
 def title_of(field: str, question: Titled) -> str:
@@ -257,6 +263,8 @@ def title_of(field: str, question: Titled) -> str:
 
 def without_rows(tables: Mapping[str, pl.DataFrame], question: Titled) -> str | None:
     """A line that names the tables without rows; None if there are none."""
+    if tables and all(table.is_empty() for table in tables.values()):
+        return NOTHING
     empty = [title_of(field, question) for field, table in tables.items() if table.is_empty()]
     return f"No rows: {'; '.join(empty)}" if empty else None
 

@@ -102,10 +102,10 @@ def shown(name: str, value: Any, origin_ns: int = 0) -> str:
 
 
 def column_shown(name: str, values: Sequence[Any], origin_ns: int = 0) -> list[str]:
-    """The cells of a column for people: a column of amounts that are all nothing has dashes."""
+    """The cells of a column for people: nothing is a dash, unless that is already the unknown."""
     is_amount = any(name.endswith(suffix) for suffix, _ in _SUFFIXES) and not is_moment(name)
-    if is_amount and not any(values):
-        return ["–"] * len(values)
+    if is_amount and (not any(values) or None not in values):
+        return [shown(name, value, origin_ns) if value else "–" for value in values]
     return [shown(name, value, origin_ns) for value in values]
 
 

@@ -23,7 +23,6 @@ from stepscope.report.document import (
     DataTable,
     Document,
     Facts,
-    Fit,
     Gap,
     Heading,
     Items,
@@ -127,7 +126,7 @@ def _blocks(checked: CheckedComparison, rows: int | None) -> Iterator[Block]:
     comparison = checked.comparison
     sides = (("before", comparison.a), ("after", comparison.b))
     lines = (f"{word:7} {side.path}  ·  {steps_of(side)}" for word, side in sides)
-    above = (Line(line, "dim", fit=Fit.WHOLE) for line in lines)
+    above = (Line(line, "dim", is_whole=True) for line in lines)
     yield Only("terminal", (*above, Gap()))
     yield Line(headline(comparison), "bold")
     if changed := main_change(comparison):

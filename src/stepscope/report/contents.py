@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.report.document import Block, Document, Facts, Fit, Gap, Heading, Line
+from stepscope.report.document import Block, Document, Facts, Gap, Heading, Line
 from stepscope.report.rows import table_of_frame
 from stepscope.report.text import shortened
 from stepscope.report.units import count, decimal_size, duration, plural, size
@@ -115,7 +115,7 @@ def _heading(text: str) -> tuple[Block, ...]:
 
 
 def _whole(text: str) -> Line:
-    return Line(text, fit=Fit.WHOLE)
+    return Line(text, is_whole=True)
 
 
 def _cut_off(names: pl.Series) -> pl.Series:

@@ -41,14 +41,6 @@ def plain_words(words: Words) -> str:
     return "".join(span.text for span in words).strip().replace("  ", ", ")
 
 
-class Fit(Enum):
-    """What happens to a line that is longer than a terminal is wide."""
-
-    WRAPPED = "wrapped"
-    WHOLE = "whole"
-    CUT = "cut"
-
-
 @dataclass(frozen=True)
 class Line:
     """A paragraph.
@@ -58,14 +50,15 @@ class Line:
         style: How a terminal shows it.
         role: What it is on a page: "verdict", "lead" or "note".
         indent: Columns before it on a terminal.
-        fit: What a terminal does if it is too long.
+        is_whole: Whether a terminal that it is too long for breaks it between any letters, not
+            between words.
     """
 
     words: Words
     style: str = ""
     role: str = ""
     indent: int = 0
-    fit: Fit = Fit.WRAPPED
+    is_whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,13 +81,11 @@ class Heading:
         text: Its words.
         aside: What stands behind it, or below it.
         level: Its level in Markdown; above 3 it is a bold line.
-        fit: What a terminal does if it is too long.
     """
 
     text: str
     aside: str = ""
     level: int = 2
-    fit: Fit = Fit.WRAPPED
 
 
 @dataclass(frozen=True)
@@ -141,7 +132,6 @@ class Note:
     """What the reader must know of the result."""
 
     text: str
-    fit: Fit = Fit.WRAPPED
 
 
 @dataclass(frozen=True)

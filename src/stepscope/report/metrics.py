@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from stepscope.report.document import Block, Column, Document, Fit, Gap, Line, Span, Table
+from stepscope.report.document import Block, Column, Document, Gap, Line, Span, Table
 from stepscope.report.units import duration, percent, plural, size
 from stepscope.run.figures import significant
 from stepscope.run.metrics import THROTTLE_REASONS
@@ -100,7 +100,7 @@ def metrics_blocks(
 
 
 def _whole(text: str) -> Line:
-    return Line(text, fit=Fit.WHOLE)
+    return Line(text, is_whole=True)
 
 
 def _gpus(summaries: Sequence[tuple[str, MetricsSummary]]) -> Iterator[Block]:

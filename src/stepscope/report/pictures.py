@@ -348,7 +348,7 @@ def arrival_skew(arrivals: pl.DataFrame, sets: pl.DataFrame) -> Figure | None:
                 "gone_from": came,
                 "gone": came + one["wait_ns"],
                 "part": "exposed communication",
-                "text": f"+{duration(came)}",
+                "text": f"+{duration(came)}" if came else "first",
                 "words": f"waits {duration(one['wait_ns'])}" if one["wait_ns"] else "comes last",
                 "rank": one["rank"],
                 "event": one["event"],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.report import metrics
-from stepscope.report.document import Block, Document, Facts, Fit, Gap, Heading, Line
+from stepscope.report.document import Block, Document, Facts, Gap, Heading, Line
 from stepscope.report.rows import table_of_frame
 from stepscope.report.units import decimal_size
 
@@ -61,7 +61,7 @@ def _blocks(listing: RunListing) -> Iterator[Block]:
         lines += [f"problem: {recording.tool}: {problem}" for problem in recording.problems]
     lines += [f"problem: {problem}" for problem in listing.problems]
     for line in lines:
-        yield Line(line, fit=Fit.WHOLE)
+        yield Line(line, is_whole=True)
 
 
 def _file(root: Path, window: ListedWindow) -> str:

@@ -15,7 +15,6 @@ from stepscope.report.document import (
     DataTable,
     Document,
     Findings,
-    Fit,
     Gap,
     Items,
     Labelled,
@@ -77,7 +76,7 @@ def _blocks(report: MemoryReport, *, is_full: bool) -> Iterator[Block]:
         yield from map(Note, notes)
         return
     for note in notes[:_MOST_SHORT_NOTES]:
-        yield Note(note, Fit.CUT)
+        yield Note(note)
     yield Line("--full shows evidence, advice in full, and all notes", "dim")
 
 

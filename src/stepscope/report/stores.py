@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from stepscope.report.document import Block, Document, Fit, Line, Remark
+from stepscope.report.document import Block, Document, Line, Remark
 from stepscope.report.units import decimal_size, plural
 from stepscope.terminal.plain_text import escaped
 
@@ -26,7 +26,7 @@ def _blocks(stores: Sequence[StoreInfo]) -> Iterator[Block]:
         yield Line(
             f"{decimal_size(store.size_bytes):>10}  {used:%Y-%m-%d %H:%M}  "
             f"{escaped(store.source or str(store.path))}{_note(store)}",
-            fit=Fit.WHOLE,
+            is_whole=True,
         )
     if not stores:
         yield Remark("no stores")

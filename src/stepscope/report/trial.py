@@ -12,7 +12,6 @@ from stepscope.report.document import (
     Code,
     Column,
     Document,
-    Fit,
     Gap,
     Heading,
     Items,
@@ -71,7 +70,7 @@ def _blocks(record: TrialsRecord) -> Iterator[Block]:
 
 
 def _whole(text: str) -> Line:
-    return Line(text, fit=Fit.WHOLE)
+    return Line(text, is_whole=True)
 
 
 def trials_table(record: TrialsRecord) -> Iterator[Block]:

@@ -130,8 +130,8 @@ def test_without_communication():
         t.op("aten::mm").launch("gemm", us(10))
     report = analyse_communication(t.load())
     assert report.collectives.is_empty()
-    assert report.devices["overlap_share"].to_list() == [None]
-    assert report.devices["communication_ns"].to_list() == [0]
+    assert report.devices.is_empty()
+    assert any("no collective" in note for note in report.notes)
 
 
 def test_tables_without_communication_are_those_with_it_but_for_the_rows():
@@ -148,13 +148,13 @@ def test_tables_without_communication_are_those_with_it_but_for_the_rows():
     for table in ("collectives", "sizes", "devices"):
         assert getattr(none, table).schema == getattr(some, table).schema
     assert none.sizes.is_empty()
-    assert none.devices.rows() == [(0, 0, 0, 0, 0, None)]
+    assert none.devices.is_empty()
     assert with_peers(none.collectives).schema == with_peers(some.collectives).schema
     assert with_peers(none.collectives).is_empty()
     assert len(with_peers(some.collectives)) == 2
     # What is said of the scope does not depend on it, and what is said of collectives goes.
     assert none.scope.asked == some.scope.asked
-    assert set(none.notes) == set(some.notes) - {one for one in some.notes if "bandwidths" in one}
+    assert none.notes == ("no collective was recorded in this scope",)
 
 
 def test_scope():

@@ -144,6 +144,24 @@ def test_the_thread_that_waits_for_the_training_is_left_out(file):
     assert "waits for the training" in reason
 
 
+def test_a_main_thread_that_ran_a_function_of_ours_last_is_still_the_training_s():
+    """At exit our own function is the outermost one; on a thread of ours there are no others."""
+    ours = "/x/site-packages/stepscope/capture/end.py"
+    marks = {"file": "", "tid": 1}
+    events = [
+        frame("B", "thread (12): MainThread", 0, **marks),
+        *call("main", 0, 900, *call("slow", 100, 900)),
+        *call("finish", 900, 1000, file=ours),
+        frame("E", "thread (12): MainThread", 1000, **marks),
+        *call(
+            "thread (12): steps", 0, 1000, *call("wait", 0, 1000, file=ours, tid=2), file="", tid=2
+        ),
+    ]
+    answer = python_functions(stepscope.load(_stream(events)))
+    assert set(rows(answer)) == {"main", "slow"}
+    assert list(answer.threads["thread"]) == ["MainThread"]
+
+
 def test_a_trace_of_torch_has_operators_inside_its_functions():
     trace = stepscope.load(
         _stream(

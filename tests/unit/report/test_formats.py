@@ -140,7 +140,8 @@ def test_markdown_says_what_the_screen_says(starved, late_rank):
 
 def test_columns_of_nothing_have_dashes():
     assert column_shown("idle_ns", [0, None, 0]) == ["–", "–", "–"]
-    assert column_shown("idle_ns", [0, 1500]) == ["0 ns", "1.50 µs"]
+    assert column_shown("idle_ns", [0, 1500]) == ["–", "1.50 µs"]
+    assert column_shown("idle_ns", [0, None, 1500]) == ["0 ns", "–", "1.50 µs"]
     assert column_shown("count", [0, 0]) == ["0", "0"]
     assert column_shown("start_ns", [0, 0]) == ["+0 ns", "+0 ns"]
 

@@ -14,18 +14,20 @@ from stepscope.adapters.external.nsys import NsysOptions, parse_trace
 from stepscope.adapters.external.py_spy import FORMATS, PySpyOptions
 from stepscope.adapters.external.session import Tool, tool_command
 from stepscope.adapters.external.tools import split_arguments
-from stepscope.adapters.options.settings import Settings
+from stepscope.adapters.options.dialects import find_dialect
+from stepscope.adapters.options.settings import Settings, resolve
 
 Given = Mapping[str, tuple[Any, str]]
 """Canonical option to the value that was given for it, and where."""
 
+_STEPS_THAT_TELL_A_LEAK = 5
 _PY_SPY = (
     click.option("--py-spy", "py_spy", is_flag=True, help="Sample Python stacks with py-spy."),
     click.option(
         "--py-spy-format",
         type=click.Choice(list(FORMATS)),
         default=None,
-        help="Format of py-spy's file.  [default: flamegraph]",
+        help="Format of py-spy's file.  [default: chrometrace]",
     ),
     click.option(
         "--py-spy-rate",
@@ -156,7 +158,7 @@ def read_py_spy(values: dict[str, Any]) -> PySpyOptions:
         UsageError: The arguments are invalid.
     """
     return PySpyOptions(
-        values["py_spy_format"] or "flamegraph",
+        values["py_spy_format"] or PySpyOptions.format,
         values["py_spy_rate"] or 100,
         split_arguments("--py-spy-arguments", values["py_spy_arguments"] or "", py_spy.OURS),
     )
@@ -178,6 +180,9 @@ def choose_recorder(
         if given.get("window_recorder", ("tracemalloc",))[0] != "tracemalloc":
             raise click.UsageError("--tracemalloc conflicts with another --window-recorder")
         given["window_recorder"] = ("tracemalloc", "--tracemalloc")
+        # Fewer steps do not tell a leak from what one step leaves behind.
+        if resolve(find_dialect("native"), given).settings["active"].origin.startswith("default"):
+            given["active"] = (_STEPS_THAT_TELL_A_LEAK, "--tracemalloc")
     if isinstance(tool, NsysOptions):
         recorder, _ = given.setdefault("window_recorder", ("cuda-range", "--nsys"))
         if tool.only_windows and recorder != "cuda-range":

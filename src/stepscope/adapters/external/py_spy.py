@@ -64,7 +64,7 @@ class PySpyOptions:
         arguments: More arguments of `py-spy record`, passed on unchanged.
     """
 
-    format: str = "flamegraph"
+    format: str = "chrometrace"
     rate: int = 100
     arguments: tuple[str, ...] = ()
 

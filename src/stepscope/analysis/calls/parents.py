@@ -78,4 +78,10 @@ def _own_threads(
         pending = pending[here >= 0]
         pending = pending[begins[above[pending]]]
         above[pending] = parent[above[pending]]
-    return np.unique(lane_id[frames[found]])
+    ours = np.unique(lane_id[frames[found]])
+    # A main thread runs our functions, too, such as those at exit, but not only these.
+    is_other = names_that(trace, pl.col("name").str.contains(r"\.py")) & ~names_that(
+        trace, pl.col("name").str.contains(OWN_FILE)
+    )
+    rows = np.nonzero(np.isin(lane_id, ours) & is_other[name_id] & ~begins & (parent >= 0))[0]
+    return np.setdiff1d(ours, lane_id[rows[begins[parent[rows]]]])

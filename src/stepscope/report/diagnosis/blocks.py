@@ -37,7 +37,6 @@ from stepscope.report.document import (
     Document,
     Facts,
     Findings,
-    Fit,
     Gap,
     Heading,
     Items,
@@ -80,7 +79,7 @@ def _summary(diagnosis: Diagnosis) -> Iterator[Block]:
     yield from _head(diagnosis)
     if shown.partition is not None:
         yield Gap()
-        yield Heading("Where the step goes", partition_basis(shown), fit=Fit.CUT)
+        yield Heading("Where the step goes", partition_basis(shown))
         yield Bars(shown.partition, _SMALL_PART)
         if communication(shown):
             yield Line(communication(shown), "dim", indent=_INDENT)
@@ -93,13 +92,13 @@ def _summary(diagnosis: Diagnosis) -> Iterator[Block]:
     yield from _trials(diagnosis)
     problems = notes(diagnosis)
     for note in problems[:_MOST_SHORT_NOTES]:
-        yield Note(note, Fit.CUT)
+        yield Note(note)
     more = ["evidence", "assumptions", "advice in full"]
     if len(diagnosis.ranks) > 1:
         more.append("each rank")
     if len(problems) > _MOST_SHORT_NOTES:
         more.append(units.plural(len(problems) - _MOST_SHORT_NOTES, "more note"))
-    yield Line(f"--full shows {', '.join(more)}", "dim", fit=Fit.CUT)
+    yield Line(f"--full shows {', '.join(more)}", "dim")
 
 
 def _full(diagnosis: Diagnosis) -> Iterator[Block]:

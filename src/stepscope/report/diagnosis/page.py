@@ -309,7 +309,7 @@ def _ranks(diagnosis: Diagnosis) -> Section:
 
 def _rank_strips(diagnosis: Diagnosis) -> tuple[Block, ...]:
     """The steps of each rank on one scale, and how many ranks are left out."""
-    if len(diagnosis.strips) < 2:
+    if len(diagnosis.strips) < 2 or all(len(one.first) < 2 for one in diagnosis.strips):
         return ()
     rest = len(diagnosis.ranks) - len(diagnosis.strips)
     words = f" {units.plural(rest, 'more rank')} left out." if rest else ""

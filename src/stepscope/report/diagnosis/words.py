@@ -377,7 +377,12 @@ def notes(diagnosis: Diagnosis) -> list[str]:
                 for problem in manifest.problems
             ]
         told += [prefix + note for note in rank.notes]
-    return told
+    return told + [
+        f"py-spy sampled its Python functions: stepscope report {path}"
+        for recording in diagnosis.run.external
+        for path in recording.files
+        if path.name == "py-spy.json"
+    ]
 
 
 def compute_rows(rank: RankSummary) -> list[tuple[str, str]]:

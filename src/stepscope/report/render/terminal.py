@@ -28,7 +28,6 @@ from stepscope.report.document import (
     Facts,
     Figure,
     Findings,
-    Fit,
     Gap,
     Heading,
     Items,
@@ -137,25 +136,23 @@ def print_block(block: Block, console: Console) -> None:
 def _drawn(block: Block, console: Console) -> Iterator[tuple[RenderableType, bool]]:
     """What to print of a block, and whether its lines stay whole."""
     if isinstance(block, Line):
-        yield _line(block, console), block.fit is Fit.WHOLE
+        yield _line(block), block.is_whole
     elif isinstance(block, Gap):
         yield Text(), False
     elif isinstance(block, Title):
         yield text_of(block.text, "dim"), True
     elif isinstance(block, Heading):
         aside = f"   {printable(block.aside)}" if block.aside else ""
-        heading = Text.assemble((printable(block.text), "bold"), (aside, "dim"))
-        yield _cut(heading, console) if block.fit is Fit.CUT else heading, False
+        yield Text.assemble((printable(block.text), "bold"), (aside, "dim")), False
     elif isinstance(block, Labelled):
-        lines = [_line(line, console) for line in block.lines]
+        lines = [_line(line) for line in block.lines]
         yield _beside(block.label, lines[0] if len(lines) == 1 else Group(*lines)), False
     elif isinstance(block, Facts):
         yield from _facts(block, console)
     elif isinstance(block, Items):
         yield from _items(block)
     elif isinstance(block, Note):
-        note = Text.assemble(("Note: ", "yellow"), printable(block.text))
-        yield _cut(note, console) if block.fit is Fit.CUT else note, False
+        yield Text.assemble(("Note: ", "yellow"), printable(block.text)), False
     elif isinstance(block, Code):
         for line in block.lines:
             yield text_of(f"  {line}"), True
@@ -182,23 +179,12 @@ def text_of(words: Words, style: str = "") -> Text:
     return Text.assemble(*spans, style=style)
 
 
-def _line(line: Line, console: Console) -> RenderableType:
-    text = text_of(line.words, line.style)
-    if line.fit is Fit.CUT:
-        return _cut(text, console)
-    return _indented(text, line.indent)
+def _line(line: Line) -> RenderableType:
+    return _indented(text_of(line.words, line.style), line.indent)
 
 
 def _indented(content: RenderableType, indent: int) -> RenderableType:
     return Padding(content, (0, 0, 0, indent), expand=False) if indent else content
-
-
-def _cut(text: Text, console: Console) -> Text:
-    """A line cut at the width; in a file or pipe it is whole."""
-    if console.width < UNLIMITED:
-        text.truncate(console.width, overflow="ellipsis")
-    text.no_wrap = True
-    return text
 
 
 def _beside(label: str, content: RenderableType) -> RichTable:

@@ -95,8 +95,7 @@ def _questions(asked: Asked) -> dict[str, Any]:  # noqa: ARG001 - the same for e
 def _table(asked: Asked) -> dict[str, Any]:
     from stepscope.analysis.questions import question
     from stepscope.analysis.selection.scope import Scope
-    from stepscope.report.answer import number_labels, numbers_of, tables_of, title_of
-    from stepscope.report.cells import shown
+    from stepscope.report.answer import NOTHING, shown_numbers, tables_of, title_of
     from stepscope.report.pictures import pictures_of
     from stepscope.report.scope import describe_scope
     from stepscope.viewer.tables import for_page
@@ -108,20 +107,20 @@ def _table(asked: Asked) -> dict[str, Any]:
     scope = Scope(steps=asked.numbers("steps"), devices=asked.numbers("devices"))
     result = content.alone(lambda: chosen.ask_of_run(content.trace, content.step_record, scope))
     origin = content.index.origin_ns
-    numbers = {name: value for name, value in numbers_of(result).items() if value is not None}
-    labels = number_labels(result)
+    tables = tables_of(result, chosen)
     return {
         "question": chosen.name,
         "about": chosen.about,
         "numbers": [
-            {"label": labels[name], "shown": shown(name, value, origin)}
-            for name, value in numbers.items()
+            {"label": label, "shown": shown}
+            for label, shown in shown_numbers(result, tables, origin)
         ],
         "pictures": [one.drawn for one in pictures_of(chosen.name, result, origin)],
         "tables": [
             {"name": name, "title": title_of(name, chosen), **for_page(frame, origin)}
-            for name, frame in tables_of(result, chosen).items()
+            for name, frame in tables.items()
         ],
+        "nothing": "" if any(map(len, tables.values())) else NOTHING,
         "scope": describe_scope(result.scope),
         "notes": list(result.notes),
     }

@@ -278,7 +278,7 @@ class Page {
     if (!context) return;
     const views = VIEWS.filter(([key]) => canShow(context, key));
     const name = views.find(([key]) => key === this.selection.get("view"))?.[0] ?? views[0][0];
-    replace(this._tabs, ...views.map(([key, title]) => h("button", { type: "button", "aria-current": key === name ? "page" : null, tabindex: key === name ? "0" : "-1", onclick: () => this.selection.set({ view: key }) }, title)));
+    replace(this._tabs, ...views.map(([key, title]) => h("button", { type: "button", "data-view": key, "aria-current": key === name ? "page" : null, tabindex: key === name ? "0" : "-1", onclick: () => this.selection.set({ view: key }) }, title)));
     if (name === this._shown) return;
     this._shown = name;
     if (this.view && this.view !== this.timeline) this.view.close();

@@ -93,7 +93,7 @@ async function page(title, view) {
 /** The page's style sheets as text: a rule that was read loses what it takes from variables. */
 async function styles() {
   const texts = [...document.styleSheets].map(async (sheet) => (await fetch(sheet.href ?? "")).text());
-  return (await Promise.all(texts)).join("\n");
+  return [...(await Promise.all(texts)), `:root { ${document.documentElement.style.cssText} }`].join("\n");
 }
 
 /**

@@ -172,7 +172,7 @@ def test_attaching():
 def test_lanes_of_a_chrome_trace_are_told_apart():
     words = record_command(PySpyOptions("chrometrace"), Path("x"), below=["a"])
     assert {"--threads", "--idle"} <= set(words)
-    assert "--idle" not in record_command(PySpyOptions(), Path("x"), below=["a"])
+    assert "--idle" not in record_command(PySpyOptions("flamegraph"), Path("x"), below=["a"])
     twice = PySpyOptions("chrometrace", arguments=("--threads",))
     assert record_command(twice, Path("x"), below=["a"]).count("--threads") == 1
 

@@ -63,6 +63,7 @@ function stored() {
 
 function announce() {
   known.clear();
+  drawPatterns();
   window.dispatchEvent(new CustomEvent("theme-changed"));
 }
 
@@ -89,11 +90,34 @@ export function pattern(number) {
   return PATTERNS[number];
 }
 
+/** Pixels after which every pattern comes again. */
+export const TILE = 30;
+
 /** Whether a pixel lies in a light part of a pattern. @param {Pattern} name @param {number} x @param {number} y */
 export function isLit(name, x, y) {
   if (name === "stripes") return (x + y) % 6 >= 4;
   if (name === "dots") return x % 5 < 2 && y % 5 < 2;
   return (((x - y) % 6) + 6) % 6 >= 3;
+}
+
+/** The light parts of a pattern's tile as a path of SVG. @param {Pattern} name */
+export function litPath(name) {
+  let path = "";
+  for (let y = 0; y < TILE; y++) {
+    for (let x = 0, end = 0; x < TILE; x = end + 1) {
+      for (end = x; end < TILE && isLit(name, end, y); end++);
+      if (end > x) path += `M${x} ${y}h${end - x}v1H${x}z`;
+    }
+  }
+  return path;
+}
+
+/** Gives backgrounds the patterns, as tokens. */
+function drawPatterns() {
+  for (const name of /** @type {Pattern[]} */ (["stripes", "dots", "lines"])) {
+    const tile = `<svg xmlns="http://www.w3.org/2000/svg" width="${TILE}" height="${TILE}" shape-rendering="crispEdges"><path fill="${token("pattern-ink")}" d="${litPath(name)}"/></svg>`;
+    document.documentElement.style.setProperty(`--pattern-${name}`, `url("data:image/svg+xml,${encodeURIComponent(tile)}")`);
+  }
 }
 
 /** Colour and pattern of a number as a background, which follows the theme. @param {number} number */

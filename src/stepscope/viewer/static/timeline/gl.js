@@ -6,7 +6,7 @@
  * stay. Of each row on the screen only the items on the screen are drawn.
  */
 
-import { COLOURS, channels, colour, pattern, token } from "../theme.js";
+import { COLOURS, TILE, channels, colour, isLit, pattern, token } from "../theme.js";
 import { itemsInView, rowsInView } from "./scenes.js";
 
 const VERTEX = `#version 300 es
@@ -39,24 +39,29 @@ void main() {
   fill = vec4(mix(paper, base, wide > 0.5 || row.z > 0.5 ? 1.0 : mix(0.5, 1.0, share)), 1.0);
   gl_Position = vec4(at.x / screen.x * 2.0 - 1.0, 1.0 - at.y / screen.y * 2.0, 0.0, 1.0);
 }`;
+/** What the fragment shader calls each pattern. */
+const PATTERN_NUMBERS = { plain: 0, stripes: 1, dots: 2, lines: 3 };
+/** The rows of the patterns' tiles, a bit for each pixel. */
+const LIT_ROWS = /** @type {import("../theme.js").Pattern[]} */ (["stripes", "dots", "lines"]).flatMap((name) => Array.from({ length: TILE }, (_, y) => {
+  let row = 0;
+  for (let x = 0; x < TILE; x++) if (isLit(name, x, y)) row += 2 ** x;
+  return `${row}u`;
+}));
+
 const FRAGMENT = `#version 300 es
 precision highp float;
 in vec4 fill;
 flat in int pattern;
-uniform float ratio;
+uniform float ratio, tall;
 out vec4 result;
+const uint lit[] = uint[](${LIT_ROWS.join()});
 void main() {
-  vec2 at = floor(gl_FragCoord.xy / ratio);
-  bool isLit = pattern == 1 ? mod(at.x + at.y, 6.0) >= 4.0
-    : pattern == 2 ? mod(at.x, 5.0) < 2.0 && mod(at.y, 5.0) < 2.0
-    : pattern == 3 && mod(at.x - at.y, 6.0) >= 3.0;
+  ivec2 at = ivec2(floor(vec2(gl_FragCoord.x, tall - gl_FragCoord.y) / ratio)) % ${TILE};
+  bool isLit = pattern > 0 && (lit[(pattern - 1) * ${TILE} + at.y] >> at.x & 1u) == 1u;
   result = isLit ? vec4(mix(fill.rgb, vec3(1.0), 0.45), 1.0) : fill;
 }`;
 
 const MOST_SCENES = 8;
-
-/** What the fragment shader calls each pattern. */
-const PATTERN_NUMBERS = { plain: 0, stripes: 1, dots: 2, lines: 3 };
 
 /** Columns of a scene in the order of the attributes: name, bytes of a value. */
 const COLUMNS = /** @type {const} */ ([["start", 4], ["width", 4], ["share", 4], ["colour", 1], ["wide", 1], ["name", 4]]);
@@ -124,7 +129,7 @@ export class GlRenderer {
     this._program = program;
     /** @param {string} name */
     const uniform = (name) => gl.getUniformLocation(/** @type {WebGLProgram} */ (program), name);
-    this._uniforms = { screen: uniform("screen"), scale: uniform("scale"), offset: uniform("offset"), row: uniform("row"), paper: uniform("paper"), ratio: uniform("ratio") };
+    this._uniforms = { screen: uniform("screen"), scale: uniform("scale"), offset: uniform("offset"), row: uniform("row"), paper: uniform("paper"), ratio: uniform("ratio"), tall: uniform("tall") };
     this._places = COLUMNS.map(([name]) => gl.getAttribLocation(/** @type {WebGLProgram} */ (program), name));
     for (const place of this._places) {
       gl.enableVertexAttribArray(place);
@@ -204,6 +209,7 @@ export class GlRenderer {
     gl.uniform2f(uniforms.screen, camera.width, height);
     gl.uniform1f(uniforms.scale, 1 / camera.nsPerPixel);
     gl.uniform1f(uniforms.ratio, this._canvas.width / camera.width);
+    gl.uniform1f(uniforms.tall, this._canvas.height);
     gl.uniform3f(uniforms.paper, ...channels(token("paper")));
     gl.bindTexture(gl.TEXTURE_2D, this._palette ?? null);
     for (const scene of scenes) {

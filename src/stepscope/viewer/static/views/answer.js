@@ -38,7 +38,8 @@ export function answer(found, selection, note) {
     note ? h("p", { class: "note" }, note) : null,
     found.numbers.length ? h("dl", { class: "numbers" }, ...found.numbers.map((/** @type {any} */ one) => h("div", {}, h("dt", {}, one.label), h("dd", {}, one.shown)))) : null,
     ...found.pictures.map((/** @type {any} */ one) => PICTURES[one.is](one, toEvent)),
-    ...found.tables.map((/** @type {any} */ one) => h("section", { "data-table": one.name }, h("h3", {}, one.title), one.rows.length ? table(one, { shown: 40, filter: one.rows.length > 8, link: (column, value, row) => linkOf(one, column, value, row) }) : h("p", { class: "note" }, "None."))),
+    found.nothing ? h("p", {}, found.nothing) : null,
+    ...(found.nothing ? [] : found.tables).map((/** @type {any} */ one) => h("section", { "data-table": one.name }, h("h3", {}, one.title), one.rows.length ? table(one, { shown: 40, filter: one.rows.length > 8, link: (column, value, row) => linkOf(one, column, value, row) }) : h("p", { class: "note" }, "None."))),
     h("p", { class: "note" }, found.scope),
     ...found.notes.map((/** @type {string} */ one) => h("p", { class: "note" }, `Note: ${one}`)),
   ];

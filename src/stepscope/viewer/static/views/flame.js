@@ -40,6 +40,7 @@ export function flameView(context) {
     const where = selection.range() ? `the selected ${duration(range[1] - range[0])}` : "the whole trace; select a range in the timeline to narrow it";
     about.textContent = `${KINDS.find(([kind]) => kind === by)?.[2] ?? ""} Of ${where}.`;
     pending?.abort();
+    delete element.dataset.ready;
     pending = new AbortController();
     replace(body, h("p", { class: "note" }, "Building the tree…"));
     try {

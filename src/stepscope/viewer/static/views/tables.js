@@ -60,6 +60,7 @@ export function tablesView(context) {
     const chosen = selection.get("question", "steps");
     showList();
     pending?.abort();
+    delete element.dataset.ready;
     pending = new AbortController();
     const given = selection.get("steps");
     steps.value = given;

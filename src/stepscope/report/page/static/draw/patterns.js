@@ -2,23 +2,15 @@
 /** What is drawn over a colour so that it is told from others, in SVG pictures and on canvases. */
 
 import { svg } from "../dom.js";
-import { channels, isLit, token } from "../theme.js";
+import { TILE, channels, isLit, litPath, token } from "../theme.js";
 
 /** @typedef {import("../theme.js").Pattern} Pattern */
 
-/** Pixels after which every pattern comes again. */
-const TILE = 30;
-
 /** Fills that draw.css refers to: pattern-stripes, pattern-dots and pattern-lines. */
 export function definitions() {
-  const light = { class: "pattern-light" };
-  const common = { patternUnits: "userSpaceOnUse", width: 6, height: 6 };
-  return svg(
-    "defs", {},
-    svg("pattern", { ...common, id: "pattern-stripes", patternTransform: "rotate(45)" }, svg("rect", { ...light, width: 2, height: 6 })),
-    svg("pattern", { ...common, id: "pattern-lines", patternTransform: "rotate(-45)" }, svg("rect", { ...light, width: 3, height: 6 })),
-    svg("pattern", { ...common, id: "pattern-dots", width: 5, height: 5 }, svg("circle", { ...light, cx: 2, cy: 2, r: 1.2 })),
-  );
+  const tiles = { patternUnits: "userSpaceOnUse", width: TILE, height: TILE };
+  const names = /** @type {Pattern[]} */ (["stripes", "dots", "lines"]);
+  return svg("defs", {}, ...names.map((name) => svg("pattern", { ...tiles, id: `pattern-${name}` }, svg("path", { class: "pattern-light", d: litPath(name) }))));
 }
 
 /** @type {Map<string, CanvasPattern>} */

@@ -7,12 +7,15 @@ import { cell, shortName } from "../units.js";
 
 /**
  * @typedef {{x: number, y: number, weight: number, name: string, kind: string, event: number | null, text: string}} Point
+ * @typedef {[number, number, number, number]} Box left, top, right, bottom
  * @typedef {{title: string, x: [string, string], y: [string, string], points: Point[], lines: {at: [number, number][], label: string}[], caption: string}} Scatter
  */
 
 const [WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [960, 380, 84, 16, 22, 44];
 const [SMALLEST, LARGEST] = [3, 15];
 const MOST_KINDS = 8;
+/** How wide a letter of a label is at most, and how tall. */
+const [LETTER, TALL] = [6.6, 13];
 /** Colours of kinds that are no parts of a step. */
 const OTHERS = ["compute", "exposed communication", "exposed copies", "input", "backward", "optimizer", "python", "other"];
 /** @type {Record<string, string>} */
@@ -32,14 +35,12 @@ export function scatter(data, link) {
   const said = h("p", { class: "picture-said", role: "status" }, data.caption);
   const picture = svg("svg", { class: "scatter", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT, tabindex: "0", role: "img", "aria-label": `${data.title}: ${points.length} points. Left and right go from one to the next, the most costly first.` });
   picture.append(...marks(data, x, y));
+  /** @type {[[number, number][], string][]} */
+  const labels = [];
   for (const { at, label } of lines) {
-    // A roof is named at its level, a straight line where it begins: its end lies among the points.
-    const isRoof = at.length > 2;
-    const named = isRoof ? at[at.length - 1] : at[0];
-    picture.append(
-      svg("polyline", { class: "scatter-line", points: at.map(([a, b]) => `${x.place(a)},${y.place(b)}`).join(" ") }),
-      svg("text", { class: isRoof ? "scatter-label is-roof" : "scatter-label", x: x.place(named[0]) + (isRoof ? -4 : 4), y: y.place(named[1]) - 5 }, label),
-    );
+    const corners = at.map(([a, b]) => /** @type {[number, number]} */ ([x.place(a), y.place(b)]));
+    picture.append(svg("polyline", { class: "scatter-line", points: corners.map((one) => one.join(",")).join(" ") }));
+    labels.push([corners, label]);
   }
   // Large ones first, so that small ones can be reached.
   const drawn = [...points].sort((a, b) => b.weight - a.weight);
@@ -49,6 +50,16 @@ export function scatter(data, link) {
     return dot;
   });
   picture.append(...dots);
+  /** @type {Box[]} */
+  const taken = drawn.map((one, at) => {
+    const size = Number(dots[at].getAttribute("r"));
+    return [x.place(one.x) - size, y.place(one.y) - size, x.place(one.x) + size, y.place(one.y) + size];
+  });
+  for (const [corners, label] of labels) {
+    const box = freePlace(corners, label.length * LETTER, taken);
+    taken.push(box);
+    picture.append(svg("text", { class: "scatter-label", x: box[0], y: box[3] - 3 }, label));
+  }
   let at = -1;
   /** @param {number} next */
   const choose = (next) => {
@@ -75,9 +86,32 @@ export function scatter(data, link) {
   const keys = kinds.length > 1 ? h("ul", { class: "strip-keys" }, ...kinds.map((kind) => {
     const dot = h("span", { class: "dot" });
     [dot.style.background] = fillOf(kind, kinds);
-    return h("li", {}, dot, kind);
+    return h("li", {}, dot, kind.replaceAll("_", " "));
   })) : null;
   return h("figure", { class: "picture" }, h("h3", {}, data.title), h("div", { class: "wide-picture" }, picture), keys, said);
+}
+
+/**
+ * Where a line's label covers neither a point nor another label: a roof's as far right as can be on its level, a
+ * straight line's as near as can be to where it begins.
+ * @param {[number, number][]} corners @param {number} wide @param {Box[]} taken
+ * @returns {Box}
+ */
+function freePlace(corners, wide, taken) {
+  const isRoof = corners.length > 2;
+  const [from, to] = corners.slice(-2);
+  /** @type {Box | null} */
+  let first = null;
+  for (let left = isRoof ? to[0] - wide : from[0] + 4; left >= from[0] && left + wide <= to[0] + 1; left += isRoof ? -12 : 12) {
+    const slope = (to[1] - from[1]) / Math.max(to[0] - from[0], 1);
+    const line = Math.min(from[1] + slope * (left - from[0]), from[1] + slope * (left + wide - from[0]));
+    for (const bottom of [line - 2, line + (slope ? Math.abs(slope) * wide : 0) + TALL + 2]) {
+      const box = /** @type {Box} */ ([left, bottom - TALL, left + wide, bottom]);
+      first ??= box;
+      if (!taken.some(([a, b, c, d]) => a < box[2] && c > box[0] && b < box[3] && d > box[1])) return box;
+    }
+  }
+  return first ?? [from[0], from[1] - TALL, from[0] + wide, from[1]];
 }
 
 /** The colour of a kind. @param {string} kind @param {string[]} kinds */

@@ -11,6 +11,16 @@ import { cell, count, isAmount, shortName, shortPath } from "../units.js";
  */
 
 const STEP = 500;
+/** Columns whose text is wrapped, never cut. */
+const SENTENCES = new Set(["fixed", "basis", "remedy", "what", "why", "note", "about"]);
+/** Letters at the end of a long name that stay in sight. */
+const END = 14;
+
+/** A name that is cut in its middle where it does not fit. @param {string} name */
+function inTwo(name) {
+  if (name.length <= 2 * END) return name;
+  return h("span", { class: "in-two" }, h("span", {}, name.slice(0, -END)), h("span", {}, name.slice(-END)));
+}
 
 /** @param {Data} data @param {Options} [options] */
 export function table(data, options = {}) {
@@ -21,7 +31,8 @@ export function table(data, options = {}) {
   let text = "";
   const body = h("tbody");
   const foot = h("div", { class: "table-foot" });
-  const isNothing = data.columns.map((column, at) => isAmount(column.name) && data.rows.every((row) => !row[at]));
+  // Zeros say nothing, unless a dash already stands for what is not known.
+  const hasDashes = data.columns.map((column, at) => isAmount(column.name) && (data.rows.every((row) => !row[at]) || data.rows.every((row) => row[at] !== null && row[at] !== undefined)));
   const heads = data.columns.map((column, at) => h(
     "th", { class: column.number ? "number" : null, scope: "col", "aria-sort": "none" },
     h("button", { type: "button", onclick: () => sort(at) }, column.label),
@@ -49,7 +60,7 @@ export function table(data, options = {}) {
 
   function draw() {
     const rows = chosen();
-    replace(body, ...rows.slice(0, shown).map((row) => h("tr", {}, ...row.map((value, at) => item(data.columns[at], isNothing[at] ? null : value, row)))));
+    replace(body, ...rows.slice(0, shown).map((row) => h("tr", {}, ...row.map((value, at) => item(data.columns[at], hasDashes[at] && !value ? null : value, row)))));
     const rest = rows.length - shown;
     const beyond = data.total - data.rows.length;
     replace(
@@ -71,8 +82,9 @@ export function table(data, options = {}) {
     const whole = cell(column.name, value);
     const written = column.number ? whole : column.name === "path" ? shortPath(whole) : shortName(whole);
     const go = options.link?.(column.name, value, row) ?? null;
-    const content = go ? h("button", { type: "button", class: "link", onclick: go }, written) : written;
-    return h("td", { class: column.number ? "number" : null, title: written.length > 30 || written !== whole ? whole : null }, content);
+    const text = column.number || SENTENCES.has(column.name) ? written : inTwo(written);
+    const content = go ? h("button", { type: "button", class: "link", onclick: go }, text) : text;
+    return h("td", { class: column.number ? "number" : SENTENCES.has(column.name) ? "sentence" : null, title: written.length > 30 || written !== whole ? whole : null }, content);
   }
 
   const filter = options.filter
