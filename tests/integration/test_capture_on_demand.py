@@ -87,30 +87,6 @@ def test_a_slow_step_asks(tmp_path, monkeypatch):
     assert windows[0].state == "complete"
 
 
-class UnprintableError(ValueError):
-    def __str__(self) -> str:
-        raise RuntimeError("not even this")
-
-
-@pytest.mark.parametrize(
-    ("error", "told"),
-    [(ValueError("no"), "ValueError: no"), (UnprintableError("no"), "UnprintableError;")],
-)
-def test_a_condition_asks_and_one_that_raises_is_dropped(tmp_path, error, told):
-    calls = []
-
-    def broken(step):
-        calls.append(step.step)
-        raise error
-
-    conditions = [broken, lambda step: step.step in (4, 5, 6)]
-    windows = train(tmp_path, trigger_when=conditions)
-    assert calls == [0]
-    assert [window.cause for window in windows] == ["condition"]
-    problems = manifest_of(tmp_path).problems
-    assert any(f"broken raised {told}" in problem.message for problem in problems)
-
-
 def test_a_request_may_ask_for_more_than_the_options_do(tmp_path):
     def at(number, profiler):
         if number == 2:

@@ -9,31 +9,28 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from stepscope.capture.options.config import CaptureConfig, StepCondition
+from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.schedule import NEVER
 from stepscope.capture.ranks import RankIdentity, parse_ranks
 from stepscope.capture.record.home import Clock
 from stepscope.capture.record.journal import Journal
 from stepscope.capture.triggers import SlowStepWatch, TriggerDesk, applies_to
 from stepscope.capture.windows.planner import WindowPlanner, WindowRequest
-from stepscope.run.figures import error_with_class
 from stepscope.run.step_record import TRAIN, StepRecord
 from stepscope.run.triggers import Trigger
 
 if TYPE_CHECKING:
     from stepscope.capture.clock_sync import ClockRounds
-    from stepscope.capture.record.scalars import ScalarSink
     from stepscope.capture.shared_store import SharedStore
 
 log = logging.getLogger("stepscope")
 
 
 class RequestSources:
-    """Passes requests from signals, files, code, slow steps and conditions to the planner.
+    """Passes requests from signals, files, code and slow steps to the planner.
 
     Attributes:
         wake: Called when there is something to do at the end of the step.
@@ -54,36 +51,23 @@ class RequestSources:
         self._journal = journal
         self._planner = planner
         self._warmup = max(1, config.warmup)
-        self._conditions: list[StepCondition] = list(config.conditions)
-        self._quiet_until = 0
         self._was_signalled = False
         self._slow: SlowStepWatch | None = None
         if config.slow_step_factor is not None:
             self._slow = SlowStepWatch(config.slow_step_factor, config.slow_step_cooldown)
-        root = journal.layout.root
-        self._scalars: ScalarSink | None = None
-        if config.scalars is not None:
-            from stepscope.capture.record.scalars import ScalarSink
-
-            board = Path(config.tensorboard_dir or root / "tensorboard")
-            self._scalars = ScalarSink(config.scalars, config.scalars_steps, board, identity)
         self._desk: TriggerDesk | None = None
-        if config.triggers or self._scalars is not None:
+        if config.triggers:
             self._desk = TriggerDesk(
-                root,
+                journal.layout.root,
                 identity,
                 self._connect,
                 self._accept,
                 self._clock_rounds(clock) if identity.world_size > 1 else None,
-                chore=self._scalars.look if self._scalars is not None else None,
-                is_listening=config.triggers,
                 active=config.active,
                 warmup=self._warmup,
                 room_for=config.schedule.room_for,
                 step_now=step_now,
             )
-            if self._scalars is not None:
-                self._scalars.hurry = self._desk.hurry_chore
 
     def _connect(self) -> SharedStore | None:
         from stepscope.capture.shared_store import SharedStore
@@ -111,8 +95,6 @@ class RequestSources:
         """Stop listening."""
         if self._desk is not None:
             self._desk.close()
-            if self._scalars is not None:
-                self._scalars.close(self._desk.store)
 
     def on_signal(self) -> None:
         """Handle SIGUSR2: the request is made at the end of the step."""
@@ -126,8 +108,6 @@ class RequestSources:
         """
         if self._desk is not None:
             self._desk.note_step(record.step + 1, record.dur_ns)
-        if self._scalars is not None:
-            self._scalars.step_ended(record)
         # Steps inside a window are slower because of it, which means nothing.
         is_usual = record.window is None and record.kind == TRAIN
         if self._slow is not None and is_usual and self._slow.is_slow(record.step, record.dur_ns):
@@ -135,16 +115,13 @@ class RequestSources:
 
     def next_due(self, step: int) -> int:
         """The first step from `step` on at whose beginning there may be something to do."""
-        is_each = self._conditions or self._was_signalled
-        return step if is_each else NEVER
+        return step if self._was_signalled else NEVER
 
-    def step_ended(self, record: StepRecord) -> None:
-        """Check whether the step that ended requests a window."""
+    def step_ended(self) -> None:
+        """Request a window if a signal came in the step that ended."""
         if self._was_signalled:
             self._was_signalled = False
             self.ask("signal")
-        if self._conditions and record.step >= self._quiet_until:
-            self._check_conditions(record)
 
     def ask(
         self,
@@ -166,7 +143,7 @@ class RequestSources:
         trigger = Trigger(cause, steps, ranks, with_memory, details=details)
         if self._identity.world_size == 1:
             self._accept(trigger)
-        elif self._desk is not None and self._config.triggers:
+        elif self._desk is not None:
             self._desk.ask(trigger)
 
     def _accept(self, trigger: Trigger) -> None:
@@ -182,22 +159,6 @@ class RequestSources:
                 details=trigger.details,
             )
         )
-
-    def _check_conditions(self, record: StepRecord) -> None:
-        for condition in list(self._conditions):
-            name = getattr(condition, "__qualname__", type(condition).__name__)
-            try:
-                is_met = condition(record)
-            except Exception as error:  # noqa: BLE001 - the training must go on
-                self._conditions.remove(condition)
-                message = f"{name} raised {error_with_class(error)}; it is not called again"
-                log.warning("stepscope: trigger_when: %s", message)
-                self._journal.note("trigger_when", message, record.step)
-                continue
-            if is_met:
-                self._quiet_until = record.step + self._config.slow_step_cooldown
-                self.ask("condition")
-                return
 
 
 class TerminationSignalError(BaseException):

@@ -21,7 +21,6 @@ class MetricsFile:
 
     Args:
         path: The file; rows are appended if it exists and has the same columns.
-        columns: Its columns.
         most_bytes: Its maximum size; None for no limit. Requires `timestamp` as the first column.
         with_header: Whether a new file gets a line of headings.
 

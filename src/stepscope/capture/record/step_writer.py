@@ -35,7 +35,6 @@ class StepWriter:
 
     Attributes:
         looks: The same, to add to.
-        tally: Sums of the steps.
         takers: Called with each step, in order.
     """
 

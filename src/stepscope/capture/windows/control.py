@@ -95,7 +95,6 @@ class WindowControl:
         pauses: Announces pauses to the other ranks; None if there are none.
 
     Attributes:
-        planner: Decides when a window begins.
         changed: Called with the indices `recording_index` and `lengthening_index` when they may
             have changed.
     """

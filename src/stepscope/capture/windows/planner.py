@@ -29,7 +29,6 @@ class WindowPlan:
     """What a window should record.
 
     Attributes:
-        cause: What requested it.
         note: How the plan was changed, and why; empty if it was not.
         with_memory: Whether a memory snapshot is taken at its end.
         details: Options that are off in the capture and on in this window.
@@ -56,8 +55,6 @@ class WindowRequest:
     """A request for a window outside the schedule.
 
     Attributes:
-        cause: What requested it.
-        steps: Number of steps to record.
         first_step: The first step to record; None for as soon as possible.
         warmup: Number of warm-up steps before it.
         is_ours: Whether this rank records it. If not, the rank only pauses with those that do.

@@ -66,7 +66,7 @@ def config_of(words, dialect="native", **more):
 
 
 def test_every_field_of_the_capture_is_an_option_or_code_only():
-    code_only = {"coordinates", "trigger_when", "artifacts", "on_trace_ready"}
+    code_only = {"coordinates", "on_trace_ready"}
     fields = {field.name for field in dataclasses.fields(CaptureConfig)}
     assert {one.name for one in OPTIONS.values() if one.is_field} == fields - code_only
 
