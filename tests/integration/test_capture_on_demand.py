@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 
 import pytest
@@ -37,16 +35,6 @@ def test_code_asks(tmp_path):
     (window,) = train(tmp_path, at=at)
     assert (window.cause, window.state) == ("code", "complete")
     assert steps_in_trace(open_run(tmp_path).windows[0].trace_path) == [7, 8, 9]
-
-
-def test_a_signal_asks(tmp_path):
-    def at(number, profiler):
-        if number == 5:
-            os.kill(os.getpid(), signal.SIGUSR2)
-
-    (window,) = train(tmp_path, at=at)
-    assert (window.cause, window.state, window.planned_steps) == ("signal", "complete", 2)
-    assert signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
 
 
 def test_a_file_asks(tmp_path):
@@ -133,10 +121,8 @@ def test_requests_without_end_do_not_pile_up(tmp_path):
 
 @pytest.mark.parametrize("options", [{"triggers": False}])
 def test_triggers_can_be_switched_off(tmp_path, options):
-    before = signal.getsignal(signal.SIGUSR2)
-
     def at(number, profiler):
-        assert signal.getsignal(signal.SIGUSR2) is before
+        profiler.trigger()
 
     assert train(tmp_path, steps=4, at=at, **options) == ()
 

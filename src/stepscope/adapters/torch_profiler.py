@@ -5,7 +5,7 @@
 Names that are not defined here are those of torch.profiler. `profile` is torch's class with the
 same arguments; schedules and handlers work as before. In addition, every step is timed, and each
 trace is also kept in a run directory with its tables, for `stepscope report`. The folder is the
-option `output_dir`, set by STEPSCOPE_OUTPUT_DIR or pyproject.toml.
+option `output_dir`, set by STEPSCOPE_OUTPUT_DIR.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Everything that may request a window outside the schedule, for one rank, and the two signals."""
+"""Everything that may request a window outside the schedule, for one rank; and SIGTERM."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.options.schedule import NEVER
 from stepscope.capture.ranks import RankIdentity, parse_ranks
 from stepscope.capture.record.home import Clock
 from stepscope.capture.record.journal import Journal
@@ -30,11 +29,7 @@ log = logging.getLogger("stepscope")
 
 
 class RequestSources:
-    """Passes requests from signals, files, code and slow steps to the planner.
-
-    Attributes:
-        wake: Called when there is something to do at the end of the step.
-    """
+    """Passes requests from files, code and slow steps to the planner."""
 
     def __init__(
         self,
@@ -45,13 +40,11 @@ class RequestSources:
         clock: Clock,
         step_now: Callable[[], int],
     ) -> None:
-        self.wake: Callable[[], object] = bool
         self._config = config
         self._identity = identity
         self._journal = journal
         self._planner = planner
         self._warmup = max(1, config.warmup)
-        self._was_signalled = False
         self._slow: SlowStepWatch | None = None
         if config.slow_step_factor is not None:
             self._slow = SlowStepWatch(config.slow_step_factor, config.slow_step_cooldown)
@@ -96,11 +89,6 @@ class RequestSources:
         if self._desk is not None:
             self._desk.close()
 
-    def on_signal(self) -> None:
-        """Handle SIGUSR2: the request is made at the end of the step."""
-        self._was_signalled = True
-        self.wake()
-
     def take(self, record: StepRecord) -> None:
         """Take in a step that ended, and request a window if it was slow.
 
@@ -112,16 +100,6 @@ class RequestSources:
         is_usual = record.window is None and record.kind == TRAIN
         if self._slow is not None and is_usual and self._slow.is_slow(record.step, record.dur_ns):
             self.ask("slow step")
-
-    def next_due(self, step: int) -> int:
-        """The first step from `step` on at whose beginning there may be something to do."""
-        return step if self._was_signalled else NEVER
-
-    def step_ended(self) -> None:
-        """Request a window if a signal came in the step that ended."""
-        if self._was_signalled:
-            self._was_signalled = False
-            self.ask("signal")
 
     def ask(
         self,
@@ -137,6 +115,8 @@ class RequestSources:
         Raises:
             UsageError: `ranks` is not understood.
         """
+        if not self._config.triggers:
+            return
         if ranks:
             parse_ranks(ranks)
         steps = steps or self._config.active
@@ -166,87 +146,66 @@ class TerminationSignalError(BaseException):
 
 
 class SignalWatch:
-    """Handles two signals while a capture runs, and restores their handlers afterwards.
+    """Saves what was recorded on SIGTERM while a capture runs, and restores the handler afterwards.
 
-    SIGTERM: what was recorded is saved first; then the usual effect follows. A signal that the
-    training ignores stays ignored. SIGUSR2 (which normally ends a process) requests a window,
-    unless the training uses it itself.
+    The usual effect of the signal follows. A signal that the training ignores stays ignored.
 
     Args:
-        terminate: Called on SIGTERM with whether the process will end now. Returns whether it could
-            do its work; if not, `resume` must be called soon.
-        trigger: Called on SIGUSR2; None leaves that signal alone.
+        terminate: Called with whether the process will end now. Returns whether it could do its
+            work; if not, `resume` must be called soon.
     """
 
-    def __init__(
-        self, terminate: Callable[[bool], bool] | None, trigger: Callable[[], None] | None
-    ) -> None:
+    def __init__(self, terminate: Callable[[bool], bool]) -> None:
         self._terminate = terminate
-        self._trigger = trigger
         self._process_id = os.getpid()
-        self._previous: dict[int, Any] = {}
+        self._previous: Any = None
+        self._is_installed = False
         self._is_postponed = False
 
     def install(self) -> None:
-        """Install the handlers. Does nothing outside the main thread, where Python allows none."""
+        """Install the handler. Does nothing outside the main thread, where Python allows none."""
         if threading.current_thread() is not threading.main_thread():
             log.debug("stepscope: not in the main thread, so signals are left alone")
             return
-        if self._terminate is not None:
-            current = signal.getsignal(signal.SIGTERM)
-            # None means that it was set outside Python, and we could not call it in turn.
-            if current is signal.SIG_DFL or callable(current):
-                self._set(signal.SIGTERM, self._on_terminate)
-        number = getattr(signal, "SIGUSR2", None)
-        if (
-            self._trigger is not None
-            and number is not None
-            and signal.getsignal(number) is signal.SIG_DFL
-        ):
-            self._set(number, self._on_trigger)
+        current = signal.getsignal(signal.SIGTERM)
+        # None means that it was set outside Python, and we could not call it in turn.
+        if current is signal.SIG_DFL or callable(current):
+            self._previous = signal.signal(signal.SIGTERM, self._on_terminate)
+            self._is_installed = True
 
     def remove(self) -> None:
-        """Restore the previous handlers, unless other code has replaced ours."""
-        if threading.current_thread() is not threading.main_thread():
+        """Restore the previous handler, unless other code has replaced ours."""
+        if threading.current_thread() is not threading.main_thread() or not self._is_installed:
             return
-        for number, previous in self._previous.items():
-            current = signal.getsignal(number)
-            if current in (self._on_terminate, self._on_trigger):
-                with contextlib.suppress(OSError, ValueError, TypeError):
-                    signal.signal(number, previous)
-        self._previous = {}
+        self._is_installed = False
+        if signal.getsignal(signal.SIGTERM) == self._on_terminate:
+            with contextlib.suppress(OSError, ValueError, TypeError):
+                signal.signal(signal.SIGTERM, self._previous)
 
     def resume(self) -> None:
         """Handle a SIGTERM that was postponed because it came at a bad moment."""
         if not self._is_postponed or os.getpid() != self._process_id:
             return
-        is_fatal = not callable(self._previous.get(signal.SIGTERM, signal.SIG_DFL))
+        is_fatal = not callable(self._previous)
         if is_fatal and threading.current_thread() is not threading.main_thread():
             # Only the main thread may end the process as the signal would: send it again.
             os.kill(os.getpid(), signal.SIGTERM)
             return
         self._is_postponed = False
-        if self._terminate is not None and self._terminate(is_fatal) and is_fatal:
+        if self._terminate(is_fatal) and is_fatal:
             end_by(signal.SIGTERM)
 
-    def _set(self, number: int, handler: Callable[[int, FrameType | None], None]) -> None:
-        self._previous[number] = signal.signal(number, handler)
-
     def _on_terminate(self, number: int, frame: FrameType | None) -> None:
-        previous = self._previous.get(number, signal.SIG_DFL)
+        previous = self._previous
         is_fatal = not callable(previous)
         is_done = True
-        if os.getpid() == self._process_id and self._terminate is not None:
+        if os.getpid() == self._process_id:
             is_done = self._terminate(is_fatal)
             self._is_postponed = not is_done
         if not is_fatal:
             previous(number, frame)
         elif is_done:
             end_by(number)
-
-    def _on_trigger(self, _number: int, _frame: FrameType | None) -> None:
-        if os.getpid() == self._process_id and self._trigger is not None:
-            self._trigger()
 
 
 def end_by(number: int) -> None:

@@ -246,10 +246,9 @@ class CaptureSession:
         steps.windows.changed = steps.set_window
         steps.windows.planner.wake = steps.wake
         self._writer.looks += [steps.windows.look, self._have_ending]
-        requests = self.requests = steps.requests = RequestSources(
+        requests = self.requests = RequestSources(
             self.config, self.identity, journal, steps.windows.planner, clock, lambda: steps.number
         )
-        requests.wake = steps.wake
         requests.start()
         self._writer.takers.append(("looking for requests", requests.take))
         if self.config.upload_to is not None:
@@ -257,11 +256,9 @@ class CaptureSession:
 
             self._uploader = Uploader(self.config.upload_to, journal.layout, self.identity.rank)
             self._uploader.start()
-        self._signals = SignalWatch(
-            self._on_terminate if self.config.flush_on_sigterm else None,
-            requests.on_signal if self.config.triggers else None,
-        )
-        self._signals.install()
+        if self.config.flush_on_sigterm:
+            self._signals = SignalWatch(self._on_terminate)
+            self._signals.install()
         if self.config.monitor:
             with self.contain("starting the monitor"):
                 from stepscope.capture.record.monitoring import RankMonitor

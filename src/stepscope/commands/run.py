@@ -62,7 +62,7 @@ def _options(function: Any) -> Any:
         name = option.name.replace("_", "-")
         text = option.help
         if option.default is not None:
-            # No click default: environment variables and pyproject.toml take precedence over it.
+            # No click default: environment variables take precedence over it.
             text += f"  [default: {option.text_of(option.default)}]"
         shape: dict[str, Any] = {"default": None, "help": text}
         if option.kind == "bool":

@@ -18,7 +18,7 @@ def add_arguments(
 ) -> argparse.ArgumentParser:
     """Add the capture's options to an argparse parser, in a dialect.
 
-    The defaults that the parser shows and returns come from the dialect, pyproject.toml and the
+    The defaults that the parser shows and returns come from the dialect and the
     environment. An option that the script shares with us (such as `--max_steps`) is left alone if
     the parser already has it.
 
@@ -43,7 +43,7 @@ def add_flags(parser: argparse.ArgumentParser, dialect: Dialect, prefix: str | N
     try:
         defaults = resolve(dialect, {})
     except ConfigError as error:
-        # A variable or pyproject.toml is wrong: to the user, a mistake in the command.
+        # A variable is wrong: to the user, a mistake in the command.
         parser.error(str(error))
     group = parser.add_argument_group(f"profiling with stepscope ({dialect.name})")
     for flag in dialect.flags:

@@ -324,7 +324,7 @@ class CaptureConfig:
     triggers: bool = option(
         True,
         "Accept requests for windows while the training runs.",
-        "Requests come from `stepscope trigger`, SIGUSR2 and `Profiler.trigger`.",
+        "Requests come from `stepscope trigger`, `Profiler.trigger` and slow steps.",
     )
     slow_step_factor: float | None = option(
         None,

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from stepscope.capture.record.census import MemoryCensus
     from stepscope.capture.record.memory import MemoryWatch
     from stepscope.capture.record.monitoring import RankMonitor
-    from stepscope.capture.requests import RequestSources
     from stepscope.capture.windows.control import WindowControl
 
 MOST_ROWS = 200_000
@@ -94,7 +93,6 @@ class StepCore(StepNotes):
         "monitor",
         "number",
         "probe",
-        "requests",
         "rows",
         "wake_writer",
         "windows",
@@ -110,7 +108,6 @@ class StepCore(StepNotes):
         self.epoch_offset_ns = 0
         self.wake_writer: Callable[[], object] = bool
         self.windows: WindowControl | None = None
-        self.requests: RequestSources | None = None
         self.memory: MemoryWatch | None = None
         self.monitor: RankMonitor | None = None
         self.census: MemoryCensus | None = None
@@ -392,8 +389,6 @@ class StepCore(StepNotes):
         """Do what is due at this boundary, and find out when something is due next."""
         self._due = NEVER
         ended = self.number - 1
-        if self.requests is not None:
-            self._attempt("looking for requests", self.requests.step_ended)
         if self.memory is not None:
             self._attempt("watching memory", self.memory.step_ended, ended)
         if self.monitor is not None:
@@ -418,7 +413,7 @@ class StepCore(StepNotes):
             self._find_compiler()
             is_each = True
         due = step if is_each else NEVER
-        for part in (self.requests, self.memory, self.windows):
+        for part in (self.memory, self.windows):
             if due > step and part is not None:
                 found = self._attempt("planning the next steps", part.next_due, step + 1)
                 due = min(due, step if found is None else found - 1)
