@@ -15,7 +15,10 @@ from stepscope import open_run
 
 if importlib.util.find_spec("deepspeed") is None:
     pytest.skip("deepspeed is not installed", allow_module_level=True)
+pytestmark = pytest.mark.timeout(4000)
 
+LIMIT_S = 1200
+"""On a busy machine, importing DeepSpeed alone takes minutes."""
 SCRIPT = """
     import contextlib
     import json
@@ -69,7 +72,12 @@ def losses_of(result):
 
 def train(folder, port, **wanted):
     return run_script(
-        folder, SCRIPT, [json.dumps(wanted)], MASTER_PORT=str(port), **ALONE_UNDER_DEEPSPEED
+        folder,
+        SCRIPT,
+        [json.dumps(wanted)],
+        timeout=LIMIT_S,
+        MASTER_PORT=str(port),
+        **ALONE_UNDER_DEEPSPEED,
     )
 
 
@@ -141,7 +149,9 @@ def test_two_ranks_and_gradients_in_parts(tmp_path):
         "deepspeed_flops": True,
         "ranks": [1],
     }
-    result = run_script(tmp_path, SCRIPT, [json.dumps(wanted)], before=TORCHRUN, **more)
+    result = run_script(
+        tmp_path, SCRIPT, [json.dumps(wanted)], before=TORCHRUN, timeout=LIMIT_S, **more
+    )
     assert result.returncode == 0, result.stderr[-4000:]
     run = open_run(tmp_path / "profiles")
     assert [len(rank.steps) for rank in run.ranks] == [7, 7]
@@ -190,7 +200,12 @@ PIPELINE = """
 
 def test_a_pipelines_batches_are_steps(tmp_path, free_ports):
     result = run_script(
-        tmp_path, PIPELINE, [], MASTER_PORT=str(next(free_ports)), **ALONE_UNDER_DEEPSPEED
+        tmp_path,
+        PIPELINE,
+        [],
+        timeout=LIMIT_S,
+        MASTER_PORT=str(next(free_ports)),
+        **ALONE_UNDER_DEEPSPEED,
     )
     assert result.returncode == 0, result.stderr[-4000:]
     (rank,) = open_run(tmp_path / "profiles").ranks

@@ -367,7 +367,12 @@ def test_with_deepspeed_its_profile_and_its_memory(tmp_path, debug):
     flags = ["--profiling", "--ptensorboard", "--prof_dir", "./prof_other", "--strategy=Zero"]
     port = str(free_port())
     result = run_script(
-        tmp_path, DEEPSPEED, [*flags, *debug], **ALONE_UNDER_DEEPSPEED, MASTER_PORT=port
+        tmp_path,
+        DEEPSPEED,
+        [*flags, *debug],
+        timeout=550,
+        MASTER_PORT=port,
+        **ALONE_UNDER_DEEPSPEED,
     )
     assert result.returncode == 0, result.stderr[-4000:]
     folder = tmp_path / "prof_other"

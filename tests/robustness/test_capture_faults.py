@@ -121,12 +121,7 @@ def test_kill_9_inside_a_window_loses_that_window_only(tmp_path):
             wait_for_window(0)
             os.kill(os.getpid(), signal.SIGKILL)
     """
-    # On a disk that is slow again and again lines are gathered for a second, and a kill costs them.
-    before = """
-        from stepscope.run.files import LineFile
-        LineFile._SLOW_WRITE_NS = 10**15
-    """
-    returncode, _, err = run(tmp_path, tmp_path / "out", fault, before)
+    returncode, _, err = run(tmp_path, tmp_path / "out", fault)
     assert returncode == -signal.SIGKILL, err
     assert readable_windows(tmp_path / "out") == {0: [2, 3]}
     found = open_run(tmp_path / "out")

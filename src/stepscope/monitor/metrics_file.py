@@ -99,7 +99,6 @@ class MetricsFile:
 
     def _thin(self) -> int | None:
         """Drop every second sample; returns how many there were, or None if writing failed."""
-        self._lines.flush()
         try:
             with replacing(self._path) as temporary:
                 samples = self._write_thinned(temporary)

@@ -305,7 +305,6 @@ class WindowControl:
         """Warm up for a window as planned, or for a smaller one if it would cost too much."""
         budget = self.load().budget
         fitted = budget.fit(plan)
-        budget.warn_of_timeout(fitted)
         self._window = self.load().make(fitted)
         self._window.prepare()
 
