@@ -123,7 +123,7 @@ def test_windows_on_demand(run_here, tmp_path, monkeypatch):
 
 
 def test_the_reader_of_runs(run_here, tmp_path, capsys):
-    options = {"output_dir": "profiles", "activities": "cpu"}
+    options = {"output_dir": tmp_path / "profiles", "activities": "cpu"}
     model = torch.nn.Linear(128, 128)
     with stepscope.Profiler(**options) as profiler:
         for _ in range(12):

@@ -296,7 +296,7 @@ def _settings(folder: Path, name: str, window_at: int | None, with_memory: bool)
             "skip_first": (window_at, "stepscope try"),
             "wait": (0, "stepscope try"),
         }
-    return resolve(find_dialect("native"), given, environment={}, folder=Path(folder.anchor))
+    return resolve(find_dialect("native"), given, environment={})
 
 
 def _environment(variant: Variant, files: Path) -> dict[str, str]:
