@@ -39,7 +39,6 @@ VARIANTS: dict[str, Mapping[str, Any] | None] = {
     "window: with_flops": {**RECORDING, "with_flops": True},
     "window: with_modules": {**RECORDING, "with_modules": True},
     "window: with_stack": {**RECORDING, "with_stack": True},
-    "window: execution_trace": {**RECORDING, "execution_trace": True},
     "window: shapes, memory, flops, modules, stack": {
         **RECORDING,
         "record_shapes": True,

@@ -57,25 +57,22 @@ def stock(count: int, tensor: torch.Tensor, directory: str) -> tuple[float, floa
     return pause_s, pause_s - handler_s
 
 
-def ours(mode: str) -> Way:
-    def run(count: int, tensor: torch.Tensor, directory: str) -> tuple[float, float]:
-        with stepscope.Profiler(
-            output_dir=directory, wait=0, warmup=1, active=1, activities="cpu", export_mode=mode
-        ) as profiler:
-            work(10, tensor)
-            profiler.step()
-            work(count, tensor)
-            started = time.perf_counter()
-            profiler.step()
-            pause_s = time.perf_counter() - started
-        assert profiler.run_path is not None
-        (window,) = stepscope.open_run(profiler.run_path).windows
-        record = window.record
-        assert record is not None
-        assert record.state == "complete", record.reason
-        return pause_s, record.stop_ns / 1e9
-
-    return run
+def ours(count: int, tensor: torch.Tensor, directory: str) -> tuple[float, float]:
+    with stepscope.Profiler(
+        output_dir=directory, wait=0, warmup=1, active=1, activities="cpu"
+    ) as profiler:
+        work(10, tensor)
+        profiler.step()
+        work(count, tensor)
+        started = time.perf_counter()
+        profiler.step()
+        pause_s = time.perf_counter() - started
+    assert profiler.run_path is not None
+    (window,) = stepscope.open_run(profiler.run_path).windows
+    record = window.record
+    assert record is not None
+    assert record.state == "complete", record.reason
+    return pause_s, record.stop_ns / 1e9
 
 
 def main() -> None:
@@ -86,9 +83,7 @@ def main() -> None:
     tensor = torch.ones(4)
     ways: dict[str, Way] = {
         "torch: gzip handler + key_averages": stock,
-        "stepscope, export_mode='auto'": ours("auto"),
-        "stepscope, export_mode='fork'": ours("fork"),
-        "stepscope, export_mode='inline'": ours("inline"),
+        "stepscope": ours,
     }
     measured: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for number in range(options.rounds):

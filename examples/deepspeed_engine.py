@@ -1,4 +1,4 @@
-"""Follow a DeepSpeed engine on the CPU: steps, phases, FLOPs profile and communication.
+"""Follow a DeepSpeed engine on the CPU: steps, phases and FLOPs profile.
 
     python examples/deepspeed_engine.py [--output-dir profiles] [--steps 12]
 
@@ -46,7 +46,6 @@ def main() -> None:
             "gradient_accumulation_steps": ACCUMULATION,
             "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
             "zero_optimization": {"stage": 1},
-            "comms_logger": {"enabled": True, "prof_all": True, "verbose": False},
         },
     )
     data = [torch.randn(BATCH, 64) for _ in range(args.steps * ACCUMULATION)]

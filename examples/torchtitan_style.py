@@ -1,8 +1,8 @@
-"""torchtitan's profiling section in TOML, and its trainer's loop, with one import line changed.
+"""torchtitan's profiling section in TOML, and its trainer's loop.
 
     python examples/torchtitan_style.py [--dump-folder outputs]
 
-The traces are where torchtitan puts them: outputs/profiling/traces/iteration_5/rank0_trace.json
+The traces are where torchtitan puts them: outputs/profiling/traces/iteration_5/rank0_trace.json.gz
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import sys
 
 import torch
 
-# With torchtitan: from torchtitan.tools.profiling import …
-from stepscope.adapters.torchtitan import maybe_enable_memory_snapshot, maybe_enable_profiling
+# With torchtitan, `take_over()` makes `config.profiler.build(…)` build this one.
+from stepscope.adapters.torchtitan import Profiler
 
 SECTION = """
-[profiling]
+[profiler]
 enable_profiling = true
 save_traces_folder = "profiling/traces"
 profile_freq = 5
@@ -40,18 +40,12 @@ def main() -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.SiLU(), torch.nn.Linear(128, 64))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    with (
-        maybe_enable_profiling(config, base_folder=args.dump_folder) as torch_profiler,
-        maybe_enable_memory_snapshot(config, base_folder=args.dump_folder) as memory_profiler,
-    ):
+    with Profiler(config["profiler"], base_folder=args.dump_folder) as profiler:
         for _ in range(args.steps):
             optimizer.zero_grad()
             model(torch.randn(16, 64)).square().mean().backward()
             optimizer.step()
-            if torch_profiler:
-                torch_profiler.step()
-            if memory_profiler:
-                memory_profiler.step()
+            profiler.step()
 
 
 if __name__ == "__main__":

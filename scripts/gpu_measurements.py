@@ -7,7 +7,7 @@ NAME is one of:
     queue     how many launches fit in the launch queue, per stream and together, and what blocks
     calls     what single calls cost: launches, copies, allocations, events, statistics
     cost      the step with each way of recording, as a ratio to the bare loop
-    fork      whether a window's events can leave through a fork after CUDA's start
+    window    a window after CUDA's start: its pause, and the GPU after it
 """
 
 from __future__ import annotations
@@ -531,16 +531,15 @@ def _step_with(
     return {"step_ns": step_ns, "end_s": time.perf_counter() - began_end}
 
 
-# -- fork ------------------------------------------------------------------------------------------
+# -- window ----------------------------------------------------------------------------------------
 
 
-def fork(out: Path, result: Result) -> None:
-    """A window in each export mode, after CUDA's start: its state, its pause, and the GPU after."""
-    for mode in ("auto", "fork", "inline"):
-        result.attempt(mode, lambda mode=mode: _window_in(mode, out))  # type: ignore[misc]
+def window(out: Path, result: Result) -> None:
+    """A window after CUDA's start: its state, its pause, and the GPU after."""
+    result.attempt("window", lambda: _window_in(out))
 
 
-def _window_in(mode: str, out: Path) -> dict[str, Any]:
+def _window_in(out: Path) -> dict[str, Any]:
     import stepscope
 
     width = 1024 if ON_GPU else 16
@@ -549,11 +548,10 @@ def _window_in(mode: str, out: Path) -> dict[str, Any]:
     moments = []
     with stepscope.Profiler(
         output_dir=out,
-        run_name=f"fork-{mode}",
+        run_name="window",
         wait=3,
         warmup=2,
         active=5,
-        export_mode=mode,
         announce=False,
     ) as profiler:
         for _ in range(20):
@@ -569,7 +567,6 @@ def _window_in(mode: str, out: Path) -> dict[str, Any]:
     before = float(layer(batch).sum().item())
     return {
         "windows": [f"{window.state} {window.reason or ''}".strip() for window in windows],
-        "exports": [f"{window.export_mode}: {window.export_reason}" for window in windows],
         "pauses_ms": [round((window.pause_ns or 0) / 1e6, 2) for window in windows],
         "problems": [str(problem) for problem in (manifest.problems if manifest else ())],
         "median_step_ms": round(statistics.median(steps) * 1e3, 3),
@@ -583,7 +580,7 @@ MEASUREMENTS: dict[str, Callable[[Path, Result], None]] = {
     "queue": queue,
     "calls": calls,
     "cost": cost,
-    "fork": fork,
+    "window": window,
 }
 
 

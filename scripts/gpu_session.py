@@ -61,7 +61,7 @@ ALSO_ON_CPU = frozenset(
     {
         "measure:machine",
         "measure:cost",
-        "measure:fork",
+        "measure:window",
         "training:unfused-attention",
         "training:small-batch",
         "training:starved-loader",
@@ -118,7 +118,7 @@ def plan() -> list[Part]:
         *(Part(f"training:{name}", 30 if name == "compiled" else 18, 60) for name in TRAININGS),
         Part("measure:calls", 7, 30),
         Part("measure:cost", 55, 110),
-        Part("measure:fork", 25, 60),
+        Part("measure:window", 25, 60),
         *(Part(f"snapshot:{name}", 9, 30) for name in SNAPSHOTS),
         Part("pytest", 30, 120),
         Part("report", 50, 600),
@@ -537,7 +537,7 @@ def _measured(results: dict[str, Any]) -> Iterator[str]:
     for part, title in (
         ("queue", "Launch queue"),
         ("calls", "Cost of single calls"),
-        ("fork", "Windows after CUDA's start"),
+        ("window", "A window after CUDA's start"),
     ):
         found = results.get(f"measure:{part}", {})
         if found and not found.get("skipped"):

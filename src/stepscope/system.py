@@ -22,7 +22,6 @@ class Machine:
     Attributes:
         system: As in `sys.platform`: "linux", "darwin", "win32".
         root: Root of the system's files: "/" outside tests.
-        environment: The environment variables.
         user: Effective user ID; None if the system has none.
         cpu_count: CPUs that this process may be scheduled on.
         beside: The folder of this Python, where its packages install programs; None for none.
@@ -213,9 +212,6 @@ class ControlGroups:
     """The control groups of this process, in both versions of the kernel's interface.
 
     The groups are determined once; their usage is read each time.
-
-    Args:
-        machine: The machine whose files are read.
     """
 
     def __init__(self, machine: Machine) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ from tests.support.training import SmallTraining, bare_losses, batches
 import stepscope
 from stepscope import open_run
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.windows import planner as module
 from stepscope.capture.windows.planner import Budget, StepSample, WindowPlan
 from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
@@ -137,40 +135,6 @@ def test_a_share_of_the_disk_is_kept(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["window-0003", "window-0004"]
     huge = WindowRecord(9, "complete", artifacts=(ArtifactRecord("trace", "x", 10**9),))
     assert Budget(config, layout).prune((huge,)) == [], "the newest is always kept"
-
-
-def test_a_pause_near_the_process_groups_timeout_is_warned_of_once(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(module, "process_group_timeout_s", lambda: 10.0)
-    budget = Budget(CaptureConfig(), RankLayout(tmp_path))
-    budget.learn(StepSample(1e9, 10))
-    with caplog.at_level(logging.WARNING, "stepscope"):
-        budget.warn_of_timeout(plan(tmp_path))
-        assert not caplog.records
-        budget.learn(StepSample(2e9, 10))
-        budget.warn_of_timeout(plan(tmp_path))
-        budget.warn_of_timeout(plan(tmp_path))
-    assert len(caplog.records) == 1
-    assert "8.0 s" in caplog.text
-    assert "10.0 s" in caplog.text
-
-
-def test_the_timeout_of_a_real_process_group_is_found(tmp_path):
-    import datetime
-
-    from torch import distributed
-
-    assert module.process_group_timeout_s() is None
-    distributed.init_process_group(
-        "gloo",
-        store=distributed.FileStore(str(tmp_path / "store"), 1),
-        rank=0,
-        world_size=1,
-        timeout=datetime.timedelta(seconds=37),
-    )
-    try:
-        assert module.process_group_timeout_s() == 37.0
-    finally:
-        distributed.destroy_process_group()
 
 
 def test_a_trial_that_the_loop_cuts_off_is_told(tmp_path):

@@ -1,13 +1,10 @@
-"""Further artifacts of a window: the user's own, memory over time, TensorBoard, execution trace."""
+"""Further artifacts of a window: memory over time, TensorBoard."""
 
 from __future__ import annotations
 
 import json
-import time
 
-import pytest
 import torch
-from tests.support import own_artifacts
 from tests.support.runs import manifest_of, rank_directory
 from tests.support.training import SmallTraining, bare_losses, batches
 
@@ -17,7 +14,6 @@ from stepscope.artifacts.calls import gather
 from stepscope.artifacts.job import RawTrace
 from stepscope.artifacts.memory_timeline import BEFORE, memory_timelines
 from stepscope.memory.exported import CATEGORIES, read_timelines
-from stepscope.run.files import LineFile
 
 QUICK = {"wait": 1, "warmup": 1, "active": 2, "repeat": 1, "activities": "cpu"}
 
@@ -35,68 +31,6 @@ def train(output, steps=6, **options):
 
 def artifacts_of(window, kind):
     return [item for item in window.artifacts if item.kind == kind]
-
-
-def test_own_artifacts_are_made_beside_the_training(tmp_path):
-    window = train(tmp_path, artifacts=[own_artifacts.count_events, own_artifacts.TwoFiles])
-    made = {item.path.rpartition("/")[2]: item for item in artifacts_of(window, "custom")}
-    assert set(made) == {"events_count.json", "one.txt", "two.txt"}
-    assert all(not item.problem and item.digest for item in made.values())
-    path = rank_directory(tmp_path) / made["events_count.json"].path
-    content = json.loads(path.read_text())
-    assert content["steps"] == [2, 3]
-    assert content["events"] == window.events
-    assert len(content["ns"]) == 2
-
-
-def test_own_artifacts_find_the_windows_steps_however_slow_the_disk_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(LineFile, "_SLOW_WRITE_NS", -1)
-    monkeypatch.setattr(LineFile, "_GATHER_NS", 10**18)
-    seen = []
-
-    def local(window):
-        seen.extend(record.step for record in window.steps)
-
-    training = SmallTraining()
-    options = {**QUICK, "artifacts": [local, own_artifacts.count_events]}
-    with stepscope.Profiler(output_dir=tmp_path, **options) as profiler:
-        for number, batch in enumerate(batches(10**6)):
-            training.step(batch)
-            profiler.step()
-            while (
-                number == 3
-                and not (profiler.session.rank_path / "window-0000/window.json").exists()
-            ):
-                time.sleep(0.02)
-            if seen:
-                break
-    (made,) = artifacts_of(manifest_of(tmp_path).windows[0], "custom")
-    assert len(json.loads((rank_directory(tmp_path) / made.path).read_text())["ns"]) == 2
-    assert seen == [2, 3]
-
-
-def test_own_artifacts_that_cannot_be_imported_are_made_here(tmp_path):
-    seen = []
-
-    def local(window):
-        seen.append((window.index, window.step_numbers, window.trace_path.name))
-        (window.directory / "mine.txt").write_text("x")
-
-    window = train(tmp_path, artifacts=local)
-    assert seen == [(0, (2, 3), "trace.json.gz")]
-    assert [item.path for item in artifacts_of(window, "custom")] == ["window-0000/mine.txt"]
-
-
-@pytest.mark.parametrize("is_importable", [True, False])
-def test_an_own_artifact_that_raises_costs_only_itself(tmp_path, is_importable):
-    def local(window):
-        raise ValueError("no luck here")
-
-    window = train(tmp_path, artifacts=own_artifacts.broken if is_importable else local)
-    (problem,) = artifacts_of(window, "custom")
-    assert "no luck" in problem.problem
-    assert window.state == "complete"
-    assert not artifacts_of(window, "trace")[0].problem
 
 
 def test_memory_over_time_is_drawn_from_the_trace(tmp_path):
@@ -187,25 +121,6 @@ def test_tensorboard_finds_a_copy_that_names_the_rank(tmp_path):
     assert artifacts_of(window, "tensorboard")[0].bytes == path.stat().st_size
     (found,) = open_run(tmp_path / "board").windows
     assert found.rank == 0
-
-
-def test_torchs_execution_trace_is_kept(tmp_path):
-    window = train(tmp_path, execution_trace=True)
-    (item,) = artifacts_of(window, "execution_trace")
-    assert item.problem == ""
-    content = json.loads((rank_directory(tmp_path) / item.path).read_text())
-    assert any(node["name"] == "aten::mm" for node in content["nodes"])
-
-
-def test_an_abandoned_window_leaves_no_execution_trace(tmp_path):
-    training = SmallTraining()
-    with stepscope.Profiler(
-        output_dir=tmp_path, **{**QUICK, "warmup": 3}, execution_trace=True
-    ) as profiler:
-        for batch in batches(2):
-            training.step(batch)
-            profiler.step()
-    assert not list(tmp_path.rglob("execution_trace.json"))
 
 
 def test_a_format_that_needs_no_compression_is_read_all_the_same(tmp_path):

@@ -7,11 +7,14 @@ import json
 import subprocess
 
 import pytest
+from click.testing import CliRunner
 from tests.support.guides import environment
 from tests.support.training import SmallTraining, batches
 from tests.support.warm_python import warm_python
 
 import stepscope
+from stepscope.analysis.record.progress import progress_over
+from stepscope.commands.main import cli
 from stepscope.run.step_record import read_steps
 
 EVENTS = """
@@ -57,8 +60,6 @@ def board(tmp_path_factory):
     with stepscope.Profiler(
         output_dir=folder / "out",
         tensorboard_dir=folder / "logs" / "run",
-        scalars="tensorboard",
-        scalars_steps=5,
         record_shapes=True,
         profile_memory=True,
         **options,
@@ -86,18 +87,19 @@ def read_by(script, folder, tmp_path):
 
 
 def test_tensorboard_reads_the_curves_that_were_written(board, tmp_path):
-    folder, rank = board
-    curves = read_by(EVENTS, folder, tmp_path)
-    assert set(curves) == {
-        f"stepscope/{name}"
-        for name in ("step_ms", "worst_step_ms", "data_wait_ms", "phase_ms/train")
-    }
+    _, rank = board
+    done = CliRunner().invoke(
+        cli, ["monitor", "--tensorboard", str(tmp_path / "board"), str(rank.parent)]
+    )
+    assert done.exit_code == 0, done.output
+    curves = read_by(EVENTS, tmp_path / "board" / rank.parent.name, tmp_path)
+    names = ("step_ms", "worst_step_ms", "data_wait_ms", "phase_ms/train")
+    assert {f"stepscope/{name}" for name in names} <= set(curves)
     records, _ = read_steps(rank / "steps.jsonl")
-    assert [step for step, _ in curves["stepscope/step_ms"]] == [4, 9, 14, 19]
+    assert [step for step, _ in curves["stepscope/step_ms"]] == [9, 19]
     for place, (_, value) in enumerate(curves["stepscope/step_ms"]):
-        usual = [r for r in records[5 * place : 5 * place + 5] if r.window is None]
-        mean_ms = sum(record.dur_ns for record in usual) / len(usual) / 1e6
-        assert value == pytest.approx(mean_ms, rel=1e-6)
+        progress = progress_over(records[10 * place : 10 * place + 10])
+        assert value == pytest.approx(progress.step_ns / 1e6, rel=1e-6)
 
 
 def test_the_profiler_plugin_reads_the_traces(board, tmp_path):

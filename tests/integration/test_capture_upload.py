@@ -46,9 +46,8 @@ def relative_files(root):
     return sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
 
 
-@pytest.mark.parametrize("mode", ["inline", "fork"])
-def test_a_url_as_the_output_folder_gets_the_whole_run(tmp_path, capsys, mode):
-    train(output_dir="memory://bucket/profiles", export_mode=mode)
+def test_a_url_as_the_output_folder_gets_the_whole_run(tmp_path, capsys):
+    train(output_dir="memory://bucket/profiles")
     local = tmp_path / "profiles" / "run"
     memory = fsspec.filesystem("memory")
     copied = {name.removeprefix("/bucket/profiles/run/") for name in memory.find("/bucket")}
@@ -110,12 +109,6 @@ def test_files_that_a_guide_promises_beside_the_run_are_copied_too(tmp_path):
         assert there == (tmp_path / folder / name).read_bytes()
 
 
-def test_what_was_copied_can_be_removed_locally(tmp_path):
-    train(upload_to="memory://bucket", keep_local=False)
-    assert not (tmp_path / "profiles" / "run").exists()
-    assert len(stepscope.open_run("memory://bucket/run").windows) == 1
-
-
 class Broken(MemoryFileSystem):
     """Refuses files by name, or cuts them, or does not answer until its gate is opened."""
 
@@ -155,7 +148,7 @@ def broken(monkeypatch):
 @pytest.mark.parametrize("fault", ["refuses", "cuts"])
 def test_what_cannot_be_copied_stays_and_the_manifest_tells(tmp_path, broken, fault, caplog):
     setattr(broken, fault, "trace.json.gz")
-    train(output_dir="broken://bucket", keep_local=False)
+    train(output_dir="broken://bucket")
     local = tmp_path / "profiles" / "run"
     assert (local / "rank00000/window-0000/trace.json.gz").exists()
     (problem,) = manifest_of(local).problems
@@ -181,7 +174,7 @@ def test_a_service_that_cannot_be_reached_costs_the_copy_and_nothing_else(tmp_pa
         raise OSError("no route to host")
 
     monkeypatch.setattr("stepscope.capture.record.upload._file_system", unreachable)
-    train(output_dir="memory://bucket", keep_local=False)
+    train(output_dir="memory://bucket")
     (problem,) = manifest_of(tmp_path / "profiles").problems
     assert problem.message == "nothing was copied to memory://bucket/run: OSError: no route to host"
     assert len(stepscope.open_run(tmp_path / "profiles").windows) == 1
@@ -265,7 +258,7 @@ def test_files_that_grow_are_copied_again_and_half_written_ones_never(tmp_path):
 def test_ranks_copy_their_own_and_together_the_whole(tmp_path):
     body = f"""
 with stepscope.Profiler(
-    output_dir=output, activities="cpu", wait=1, active=2, keep_local=False,
+    output_dir=output, activities="cpu", wait=1, active=2,
     upload_to="file://{tmp_path}/copy"
 ) as profiler:
     for step in range(6):
@@ -278,7 +271,6 @@ with stepscope.Profiler(
     assert [len(rank.windows) for rank in run.ranks] == [1, 1]
     assert all(window.trace_path is not None for window in run.windows)
     assert run.problems == ()
-    assert not list((tmp_path / "out").rglob("*.gz"))
 
 
 def test_a_folder_that_another_rank_removes_meanwhile_costs_nothing(tmp_path, monkeypatch):
@@ -298,7 +290,4 @@ def test_a_folder_that_another_rank_removes_meanwhile_costs_nothing(tmp_path, mo
     uploader.start()
     uploader.finish(lambda: 60)
     assert uploader.is_complete
-    uploader.remove_copied()
     assert (tmp_path / "copy" / "run" / "rank00000" / "steps.jsonl").read_bytes() == b"{}\n"
-    assert not layout.rank(0).root.exists()
-    assert layout.rank(1).steps.exists()

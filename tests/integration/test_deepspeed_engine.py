@@ -15,7 +15,10 @@ from stepscope import open_run
 
 if importlib.util.find_spec("deepspeed") is None:
     pytest.skip("deepspeed is not installed", allow_module_level=True)
+pytestmark = pytest.mark.timeout(4000)
 
+LIMIT_S = 1200
+"""On a busy machine, importing DeepSpeed alone takes minutes."""
 SCRIPT = """
     import contextlib
     import json
@@ -69,7 +72,12 @@ def losses_of(result):
 
 def train(folder, port, **wanted):
     return run_script(
-        folder, SCRIPT, [json.dumps(wanted)], MASTER_PORT=str(port), **ALONE_UNDER_DEEPSPEED
+        folder,
+        SCRIPT,
+        [json.dumps(wanted)],
+        timeout=LIMIT_S,
+        MASTER_PORT=str(port),
+        **ALONE_UNDER_DEEPSPEED,
     )
 
 
@@ -91,11 +99,9 @@ def test_steps_texts_and_losses(tmp_path, bare_losses, free_ports):
     result = train(
         tmp_path,
         next(free_ports),
-        config={"comms_logger": {"enabled": True, "prof_all": True, "verbose": False}},
         deepspeed_flops=True,
+        deepspeed_flops_step=6,
         deepspeed_memory=True,
-        flop_counter=True,
-        flop_counter_step=6,
     )
     assert losses_of(result) == bare_losses
     (rank,) = open_run(tmp_path / "profiles").ranks
@@ -107,7 +113,7 @@ def test_steps_texts_and_losses(tmp_path, bare_losses, free_ports):
 
     folder = rank_directory(tmp_path / "profiles")
     texts = {a.kind: (folder / a.path).read_text() for a in rank.manifest.artifacts}
-    assert set(texts) == {"deepspeed_flops", "deepspeed_comms", "deepspeed_memory", "flop_counter"}
+    assert set(texts) == {"deepspeed_flops", "deepspeed_memory"}
     profile = texts["deepspeed_flops"]
     assert "DeepSpeed Flops Profiler" in profile
     assert "Profile Summary at step 6" in profile
@@ -119,11 +125,6 @@ def test_steps_texts_and_losses(tmp_path, bare_losses, free_ports):
     latency_ms = re.search(r"fwd latency: +([\d.]+) (us|ms)", profile)
     nanoseconds = float(latency_ms.group(1)) * {"us": 1e3, "ms": 1e6}[latency_ms.group(2)]
     assert nanoseconds <= rank.steps[6].phases["forward"]
-    # torch's own counter sees both micro-batches, forward and backward, and no biases.
-    assert f"Total: {2 * (FLOPS + 2 * 8 * 16 * 32 + 2 * 2 * 8 * 32 * 4)} (" in texts["flop_counter"]
-
-    assert "all_reduce" in texts["deepspeed_comms"]
-    assert "busbw_avg" in texts["deepspeed_comms"]
     memory = texts["deepspeed_memory"]
     assert len(re.findall(r"^After forward of step \d+$", memory, re.MULTILINE)) == 15
     assert len(re.findall(r"^After step of step \d+$", memory, re.MULTILINE)) == 7
@@ -145,11 +146,12 @@ def test_two_ranks_and_gradients_in_parts(tmp_path):
         del more[name]
     wanted = {
         "stage": 2,
-        "config": {"comms_logger": {"enabled": True, "prof_all": True, "verbose": False}},
         "deepspeed_flops": True,
         "ranks": [1],
     }
-    result = run_script(tmp_path, SCRIPT, [json.dumps(wanted)], before=TORCHRUN, **more)
+    result = run_script(
+        tmp_path, SCRIPT, [json.dumps(wanted)], before=TORCHRUN, timeout=LIMIT_S, **more
+    )
     assert result.returncode == 0, result.stderr[-4000:]
     run = open_run(tmp_path / "profiles")
     assert [len(rank.steps) for rank in run.ranks] == [7, 7]
@@ -157,7 +159,7 @@ def test_two_ranks_and_gradients_in_parts(tmp_path):
         {item.kind for item in manifest_of(tmp_path / "profiles", rank).artifacts}
         for rank in (0, 1)
     ]
-    assert kinds == [{"deepspeed_comms"}, {"deepspeed_comms", "deepspeed_flops"}]
+    assert kinds == [set(), {"deepspeed_flops"}]
     profile = (rank_directory(tmp_path / "profiles", 1) / "profiler_ds.txt").read_text()
     assert re.search(r"world size: +2", profile)
 
@@ -198,7 +200,12 @@ PIPELINE = """
 
 def test_a_pipelines_batches_are_steps(tmp_path, free_ports):
     result = run_script(
-        tmp_path, PIPELINE, [], MASTER_PORT=str(next(free_ports)), **ALONE_UNDER_DEEPSPEED
+        tmp_path,
+        PIPELINE,
+        [],
+        timeout=LIMIT_S,
+        MASTER_PORT=str(next(free_ports)),
+        **ALONE_UNDER_DEEPSPEED,
     )
     assert result.returncode == 0, result.stderr[-4000:]
     (rank,) = open_run(tmp_path / "profiles").ranks

@@ -251,28 +251,17 @@ def test_a_handler_of_ones_own_writes_another_format(tmp_path):
         with (tmp_path / "metrics.csv").open("w", newline="") as file:
             csv.writer(file).writerows([("operator", "calls"), *rows])
 
-    def events_only(window):
-        names = sorted({event["name"] for event in trace_events(window.trace_path)})
-        (window.directory / "names.txt").write_text("\n".join(names))
-
     parser = stepscope.add_arguments(argparse.ArgumentParser(), dialect="sfm")
     args = parser.parse_args(["--profiling", "--prof_dir", str(tmp_path / "prof")])
     training = SmallTraining()
-    with stepscope.Profiler.from_args(
-        args, on_trace_ready=custom_trace_handler, artifacts=events_only
-    ) as profiler:
+    with stepscope.Profiler.from_args(args, on_trace_ready=custom_trace_handler) as profiler:
         for batch in profiler.watch(batches(12)):
             with torch.profiler.record_function("encoder"):
                 training.step(batch)
     assert seen == [10]
     rows = list(csv.reader((tmp_path / "metrics.csv").read_text().splitlines()))
     assert ["aten::mm", "15"] in rows  # five products in each of three steps
-    folder = rank_directory(tmp_path / "prof") / "window-0000"
-    names = (folder / "names.txt").read_text().splitlines()
-    assert {"aten::mm", "encoder"} <= set(names)
     assert "encoder" in (tmp_path / "prof" / "profiler_list.dat").read_text()
-    (window,) = manifest_of(tmp_path / "prof").windows
-    assert "window-0000/names.txt" in {artifact.path for artifact in window.artifacts}
 
 
 def trace_events(path):
@@ -301,18 +290,13 @@ HANDED = SCRIPT.replace(
     """def handler(prof):
         print("handled", prof.step_num)
 
-    def listed(window):
-        (window.directory / "listed.txt").write_text(str(len(window.steps)))
-
-    @stepscope.profiled(dialect="sfm", on_trace_ready=handler, artifacts=listed)""",
+    @stepscope.profiled(dialect="sfm", on_trace_ready=handler)""",
 )
 
 
-def test_the_decorator_takes_handlers_and_artifacts(monkeypatch, capsys, tmp_path):
+def test_the_decorator_takes_handlers(monkeypatch, capsys, tmp_path):
     run_inline(monkeypatch, tmp_path, HANDED, ["--profiling"])
     assert "handled 10" in capsys.readouterr().out
-    folder = rank_directory(tmp_path / "prof") / "window-0000"
-    assert (folder / "listed.txt").read_text() == "3"
 
 
 def test_the_click_decorator_takes_them_too(monkeypatch, tmp_path):
@@ -383,7 +367,12 @@ def test_with_deepspeed_its_profile_and_its_memory(tmp_path, debug):
     flags = ["--profiling", "--ptensorboard", "--prof_dir", "./prof_other", "--strategy=Zero"]
     port = str(free_port())
     result = run_script(
-        tmp_path, DEEPSPEED, [*flags, *debug], **ALONE_UNDER_DEEPSPEED, MASTER_PORT=port
+        tmp_path,
+        DEEPSPEED,
+        [*flags, *debug],
+        timeout=550,
+        MASTER_PORT=port,
+        **ALONE_UNDER_DEEPSPEED,
     )
     assert result.returncode == 0, result.stderr[-4000:]
     folder = tmp_path / "prof_other"

@@ -25,7 +25,7 @@ from stepscope.capture.options.option import ConfigError
 from stepscope.capture.ranks import RankIdentity
 from stepscope.capture.record.monitoring import RankMonitor
 from stepscope.monitor.beside import RecordingBeside
-from stepscope.monitor.recorder import RecordingJob
+from stepscope.monitor.recorder import Recorder, RecordingJob
 from stepscope.monitor.sampler import Watched
 from stepscope.run.metrics import read_metrics_record, record_path
 
@@ -198,7 +198,7 @@ def test_a_sampler_that_is_killed_is_noted_and_nothing_else(tmp_path):
     assert len(rank.steps) == 3
 
 
-def test_a_thread_takes_the_place_of_a_process_that_cannot_start(tmp_path, monkeypatch):
+def test_a_process_that_cannot_start_is_a_problem_and_no_error(tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise OSError("no more processes")
 
@@ -207,64 +207,15 @@ def test_a_thread_takes_the_place_of_a_process_that_cannot_start(tmp_path, monke
         patch.setattr(subprocess, "Popen", refuse)
         beside = RecordingBeside(job)
     assert beside.process_id is None
-    wait_for(lambda: rows_in(tmp_path / "metrics.csv") >= 3)
-    assert beside.close() == ""
-    summary = summarise_metrics(tmp_path / "metrics.csv")
-    assert summary.record.process_id == os.getpid()
-    assert summary.record.state == "ended"
-    # The training is watched although the sampler lives in it.
-    assert summary.host["process_memory_peak_bytes"].item() > 50 << 20
+    assert beside.close() == "the monitor's process cannot be started: no more processes"
 
 
 def test_a_folder_that_refuses_is_a_problem_and_no_error(tmp_path):
     (tmp_path / "metrics.csv").write_text("something, else\n")
-    for in_thread in (True, False):
-        job = RecordingJob(str(tmp_path / "metrics.csv"), Watched(os.getpid()), 0.05)
-        beside = RecordingBeside(job, in_thread=in_thread)
-        assert "exists with other columns" in beside.close()
-
-
-def test_a_command_is_watched_and_its_exit_code_passed_on(tmp_path):
-    library = compile_stub(tmp_path / "nvml")
-    code = WAIT_UNTIL_SEEN.format(
-        pattern=str(tmp_path / "out" / "*" / "metrics.csv"), seen="float(row[-3].split()[0]) > 60"
+    beside = RecordingBeside(
+        RecordingJob(str(tmp_path / "metrics.csv"), Watched(os.getpid()), 0.05)
     )
-    ended = stepscope(
-        "monitor", "-lms", 100, "--output-dir", tmp_path / "out", "--", sys.executable, "-c", code,
-        library=library, CUDA_VISIBLE_DEVICES=SECOND,
-    )  # fmt: skip
-    assert (ended.returncode, ended.stdout) == (7, "out\n")
-    (folder,) = (tmp_path / "out").iterdir()
-    summary = summarise_metrics(folder / "metrics.csv")
-    assert summary.gpus["uuid"].to_list() == [SECOND]
-    assert summary.gpus["utilization_percent"].to_list() == [7.0]
-    assert summary.host["process_memory_peak_bytes"].item() > 60 << 20
-    assert str(folder) in ended.stderr
-    assert "Stub 80GB" in ended.stderr
-    shown = stepscope("info", folder)
-    assert shown.returncode == 0
-    assert "throttled" in shown.stdout
-
-
-def test_a_commands_own_columns_and_file(tmp_path):
-    file = tmp_path / "own.csv"
-    ended = stepscope(
-        "monitor", "--query-gpu=process.count,process.cpu", "-l", "0.1", "-f", file,
-        "--", sys.executable, "-c", WAIT_UNTIL_SEEN.format(pattern=str(file), seen="row[1] == '1'"),
-    )  # fmt: skip
-    assert ended.returncode == 7, ended.stderr
-    # A file needs times, whoever forgot to ask for them.
-    assert file.read_text().splitlines()[0] == "timestamp, process.count, process.cpu [%]"
-    frame, skipped = read_metrics(file)
-    assert skipped == 0
-    assert frame["process.count"].max() == 1
-
-
-def test_a_command_that_cannot_be_started_leaves_nothing(tmp_path):
-    missing = stepscope("monitor", "--", "no-such-program-at-all", cwd=tmp_path)
-    assert missing.returncode == 2
-    assert "no-such-program-at-all: cannot be started" in missing.stderr
-    assert list(tmp_path.iterdir()) == []
+    assert "exists with other columns" in beside.close()
 
 
 def test_run_monitors_a_script_without_a_change_to_it(tmp_path):
@@ -405,8 +356,7 @@ def test_a_sampler_that_fails_says_so_in_its_record(tmp_path, monkeypatch):
         raise RuntimeError("no more")
 
     monkeypatch.setattr("stepscope.monitor.sampler.Sampler.read", broken)
-    beside = RecordingBeside(job, in_thread=True)
-    wait_for(lambda: beside.problem or not beside._thread.is_alive())
-    assert beside.close() == "RuntimeError: no more"
+    with pytest.raises(RuntimeError, match="no more"):
+        Recorder(job).run(lambda _: None)
     record = read_metrics_record(tmp_path / "metrics.csv")
     assert record.ended == "the sampler failed: RuntimeError: no more"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,9 +16,6 @@ from stepscope import open_run
 from stepscope.adapters.torchtitan import (
     Profiler,
     SnapshotRing,
-    maybe_enable_memory_snapshot,
-    maybe_enable_profiling,
-    section_of,
     take_over,
 )
 from stepscope.capture.options.option import ConfigError
@@ -65,10 +60,10 @@ def files_below(folder):
 
 
 def test_a_trace_every_so_many_steps_under_torchtitans_names(tmp_path):
-    with maybe_enable_profiling(Profiling(), base_folder=str(tmp_path), leaf_folder="r0") as one:
+    with Profiler(Profiling(), base_folder=str(tmp_path), leaf_folder="r0") as one:
         assert train(one, 12) == bare_losses(12)
     traces = tmp_path / "profile_traces"
-    names = ["iteration_10/r0/rank0_trace.json", "iteration_5/r0/rank0_trace.json"]
+    names = ["iteration_10/r0/rank0_trace.json.gz", "iteration_5/r0/rank0_trace.json.gz"]
     assert files_below(traces) == names
     (rank,) = open_run(traces).ranks
     assert [window.record.first_step for window in rank.windows] == [4, 9]
@@ -99,14 +94,8 @@ def test_the_schedules_further_options(tmp_path):
 
 def test_nothing_is_done_where_nothing_is_asked_for(tmp_path):
     off = Profiling(enable_profiling=False)
-    with (
-        maybe_enable_profiling(off, base_folder=str(tmp_path)) as one,
-        maybe_enable_memory_snapshot(off, base_folder=str(tmp_path)) as other,
-        Profiler(off, base_folder=str(tmp_path)) as third,
-    ):
-        assert one is None
-        assert other is None
-        train(third, 2)
+    with Profiler(off, base_folder=str(tmp_path)) as profiler:
+        train(profiler, 2)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -118,21 +107,6 @@ def test_options_that_cannot_work_together():
         Profiler({"enable_memory_snapshot": True, "memory_snapshot_freq": 0}),
     ):
         pass
-
-
-@pytest.mark.parametrize("name", ["profiling", "profiler"])
-def test_the_section_is_found_in_whatever_holds_it(name):
-    section = Profiling(profile_freq=7)
-    assert section_of(section)["profile_freq"] == 7
-    assert section_of(SimpleNamespace(**{name: section}))["profile_freq"] == 7
-    assert section_of({name: vars(section)})["profile_freq"] == 7
-
-
-def test_a_whole_job_configuration_says_where_its_output_goes(tmp_path):
-    job = SimpleNamespace(profiling=Profiling(), job=SimpleNamespace(dump_folder=str(tmp_path)))
-    with maybe_enable_profiling(job, global_step=0) as profiler:
-        train(profiler, 5)
-    assert files_below(tmp_path / "profile_traces") == ["iteration_5/rank0_trace.json"]
 
 
 def test_each_trace_is_given_to_the_post_processor(tmp_path):
@@ -150,12 +124,8 @@ def test_each_trace_is_given_to_the_post_processor(tmp_path):
 
 def test_without_cuda_there_are_no_snapshots_and_one_line_says_so(tmp_path, caplog):
     both = Profiling(enable_memory_snapshot=True)
-    with (
-        maybe_enable_profiling(both, base_folder=str(tmp_path)) as one,
-        maybe_enable_memory_snapshot(both, base_folder=str(tmp_path)) as other,
-    ):
-        assert other.profiler is one
-        assert train(one, 11, other) == bare_losses(11)
+    with Profiler(both, base_folder=str(tmp_path)) as profiler:
+        assert train(profiler, 11) == bare_losses(11)
     lines = [line for line in caplog.messages if "memory_history" in line]
     assert len(lines) == 1
     assert "no CUDA device" in lines[0]
@@ -164,9 +134,8 @@ def test_without_cuda_there_are_no_snapshots_and_one_line_says_so(tmp_path, capl
 
 def test_snapshots_alone_make_a_run_without_windows(tmp_path):
     alone = Profiling(enable_profiling=False, enable_memory_snapshot=True)
-    with maybe_enable_memory_snapshot(alone, base_folder=str(tmp_path)) as ring:
-        ring.profiler.step()
-        train(ring, 11)
+    with Profiler(alone, base_folder=str(tmp_path)) as profiler:
+        train(profiler, 11)
     (rank,) = open_run(tmp_path / "profile_traces").ranks
     assert rank.windows == ()
 
@@ -186,27 +155,14 @@ class Snapshots:
         return path
 
 
-@pytest.mark.parametrize(
-    ("is_older", "name", "last"),
-    [
-        (
-            False,
-            "step_000000000104/leaf/000000_step_104.pickle",
-            "step_000000000105_exit/leaf/000000_step_105.pickle",
-        ),
-        (
-            True,
-            "iteration_104/leaf/rank0_memory_snapshot.pickle",
-            "iteration_105_exit/leaf/rank0_memory_snapshot.pickle",
-        ),
-    ],
-)
-def test_snapshots_lie_under_torchtitans_names(tmp_path, monkeypatch, is_older, name, last):
+def test_snapshots_lie_under_torchtitans_names(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     rank = tmp_path / "rank"
     rank.mkdir()
     capture = Snapshots(rank)
-    ring = SnapshotRing(capture, tmp_path / "memory", "leaf", 101, 4, is_older=is_older)
+    ring = SnapshotRing(capture, tmp_path / "memory", "leaf", 101, 4)
+    name = "step_000000000104/leaf/000000_step_104.pickle"
+    last = "step_000000000105_exit/leaf/000000_step_105.pickle"
     for _ in range(4):
         ring.step()
     assert files_below(tmp_path / "memory") == [name]
@@ -257,7 +213,7 @@ def test_torchtitans_own_configuration_builds_ours(own_profiler, tmp_path):
 @THIRD_PARTY
 def test_every_option_of_torchtitans_configuration_is_understood(own_profiler):
     source = (Path(__file__).parents[2] / "src/stepscope/adapters/torchtitan.py").read_text()
-    names = section_of(own_profiler.Profiler.Config())
+    names = vars(own_profiler.Profiler.Config())
     assert {name for name in names if f'"{name}"' not in source} == set()
 
 
@@ -285,22 +241,3 @@ def test_the_same_files_for_the_same_steps_as_torchtitans_own_profiler(own_profi
     for name in names:
         steps = steps_in_trace(tmp_path / "ours" / name)
         assert steps == steps_in_trace(tmp_path / "theirs" / name)
-
-
-@THIRD_PARTY
-def test_the_section_of_an_older_version(torchtitan, tmp_path):
-    theirs = pytest.importorskip(
-        "torchtitan.tools.profiling",
-        reason="no torchtitan with maybe_enable_profiling is installed",
-        exc_type=ImportError,
-    )
-    config = theirs.ProfilingConfig(enable_profiling=True, profile_freq=5, profiler_warmup=1)
-    shapes = [
-        list(inspect.signature(function).parameters)
-        for function in (theirs.maybe_enable_profiling, maybe_enable_profiling)
-    ]
-    assert shapes[0] == shapes[1]
-    with maybe_enable_profiling(config, base_folder=str(tmp_path), leaf_folder="leaf") as profiler:
-        train(profiler, 5)
-    traces = tmp_path / config.save_traces_folder
-    assert files_below(traces) == ["iteration_5/leaf/rank0_trace.json"]

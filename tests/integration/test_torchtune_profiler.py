@@ -90,8 +90,8 @@ def test_what_is_not_enabled_does_nothing(monkeypatch, tmp_path):
 
 
 def test_a_variable_adds_what_the_section_has_no_word_for(monkeypatch):
-    monkeypatch.setenv("STEPSCOPE_FLOP_COUNTER", "true")
-    assert setup_torch_profiler(enabled=True)[0].config.flop_counter
+    monkeypatch.setenv("STEPSCOPE_MEMORY_LOG", "true")
+    assert setup_torch_profiler(enabled=True)[0].config.memory_log
 
 
 # -- the real package -----------------------------------------------------------------------------

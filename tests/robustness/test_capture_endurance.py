@@ -22,8 +22,7 @@ def resident_bytes():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
-@pytest.mark.parametrize("mode", ["inline", "fork"])
-def test_memory_after_200_cycles_is_that_after_ten(tmp_path, mode):
+def test_memory_after_200_cycles_is_that_after_ten(tmp_path):
     training = SmallTraining()
     after: dict[int, int] = {}
     with stepscope.Profiler(
@@ -33,7 +32,6 @@ def test_memory_after_200_cycles_is_that_after_ten(tmp_path, mode):
         active=2,
         repeat=0,
         activities="cpu",
-        export_mode=mode,
         keep_windows=3,
         min_free_bytes=0,
     ) as profiler:

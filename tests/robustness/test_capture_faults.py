@@ -115,19 +115,13 @@ def readable_windows(output):
 # -- ends of the process --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["inline", pytest.param("fork", marks=pytest.mark.slow)])
-def test_kill_9_inside_a_window_loses_that_window_only(tmp_path, mode):
+def test_kill_9_inside_a_window_loses_that_window_only(tmp_path):
     fault = """
         if step == 7:
             wait_for_window(0)
             os.kill(os.getpid(), signal.SIGKILL)
     """
-    # On a disk that is slow again and again lines are gathered for a second, and a kill costs them.
-    before = """
-        from stepscope.run.files import LineFile
-        LineFile._SLOW_WRITE_NS = 10**15
-    """
-    returncode, _, err = run(tmp_path, tmp_path / "out", fault, before, export_mode=mode)
+    returncode, _, err = run(tmp_path, tmp_path / "out", fault)
     assert returncode == -signal.SIGKILL, err
     assert readable_windows(tmp_path / "out") == {0: [2, 3]}
     found = open_run(tmp_path / "out")
@@ -142,7 +136,7 @@ def test_kill_9_right_after_a_window_does_not_lose_it(tmp_path):
         if step == 4:
             os.kill(os.getpid(), signal.SIGKILL)
     """
-    returncode, _, err = run(tmp_path, tmp_path / "out", fault, export_mode="inline")
+    returncode, _, err = run(tmp_path, tmp_path / "out", fault)
     assert returncode == -signal.SIGKILL, err
     deadline = time.monotonic() + 200
     while not list((tmp_path / "out").rglob("window.json")):
@@ -273,22 +267,13 @@ FILL = """
 """
 
 
-@pytest.mark.parametrize(
-    ("mode", "frees"),
-    [
-        ("inline", True),
-        ("fork", True),
-        pytest.param("inline", False, marks=pytest.mark.slow),
-        pytest.param("fork", False, marks=pytest.mark.slow),
-    ],
-)
-def test_a_full_disk_costs_the_windows_of_its_time(tmp_path, small_disk, mode, frees):
+@pytest.mark.parametrize("frees", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_a_full_disk_costs_the_windows_of_its_time(tmp_path, small_disk, frees):
     output = small_disk / "out"
     result = run(
         tmp_path,
         output,
         FILL.format(step=5, frees=frees),
-        export_mode=mode,
         min_free_bytes=0,
     )
     assert_trained_to_the_end(*result)
@@ -301,13 +286,9 @@ def test_a_full_disk_costs_the_windows_of_its_time(tmp_path, small_disk, mode, f
     manifest = manifest_of(output)
     assert manifest.state == "finished"
     full = manifest.windows[1]
-    if 1 in windows:
-        # What the fork could not write, the training wrote when there was room again.
-        assert (mode, windows[1]) == ("fork", [6, 7])
-        assert "written inline" in full.note
-    else:
-        assert full.state == "failed"
-        assert "full disk" in full.reason or "space" in full.reason
+    assert 1 not in windows
+    assert full.state == "failed"
+    assert "full disk" in full.reason or "space" in full.reason
 
 
 def test_a_disk_too_full_for_a_window_opens_none(tmp_path):
@@ -344,8 +325,7 @@ def test_a_place_that_is_read_only_from_the_start(tmp_path, small_disk):
     assert "Read-only" in err
 
 
-@pytest.mark.parametrize("mode", ["inline", pytest.param("fork", marks=pytest.mark.slow)])
-def test_a_quota_costs_what_exceeds_it(tmp_path, mode):
+def test_a_quota_costs_what_exceeds_it(tmp_path):
     # A limit on the size of a file is what a process sees of a quota without one.
     fault = """
         if step == 5:
@@ -353,7 +333,7 @@ def test_a_quota_costs_what_exceeds_it(tmp_path, mode):
             resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
     """
     output = tmp_path / "out"
-    assert_trained_to_the_end(*run(tmp_path, output, fault, export_mode=mode))
+    assert_trained_to_the_end(*run(tmp_path, output, fault))
     assert readable_windows(output) == {0: [2, 3]}
     assert manifest_of(output).windows[1].state == "failed"
 

@@ -40,35 +40,6 @@ def test_steps_that_several_threads_end_at_once_end_no_process(tmp_path):
     assert len(rank_directory(tmp_path / "out").joinpath("steps.jsonl").read_bytes().split()) == 160
 
 
-def test_threads_that_compute_survive_the_end_of_an_execution_trace(tmp_path):
-    # Torch frees what writes that trace, and the threads are inside it at almost any moment.
-    body = """
-        import torch
-        torch.set_num_threads(1)
-        is_over = threading.Event()
-
-        def compute():
-            weights = torch.randn(16, 16, requires_grad=True)
-            while not is_over.is_set():
-                (weights @ weights).relu().sum().backward()
-
-        threads = [threading.Thread(target=compute) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        options.update(wait=0, warmup=0, active=1, execution_trace=True, export_mode="inline")
-        with stepscope.Profiler(**options) as profiler:
-            for batch in batches(15):
-                training.step(batch)
-                profiler.step()
-        is_over.set()
-        for thread in threads:
-            thread.join()
-    """
-    result = run_script(tmp_path, body)
-    assert result.returncode == 0, result.stderr
-    assert len(list((tmp_path / "out").rglob("execution_trace.json"))) == 15
-
-
 @pytest.mark.slow
 def test_a_step_in_its_own_thread_each_time_loses_windows_and_nothing_else(tmp_path):
     body = """

@@ -148,13 +148,10 @@ OPTIONS = (
 )
 MORE = (
     {},
-    {"export_mode": "inline"},
-    {"export_mode": "fork"},
     {"with_stack": True, "record_shapes": True, "profile_memory": True},
     {"window_recorder": "tracemalloc"},
     {"monitor": True, "monitor_interval_s": 0.05},
     {"memory_census": True, "memory_log": True, "memory_log_steps": 1},
-    {"execution_trace": True, "flop_counter": True},
     {"slow_step_factor": 1.2, "warmup": 1, "max_pause_s": 0.05},
 )
 

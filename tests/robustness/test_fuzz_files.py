@@ -117,7 +117,7 @@ def recorded_run(folder: Path) -> Path:
     folder.mkdir()
     body = """
         options.update(monitor=True, monitor_interval_s=0.05, memory_census=True, memory_log=True,
-                       memory_log_steps=1, flop_counter=True, execution_trace=True,
+                       memory_log_steps=1,
                        record_shapes=True, with_stack=True, profile_memory=True)
         with stepscope.Profiler(**options) as profiler:
             for batch in batches(12):

@@ -124,11 +124,8 @@ def train(output, **more):
         "export_timeout_s": 20.0,
         "auto_phases": True,
         "slow_step_factor": 1.0,
-        "trigger_when": lambda record: record.step == 3,
         "max_pause_s": 60.0,
-        "flop_counter": True,
         "memory_log": True,
-        "scalars": lambda values, step: None,
         "on_trace_ready": lambda profiler: None,
         **more,
     }
@@ -147,7 +144,7 @@ def train(output, **more):
             training.step(batch)
             profiler.count(tokens=1)
             profiler.snapshot()
-            profiler.add_text("note", "note.txt", "text")
+            profiler.session.add_text("note", "note.txt", "text")
             profiler.step()
     return training.losses
 

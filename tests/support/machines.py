@@ -52,7 +52,6 @@ def make_report(**stages: Any) -> TorchReport:
             "activities": ["CPU"],
         },
         "devices": {"kind": None, "names": [], "driver_cuda": None},
-        "cupti": {"needed": False},
         "recording": {"needed": True, "events": {"cpu_op": 14}, "table_rows": 11},
         "stacks": {
             "needed": True,
@@ -77,7 +76,6 @@ def make_cuda_report(**stages: Any) -> TorchReport:
             "activities": ["CPU", "CUDA"],
         },
         "devices": {"kind": "cuda", "names": ["NVIDIA A100", "NVIDIA A100"], "driver_cuda": 12060},
-        "cupti": {"needed": True, "path": "/site/libcupti.so.12", "version": 24},
         "gpu_recording": {"needed": True, "events": {"cpu_op": 14, "kernel": 3}},
     }
     return make_report(**{**good, **stages})

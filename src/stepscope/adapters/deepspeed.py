@@ -1,4 +1,4 @@
-"""Follows a DeepSpeed engine: steps, phases, flops profile, communication and memory.
+"""Follows a DeepSpeed engine: steps, phases, flops profile and memory.
 
     engine, *_ = deepspeed.initialize(...)
     with stepscope.Profiler(step_unit="optimizer step") as profiler:
@@ -39,7 +39,6 @@ from stepscope.run.step_record import (
 log = logging.getLogger("stepscope")
 
 FLOPS_KIND, FLOPS_FILE = "deepspeed_flops", "profiler_ds.txt"
-COMMS_KIND, COMMS_FILE = "deepspeed_comms", "comms_summary.txt"
 MEMORY_KIND, MEMORY_FILE = "deepspeed_memory", "memory_deepspeed.txt"
 _PARTS = {"backward": "bwd", "step": "step", "train_batch": "iter"}
 """DeepSpeed's names of what is timed beside the forward pass, by the engine's method."""
@@ -53,8 +52,7 @@ def follow(engine: Any, profiler: Profiler) -> EngineWatch:
     A step of the capture is a step of the engine's optimizer, with all micro-batches that it
     accumulates. With `step_unit="micro-batch"`, each call of `engine.step()` ends one. `watch` no
     longer ends steps. The option `deepspeed_flops` writes DeepSpeed's flops profile of one forward
-    pass to `profiler_ds.txt`; `deepspeed_memory` calls its `see_memory_usage` in each step. If
-    DeepSpeed's comms logger is on, its summary is written to `comms_summary.txt` at the end. A
+    pass to `profiler_ds.txt`; `deepspeed_memory` calls its `see_memory_usage` in each step. A
     profiler that is not enabled leaves the engine unchanged.
 
     Args:
@@ -129,8 +127,6 @@ class EngineWatch(EngineFollower):
     """The wrappers around one engine.
 
     Args:
-        engine: The engine.
-        profiler: The capture.
         ends_steps: Whether the engine's steps end those of the capture. If not, the loop does.
     """
 
@@ -168,9 +164,6 @@ class EngineWatch(EngineFollower):
             self._flops.say_if_missed()
         if self._memory is not None:
             self._memory.write()
-        text = comms_summary()
-        if text:
-            self._profiler.add_text(COMMS_KIND, COMMS_FILE, text)
 
     def detach(self) -> None:
         """Restore the engine."""
@@ -235,10 +228,6 @@ class FlopsProfile:
 
     It is driven from here rather than by the engine's own configuration, because the engine ends it
     before the outermost module has been timed.
-
-    Args:
-        engine: The engine.
-        profiler: The capture.
     """
 
     def __init__(self, engine: Any, profiler: Profiler) -> None:
@@ -311,7 +300,7 @@ class FlopsProfile:
         """Write the text, outside the time of any step."""
         text, self._text = self._text, ""
         if text:
-            self._profiler.add_text(FLOPS_KIND, FLOPS_FILE, text + self._latencies())
+            self._profiler.session.add_text(FLOPS_KIND, FLOPS_FILE, text + self._latencies())
             self._profiler.session.restart_step()
 
     def is_timing(self, part: str) -> bool:
@@ -340,7 +329,7 @@ class FlopsProfile:
         if not self._is_over:
             log.warning(
                 "stepscope: no flops profile of DeepSpeed: the training ended before step %d, "
-                "whose first forward pass was to be profiled: choose another flop_counter_step",
+                "whose first forward pass was to be profiled: choose another deepspeed_flops_step",
                 self._step,
             )
 
@@ -360,11 +349,7 @@ def _synchronise() -> None:
 
 
 class MemoryLines:
-    """The output of `see_memory_usage` after each part of a step, printed and stored.
-
-    Args:
-        profiler: The capture.
-    """
+    """The output of `see_memory_usage` after each part of a step, printed and stored."""
 
     def __init__(self, profiler: Profiler) -> None:
         self._profiler = profiler
@@ -383,7 +368,7 @@ class MemoryLines:
     def write(self) -> None:
         """Write the lines to a file."""
         if self._lines:
-            self._profiler.add_text(MEMORY_KIND, MEMORY_FILE, "".join(self._lines))
+            self._profiler.session.add_text(MEMORY_KIND, MEMORY_FILE, "".join(self._lines))
 
 
 def has_deepspeed() -> bool:
@@ -410,20 +395,6 @@ def memory_overview() -> str:
     """DeepSpeed's part of the overview of memory."""
     text = see_memory_usage("DeepSpeed, see_memory_usage")
     return f"{text}\n" if text else ""
-
-
-def comms_summary() -> str:
-    """The summary of DeepSpeed's comms logger on this rank; empty if it is off or saw nothing.
-
-    Its bandwidths are as DeepSpeed defines them: "tput" counts an all_reduce twice.
-    """
-    module = sys.modules.get("deepspeed.comm.comm")
-    logger = getattr(module, "comms_logger", None)
-    if logger is None or not logger.enabled or not logger.comms_dict:
-        return ""
-    with contextlib.redirect_stdout(io.StringIO()) as said, _heard(said):
-        logger.log_all(print_log=True, show_straggler=False)
-    return said.getvalue()
 
 
 @contextlib.contextmanager

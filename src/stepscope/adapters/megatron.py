@@ -56,12 +56,7 @@ def follow_timers(timers: Any, profiler: Profiler) -> TimersWatch:
 
 
 class TimersWatch:
-    """The phases that are open according to the timers.
-
-    Args:
-        timers: The group of timers.
-        profiler: The capture.
-    """
+    """The phases that are open according to the timers."""
 
     def __init__(self, timers: Any, profiler: Profiler) -> None:
         self._timers = timers

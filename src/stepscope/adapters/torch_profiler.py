@@ -5,7 +5,7 @@
 Names that are not defined here are those of torch.profiler. `profile` is torch's class with the
 same arguments; schedules and handlers work as before. In addition, every step is timed, and each
 trace is also kept in a run directory with its tables, for `stepscope report`. The folder is the
-option `output_dir`, set by STEPSCOPE_OUTPUT_DIR or pyproject.toml.
+option `output_dir`, set by STEPSCOPE_OUTPUT_DIR.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from stepscope.artifacts.job import FinishJob, RawTrace, RawTraceError
 from stepscope.capture import profiler as capture
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.ranks import NOBODY
-from stepscope.capture.windows.finishing import INLINE, WindowFinisher
+from stepscope.capture.windows.finishing import WindowFinisher
 from stepscope.capture.windows.recorder import SCRATCH, artifact_options
 from stepscope.errors import StepscopeError
 from stepscope.run.files import replacing
@@ -158,7 +158,7 @@ class _RunOfTorch(capture.Profiler):
     def __init__(self, config: CaptureConfig, with_stack: bool) -> None:
         super().__init__(config)
         self._with_stack = with_stack
-        self._finisher = WindowFinisher(INLINE, config.export_timeout_s, self._settle)
+        self._finisher = WindowFinisher(config.export_timeout_s, self._settle)
         self._job: FinishJob | None = None
         self.saved = 0
 

@@ -1,9 +1,7 @@
-"""Drop-in replacement for torchtitan's profiling section and the calls of its trainer.
-
-    from stepscope.adapters.torchtitan import maybe_enable_profiling, maybe_enable_memory_snapshot
+"""Replacement for the profiler of torchtitan's trainer, with the same configuration section.
 
     from stepscope.adapters.torchtitan import take_over
-    take_over()  # newer versions: `config.profiler.build(…)` builds ours
+    take_over()  # from here on, `config.profiler.build(…)` builds ours
 
 Options, defaults, folders and file names are torchtitan's: the trace of a window that ended after
 step 10 is `{save_traces_folder}/iteration_10/{leaf_folder}/rank0_trace.json.gz` in the base folder,
@@ -14,7 +12,7 @@ training is profiled like a new one; the names contain the training's own step.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,7 +22,6 @@ from stepscope.adapters.options.dialects import find_dialect
 from stepscope.adapters.options.layouts import put_file
 from stepscope.adapters.options.settings import resolve, values_of
 from stepscope.capture.options.option import ConfigError
-from stepscope.capture.profiler import running_profiler
 from stepscope.capture.ranks import NOBODY, identify
 from stepscope.errors import StepscopeError
 from stepscope.run.layout import MANIFEST_FILE
@@ -40,12 +37,10 @@ class Profiler:
     """The profiler of torchtitan's trainer: windows and memory snapshots.
 
     Args:
-        config: torchtitan's `Profiler.Config`, its older `Profiling` section, or the names of
-            either as a mapping, as read from TOML.
+        config: torchtitan's `Profiler.Config`, or its names as a mapping, as read from TOML.
         global_step: Number of steps done before, if the training is resumed.
         base_folder: Output folder of the job.
         leaf_folder: Folder inside that of a step; empty for none.
-        trace_format: "json.gz", or "json" as in older versions.
 
     Raises:
         ConfigError: The options contradict each other.
@@ -58,10 +53,8 @@ class Profiler:
         global_step: int = 0,
         base_folder: str = "",
         leaf_folder: str = "",
-        trace_format: str = "json.gz",
     ) -> None:
-        self._section = section_of(config)
-        self._trace_format = trace_format
+        self._section = values_of(config)
         self.profiler: adapted.Profiler | None = None
         self._snapshots: SnapshotRing | None = None
         self.active(global_step=global_step, base_folder=base_folder, leaf_folder=leaf_folder)
@@ -82,9 +75,7 @@ class Profiler:
             return self
         with_snapshots = bool(section.get("enable_memory_snapshot"))
         every = _snapshot_every(section) if with_snapshots else 0
-        profiler = _profiler_of(
-            section, self._base, self._leaf, self._global_step, self._trace_format
-        )
+        profiler = _profiler_of(section, self._base, self._leaf, self._global_step)
         profiler.start()
         self.profiler = profiler
         if with_snapshots:
@@ -121,7 +112,6 @@ class SnapshotRing:
         leaf: Folder inside that of a step.
         global_step: Number of steps done before.
         every: Number of steps between two snapshots.
-        is_older: Whether to use the names of older versions.
     """
 
     def __init__(
@@ -131,8 +121,6 @@ class SnapshotRing:
         leaf: str,
         global_step: int,
         every: int,
-        *,
-        is_older: bool = False,
     ) -> None:
         import torch
 
@@ -141,19 +129,17 @@ class SnapshotRing:
         self._folder = folder
         self._leaf = leaf
         self._every = every
-        self._is_older = is_older
         self._rank = identify().rank
         self._is_available = bool(torch.cuda.is_available())
 
-    def step(self, exit_ctx: bool = False) -> None:
-        """End a training step; `exit_ctx` requests a snapshot in the middle of it."""
+    def step(self) -> None:
+        """End a training step."""
         self.step_number += 1
-        if not self._is_available or (not exit_ctx and self.step_number % self._every):
+        if not self._is_available or self.step_number % self._every:
             return
-        number = self.step_number - 1 if exit_ctx else self.step_number
-        source = self.profiler.snapshot(f"torchtitan, step {number}")
+        source = self.profiler.snapshot(f"torchtitan, step {self.step_number}")
         if source is not None:
-            self._put(source, number, "_exit" if exit_ctx else "")
+            self._put(source, self.step_number, "")
 
     def end(self, profiler: adapted.Profiler) -> None:
         """Put the snapshot of an out-of-memory error in place, once the capture is over."""
@@ -166,84 +152,8 @@ class SnapshotRing:
                     self._put(folder / record.path, self.step_number, "_exit")
 
     def _put(self, source: Path, number: int, ending: str) -> None:
-        if self._is_older:
-            folder, name = f"iteration_{number}", f"rank{self._rank}_memory_snapshot.pickle"
-        else:
-            folder, name = f"step_{number:012d}", f"{self._rank:06d}_step_{number}.pickle"
+        folder, name = f"step_{number:012d}", f"{self._rank:06d}_step_{number}.pickle"
         put_file(source, self._folder / f"{folder}{ending}" / self._leaf / name)
-
-
-@contextlib.contextmanager
-def maybe_enable_profiling(
-    profiling_config: Any,
-    *,
-    global_step: int = 0,
-    base_folder: str = "",
-    leaf_folder: str = "",
-) -> Iterator[adapted.Profiler | None]:
-    """Context with a profiler to `step()`, or None, like torchtitan's function of that name.
-
-    Args:
-        profiling_config: The section, or the configuration of a whole job.
-        global_step: Number of steps done before, if the training is resumed.
-        base_folder: Output folder of the job; by default that of the configuration
-            (`job.dump_folder`).
-        leaf_folder: Folder inside that of a step.
-
-    Raises:
-        ConfigError: The options contradict each other.
-    """
-    section = section_of(profiling_config)
-    if not section.get("enable_profiling"):
-        yield None
-        return
-    base = _base_of(profiling_config, base_folder)
-    profiler = _profiler_of(section, base, leaf_folder, global_step, "json")
-    with profiler:
-        yield profiler
-
-
-@contextlib.contextmanager
-def maybe_enable_memory_snapshot(
-    profiling_config: Any,
-    *,
-    global_step: int = 0,
-    base_folder: str = "",
-    leaf_folder: str = "",
-) -> Iterator[SnapshotRing | None]:
-    """Context with a snapshotter to `step()`, or None, like torchtitan's function of that name.
-
-    Inside `maybe_enable_profiling`, the snapshots belong to its run. Without CUDA there are none.
-    An out-of-memory error propagates to the training, whereas torchtitan's own function swallows
-    it.
-
-    Args:
-        profiling_config: As for `maybe_enable_profiling`.
-        global_step: As for `maybe_enable_profiling`.
-        base_folder: As for `maybe_enable_profiling`.
-        leaf_folder: As for `maybe_enable_profiling`.
-
-    Raises:
-        ConfigError: The options contradict each other.
-    """
-    section = section_of(profiling_config)
-    if not section.get("enable_memory_snapshot"):
-        yield None
-        return
-    base = _base_of(profiling_config, base_folder)
-    folder = base / section.get("save_memory_snapshot_folder", SNAPSHOTS)
-    every = _snapshot_every(section)
-    running = running_profiler()
-    with contextlib.ExitStack() as stack:
-        if not isinstance(running, adapted.Profiler):
-            alone = {**section, "enable_profiling": False}
-            running = _profiler_of(alone, base, leaf_folder, global_step, "json")
-            stack.enter_context(running)
-        ring = SnapshotRing(running, folder, leaf_folder, global_step, every, is_older=True)
-        try:
-            yield ring
-        finally:
-            ring.end(running)
 
 
 def take_over() -> Callable[[], None]:
@@ -264,23 +174,6 @@ def take_over() -> Callable[[], None]:
         Theirs.Config._owner = before
 
     return undo
-
-
-def section_of(config: Any) -> Mapping[str, Any]:
-    """The profiling section as names and values, whatever its form.
-
-    The configuration of a job has it as `profiling` or `profiler`.
-    """
-    for name in ("profiling", "profiler"):
-        inner = config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
-        if inner is not None:
-            return section_of(inner)
-    return values_of(config)
-
-
-def _base_of(config: Any, base_folder: str) -> Path:
-    job = config.get("job") if isinstance(config, Mapping) else getattr(config, "job", None)
-    return Path(base_folder or getattr(job, "dump_folder", ""))
 
 
 def _check(section: Mapping[str, Any]) -> int:
@@ -312,7 +205,7 @@ def _snapshot_every(section: Mapping[str, Any]) -> int:
 
 
 def _profiler_of(
-    section: Mapping[str, Any], base: Path, leaf: str, global_step: int, trace_format: str
+    section: Mapping[str, Any], base: Path, leaf: str, global_step: int
 ) -> adapted.Profiler:
     wait = _check(section)
     is_profiling = bool(section.get("enable_profiling"))
@@ -327,7 +220,6 @@ def _profiler_of(
         "record_shapes": True,
         "with_stack": bool(section.get("with_stack")),
         "with_modules": bool(section.get("with_modules")),
-        "trace_format": trace_format,
         "step_unit": OPTIMIZER_STEP,
         "memory_history": bool(section.get("enable_memory_snapshot")),
         "memory_max_entries": section.get("memory_snapshot_max_entries", 100_000),

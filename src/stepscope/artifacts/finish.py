@@ -14,8 +14,7 @@ from typing import Any
 
 from stepscope.artifacts.calls import WindowCalls, gather
 from stepscope.artifacts.compress import check_compressed, compress
-from stepscope.artifacts.custom import FinishedWindow, find, make_custom
-from stepscope.artifacts.files import listed, make_file
+from stepscope.artifacts.files import make_file
 from stepscope.artifacts.job import FinishJob, RawTrace, RawTraceError
 from stepscope.run.figures import error_in_words
 from stepscope.run.files import digest_of, replacing
@@ -76,12 +75,8 @@ def make_artifacts(job: FinishJob, window: WindowCalls) -> list[ArtifactRecord]:
         artifacts.append(_make_trace(job))
     for name, options in job.artifacts.items():
         artifacts += _make_one(name, options, job, window)
-    for kind, name in job.made:
-        artifacts.append(listed(kind, job.window_path / name))
     if job.tensorboard_directory:
         artifacts.append(_put_into_tensorboard(job))
-    if job.custom:
-        artifacts += _make_custom(job, artifacts)
     return artifacts
 
 
@@ -121,27 +116,6 @@ def _put_into_tensorboard(job: FinishJob) -> ArtifactRecord:
         return ArtifactRecord("tensorboard", str(path), path.stat().st_size, digest_of(path))
     except Exception as error:  # noqa: BLE001 - one artifact must not affect the others
         return ArtifactRecord("tensorboard", str(path), problem=error_in_words(error))
-
-
-def _make_custom(job: FinishJob, made: list[ArtifactRecord]) -> list[ArtifactRecord]:
-    window = FinishedWindow(
-        job.rank,
-        job.index,
-        job.steps,
-        job.window_path,
-        job.raw_path,
-        {item.kind: job.window_path.parent / item.path for item in made if not item.problem},
-    )
-    return [record for address in job.custom for record in _make_one_custom(address, window)]
-
-
-def _make_one_custom(address: str, window: FinishedWindow) -> list[ArtifactRecord]:
-    try:
-        artifact = find(address)
-    except Exception as error:  # noqa: BLE001 - importing runs the user's code
-        problem = f"cannot be imported: {error_in_words(error)}"
-        return [ArtifactRecord("custom", address, problem=problem)]
-    return make_custom(artifact, address, window)
 
 
 def _problem_of(job: FinishJob, raw: RawTrace, window: WindowCalls) -> str:

@@ -28,12 +28,9 @@ class FinishJob:
         renames: Names of step ranges that were opened but did not become steps, to new names.
         trace_format: "json.gz", "json" or "json.zst".
         artifacts: Modules of `stepscope.artifacts` that make further files, each with its options.
-        made: Files of the window that already exist, as (kind, name).
-        custom: Custom artifacts to make here, as "module:qualified.name".
         tensorboard_directory: Where to put a copy under TensorBoard's names; empty for none.
         tensorboard_worker: Name of the worker in those names.
         tensorboard_ns: The time in those names, nanoseconds since the epoch: when the window ended.
-        search_path: Folders in which custom artifacts' modules are found.
     """
 
     raw: str
@@ -47,12 +44,9 @@ class FinishJob:
     trace_format: str = "json.gz"
     flops: bool = False
     artifacts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    made: tuple[tuple[str, str], ...] = ()
-    custom: tuple[str, ...] = ()
     tensorboard_directory: str = ""
     tensorboard_worker: str = ""
     tensorboard_ns: int = 0
-    search_path: tuple[str, ...] = ()
 
     @property
     def raw_path(self) -> Path:
@@ -82,9 +76,7 @@ class FinishJob:
     def decode(cls, text: str) -> FinishJob:
         """The job in a line of JSON from `encode`."""
         values = orjson.loads(text)
-        values["made"] = tuple((kind, name) for kind, name in values["made"])
-        for name in ("steps", "custom", "search_path"):
-            values[name] = tuple(values[name])
+        values["steps"] = tuple(values["steps"])
         return cls(**values)
 
 
@@ -105,7 +97,6 @@ class RawTrace:
     """Torch's own JSON in kineto's layout: every event begins on a new line.
 
     Attributes:
-        path: The file.
         broken_events: Events that are not valid JSON, counted while reading.
         first_problem: What is wrong with the first of them.
         header: The text before the events, known once reading has begun.

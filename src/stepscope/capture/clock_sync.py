@@ -55,10 +55,6 @@ class ClockRounds:
     clock.
 
     Args:
-        rank: This rank.
-        local_rank: Its number on its machine.
-        world_size: Number of ranks.
-        read_clock: Reads this rank's clock.
         found: Called with each measured offset; never on rank 0.
     """
 
@@ -85,7 +81,6 @@ class ClockRounds:
 
         Args:
             store: The store, over a connection that nobody else uses.
-            prefix: Prefix of every key.
             is_over: Returns whether to stop waiting at once because the capture ends.
         """
         if self._rank == 0:

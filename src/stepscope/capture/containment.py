@@ -44,7 +44,6 @@ class Containment:
         """Return a context that keeps failures inside its block from the training.
 
         Args:
-            where: What the block does.
             is_exclusive: Whether other threads wait: torch's profiler supports only one at a time.
         """
         return _Contained(self, where, self.lock if is_exclusive else None)

@@ -56,7 +56,6 @@ def describe_end(
     Args:
         error: The error that ended the loop, if any.
         note: An additional note; may be empty.
-        step: Number of the current step.
         missed: What was not recorded, and why.
     """
     if error is not None:
@@ -86,7 +85,6 @@ def late_ranks(layout: RunLayout, world_size: int) -> str:
 def finish_upload(
     uploader: Uploader,
     journal: Journal,
-    config: CaptureConfig,
     patience_s: Callable[[], float],
     ended: str,
     step: int,
@@ -94,12 +92,8 @@ def finish_upload(
     """Upload the rest of the run, and note what could not be uploaded.
 
     Args:
-        uploader: The uploader.
-        journal: Where problems are noted.
-        config: The options.
         patience_s: Returns how long to wait, in seconds.
         ended: How the run ended, for the manifest.
-        step: Number of the current step.
 
     Returns:
         Where to read the run.
@@ -113,8 +107,6 @@ def finish_upload(
     if problems or not uploader.is_complete:
         log.warning("stepscope: not all of the run was copied to %s", uploader.target)
         return str(journal.layout.root)
-    if not config.keep_local:
-        uploader.remove_copied()
     return uploader.target
 
 
@@ -124,15 +116,7 @@ _MOST_REASONS = 3
 
 @dataclass(frozen=True)
 class Recorded:
-    """What this rank recorded.
-
-    Attributes:
-        config: The options.
-        identity: This rank.
-        windows: The windows that were noted.
-        steps: Number of steps that ended.
-        names: What the options are called.
-    """
+    """What this rank recorded."""
 
     config: CaptureConfig
     identity: RankIdentity

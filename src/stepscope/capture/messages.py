@@ -88,7 +88,6 @@ class WindowAnnouncer:
         """Report a window whose files exist, with the files that were promised.
 
         Args:
-            record: The window.
             placed: The files beside the run that a layout put in place.
         """
         if record.state not in {"complete", "partial"} or not self._announces(record.index):

@@ -306,25 +306,6 @@ class Profiler:
                 path = self.session.snapshot(reason)
         return path
 
-    def add_text(self, kind: str, name: str, text: str) -> Path | None:
-        """Write a text file into the rank's folder and list it in the manifest.
-
-        An existing file of the same name is replaced.
-
-        Args:
-            kind: The kind of file, in one word.
-            name: The file name.
-            text: The content.
-
-        Returns:
-            The file, or None if nothing is recorded or it could not be written.
-        """
-        path: Path | None = None
-        if self._core.is_on and self.session.journal is not None:
-            with self.session.contain("adding a file"):
-                path = self.session.journal.add_text(kind, Path(name).name, text)
-        return path
-
     def count(self, *, tokens: int | None = None, samples: int | None = None) -> None:
         """Add to the work done in the current step; does nothing inside a compiled function."""
         if is_compiling():

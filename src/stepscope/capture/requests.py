@@ -1,4 +1,4 @@
-"""Everything that may request a window outside the schedule, for one rank, and the two signals."""
+"""Everything that may request a window outside the schedule, for one rank; and SIGTERM."""
 
 from __future__ import annotations
 
@@ -9,35 +9,27 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from stepscope.capture.options.config import CaptureConfig, StepCondition
-from stepscope.capture.options.schedule import NEVER
+from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.ranks import RankIdentity, parse_ranks
 from stepscope.capture.record.home import Clock
 from stepscope.capture.record.journal import Journal
 from stepscope.capture.triggers import SlowStepWatch, TriggerDesk, applies_to
 from stepscope.capture.windows.planner import WindowPlanner, WindowRequest
-from stepscope.run.figures import error_with_class
 from stepscope.run.step_record import TRAIN, StepRecord
 from stepscope.run.triggers import Trigger
 
 if TYPE_CHECKING:
     from stepscope.capture.clock_sync import ClockRounds
-    from stepscope.capture.record.scalars import ScalarSink
     from stepscope.capture.shared_store import SharedStore
 
 log = logging.getLogger("stepscope")
 
 
 class RequestSources:
-    """Passes requests from signals, files, code, slow steps and conditions to the planner.
-
-    Attributes:
-        wake: Called when there is something to do at the end of the step.
-    """
+    """Passes requests from files, code and slow steps to the planner."""
 
     def __init__(
         self,
@@ -48,42 +40,27 @@ class RequestSources:
         clock: Clock,
         step_now: Callable[[], int],
     ) -> None:
-        self.wake: Callable[[], object] = bool
         self._config = config
         self._identity = identity
         self._journal = journal
         self._planner = planner
         self._warmup = max(1, config.warmup)
-        self._conditions: list[StepCondition] = list(config.conditions)
-        self._quiet_until = 0
-        self._was_signalled = False
         self._slow: SlowStepWatch | None = None
         if config.slow_step_factor is not None:
             self._slow = SlowStepWatch(config.slow_step_factor, config.slow_step_cooldown)
-        root = journal.layout.root
-        self._scalars: ScalarSink | None = None
-        if config.scalars is not None:
-            from stepscope.capture.record.scalars import ScalarSink
-
-            board = Path(config.tensorboard_dir or root / "tensorboard")
-            self._scalars = ScalarSink(config.scalars, config.scalars_steps, board, identity)
         self._desk: TriggerDesk | None = None
-        if config.triggers or self._scalars is not None:
+        if config.triggers:
             self._desk = TriggerDesk(
-                root,
+                journal.layout.root,
                 identity,
                 self._connect,
                 self._accept,
                 self._clock_rounds(clock) if identity.world_size > 1 else None,
-                chore=self._scalars.look if self._scalars is not None else None,
-                is_listening=config.triggers,
                 active=config.active,
                 warmup=self._warmup,
                 room_for=config.schedule.room_for,
                 step_now=step_now,
             )
-            if self._scalars is not None:
-                self._scalars.hurry = self._desk.hurry_chore
 
     def _connect(self) -> SharedStore | None:
         from stepscope.capture.shared_store import SharedStore
@@ -111,13 +88,6 @@ class RequestSources:
         """Stop listening."""
         if self._desk is not None:
             self._desk.close()
-            if self._scalars is not None:
-                self._scalars.close(self._desk.store)
-
-    def on_signal(self) -> None:
-        """Handle SIGUSR2: the request is made at the end of the step."""
-        self._was_signalled = True
-        self.wake()
 
     def take(self, record: StepRecord) -> None:
         """Take in a step that ended, and request a window if it was slow.
@@ -126,25 +96,10 @@ class RequestSources:
         """
         if self._desk is not None:
             self._desk.note_step(record.step + 1, record.dur_ns)
-        if self._scalars is not None:
-            self._scalars.step_ended(record)
         # Steps inside a window are slower because of it, which means nothing.
         is_usual = record.window is None and record.kind == TRAIN
         if self._slow is not None and is_usual and self._slow.is_slow(record.step, record.dur_ns):
             self.ask("slow step")
-
-    def next_due(self, step: int) -> int:
-        """The first step from `step` on at whose beginning there may be something to do."""
-        is_each = self._conditions or self._was_signalled
-        return step if is_each else NEVER
-
-    def step_ended(self, record: StepRecord) -> None:
-        """Check whether the step that ended requests a window."""
-        if self._was_signalled:
-            self._was_signalled = False
-            self.ask("signal")
-        if self._conditions and record.step >= self._quiet_until:
-            self._check_conditions(record)
 
     def ask(
         self,
@@ -160,13 +115,15 @@ class RequestSources:
         Raises:
             UsageError: `ranks` is not understood.
         """
+        if not self._config.triggers:
+            return
         if ranks:
             parse_ranks(ranks)
         steps = steps or self._config.active
         trigger = Trigger(cause, steps, ranks, with_memory, details=details)
         if self._identity.world_size == 1:
             self._accept(trigger)
-        elif self._desk is not None and self._config.triggers:
+        elif self._desk is not None:
             self._desk.ask(trigger)
 
     def _accept(self, trigger: Trigger) -> None:
@@ -183,109 +140,72 @@ class RequestSources:
             )
         )
 
-    def _check_conditions(self, record: StepRecord) -> None:
-        for condition in list(self._conditions):
-            name = getattr(condition, "__qualname__", type(condition).__name__)
-            try:
-                is_met = condition(record)
-            except Exception as error:  # noqa: BLE001 - the training must go on
-                self._conditions.remove(condition)
-                message = f"{name} raised {error_with_class(error)}; it is not called again"
-                log.warning("stepscope: trigger_when: %s", message)
-                self._journal.note("trigger_when", message, record.step)
-                continue
-            if is_met:
-                self._quiet_until = record.step + self._config.slow_step_cooldown
-                self.ask("condition")
-                return
-
 
 class TerminationSignalError(BaseException):
     """Represents SIGTERM where an exception says why the loop ended. It is never raised."""
 
 
 class SignalWatch:
-    """Handles two signals while a capture runs, and restores their handlers afterwards.
+    """Saves what was recorded on SIGTERM while a capture runs, and restores the handler afterwards.
 
-    SIGTERM: what was recorded is saved first; then the usual effect follows. A signal that the
-    training ignores stays ignored. SIGUSR2 (which normally ends a process) requests a window,
-    unless the training uses it itself.
+    The usual effect of the signal follows. A signal that the training ignores stays ignored.
 
     Args:
-        terminate: Called on SIGTERM with whether the process will end now. Returns whether it could
-            do its work; if not, `resume` must be called soon.
-        trigger: Called on SIGUSR2; None leaves that signal alone.
+        terminate: Called with whether the process will end now. Returns whether it could do its
+            work; if not, `resume` must be called soon.
     """
 
-    def __init__(
-        self, terminate: Callable[[bool], bool] | None, trigger: Callable[[], None] | None
-    ) -> None:
+    def __init__(self, terminate: Callable[[bool], bool]) -> None:
         self._terminate = terminate
-        self._trigger = trigger
         self._process_id = os.getpid()
-        self._previous: dict[int, Any] = {}
+        self._previous: Any = None
+        self._is_installed = False
         self._is_postponed = False
 
     def install(self) -> None:
-        """Install the handlers. Does nothing outside the main thread, where Python allows none."""
+        """Install the handler. Does nothing outside the main thread, where Python allows none."""
         if threading.current_thread() is not threading.main_thread():
             log.debug("stepscope: not in the main thread, so signals are left alone")
             return
-        if self._terminate is not None:
-            current = signal.getsignal(signal.SIGTERM)
-            # None means that it was set outside Python, and we could not call it in turn.
-            if current is signal.SIG_DFL or callable(current):
-                self._set(signal.SIGTERM, self._on_terminate)
-        number = getattr(signal, "SIGUSR2", None)
-        if (
-            self._trigger is not None
-            and number is not None
-            and signal.getsignal(number) is signal.SIG_DFL
-        ):
-            self._set(number, self._on_trigger)
+        current = signal.getsignal(signal.SIGTERM)
+        # None means that it was set outside Python, and we could not call it in turn.
+        if current is signal.SIG_DFL or callable(current):
+            self._previous = signal.signal(signal.SIGTERM, self._on_terminate)
+            self._is_installed = True
 
     def remove(self) -> None:
-        """Restore the previous handlers, unless other code has replaced ours."""
-        if threading.current_thread() is not threading.main_thread():
+        """Restore the previous handler, unless other code has replaced ours."""
+        if threading.current_thread() is not threading.main_thread() or not self._is_installed:
             return
-        for number, previous in self._previous.items():
-            current = signal.getsignal(number)
-            if current in (self._on_terminate, self._on_trigger):
-                with contextlib.suppress(OSError, ValueError, TypeError):
-                    signal.signal(number, previous)
-        self._previous = {}
+        self._is_installed = False
+        if signal.getsignal(signal.SIGTERM) == self._on_terminate:
+            with contextlib.suppress(OSError, ValueError, TypeError):
+                signal.signal(signal.SIGTERM, self._previous)
 
     def resume(self) -> None:
         """Handle a SIGTERM that was postponed because it came at a bad moment."""
         if not self._is_postponed or os.getpid() != self._process_id:
             return
-        is_fatal = not callable(self._previous.get(signal.SIGTERM, signal.SIG_DFL))
+        is_fatal = not callable(self._previous)
         if is_fatal and threading.current_thread() is not threading.main_thread():
             # Only the main thread may end the process as the signal would: send it again.
             os.kill(os.getpid(), signal.SIGTERM)
             return
         self._is_postponed = False
-        if self._terminate is not None and self._terminate(is_fatal) and is_fatal:
+        if self._terminate(is_fatal) and is_fatal:
             end_by(signal.SIGTERM)
 
-    def _set(self, number: int, handler: Callable[[int, FrameType | None], None]) -> None:
-        self._previous[number] = signal.signal(number, handler)
-
     def _on_terminate(self, number: int, frame: FrameType | None) -> None:
-        previous = self._previous.get(number, signal.SIG_DFL)
+        previous = self._previous
         is_fatal = not callable(previous)
         is_done = True
-        if os.getpid() == self._process_id and self._terminate is not None:
+        if os.getpid() == self._process_id:
             is_done = self._terminate(is_fatal)
             self._is_postponed = not is_done
         if not is_fatal:
             previous(number, frame)
         elif is_done:
             end_by(number)
-
-    def _on_trigger(self, _number: int, _frame: FrameType | None) -> None:
-        if os.getpid() == self._process_id and self._trigger is not None:
-            self._trigger()
 
 
 def end_by(number: int) -> None:

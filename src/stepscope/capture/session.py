@@ -76,7 +76,6 @@ class CaptureSession:
     Once started, nothing in here raises an `Exception`: failures are noted instead.
 
     Args:
-        config: The options.
         identity: The rank of this process, if the caller knows it better than torch and the
             launcher.
 
@@ -87,14 +86,11 @@ class CaptureSession:
         admit: Notes and logs that something was not recorded.
         steps: Everything that happens from step to step.
         journal: The files of the run; None if there are none, and so no capture.
-        requests: Requests for windows outside the schedule.
-        memory: Watches device memory.
         after_start: Functions to call when the capture has started.
         before_end: Functions to call when the capture ends, while files can still be added.
         after_files: Functions to call at the end, when the windows' files exist.
         overviews: Functions that add text to the overview of memory that a layout writes.
         engine: What follows the engine of a framework, if anything does.
-        profiler: The profiler that owns this session.
         gives_way: Called with another profiler that is about to start in this process, and expected
             to end this one. None refuses the other profiler.
         option_names: What the options are called in messages.
@@ -233,10 +229,6 @@ class CaptureSession:
         self._start_memory(layout, journal)
         if self.config.memory_census and records(self.config.ranks, self.identity):
             self._start_census(layout)
-        if self.config.flop_counter and records(self.config.ranks, self.identity):
-            from stepscope.capture.steps.flop_counter import FlopCount
-
-            steps.flops = FlopCount(self.config.detail_step, self._keep_flops)
         pauses, config, identity = self._pauses(journal), self.config, self.identity
         speaks = config.announce and identity.rank == first_to_record(config.ranks, identity)
         # Here, since the training may change its working directory.
@@ -254,10 +246,9 @@ class CaptureSession:
         steps.windows.changed = steps.set_window
         steps.windows.planner.wake = steps.wake
         self._writer.looks += [steps.windows.look, self._have_ending]
-        requests = self.requests = steps.requests = RequestSources(
+        requests = self.requests = RequestSources(
             self.config, self.identity, journal, steps.windows.planner, clock, lambda: steps.number
         )
-        requests.wake = steps.wake
         requests.start()
         self._writer.takers.append(("looking for requests", requests.take))
         if self.config.upload_to is not None:
@@ -265,11 +256,9 @@ class CaptureSession:
 
             self._uploader = Uploader(self.config.upload_to, journal.layout, self.identity.rank)
             self._uploader.start()
-        self._signals = SignalWatch(
-            self._on_terminate if self.config.flush_on_sigterm else None,
-            requests.on_signal if self.config.triggers else None,
-        )
-        self._signals.install()
+        if self.config.flush_on_sigterm:
+            self._signals = SignalWatch(self._on_terminate)
+            self._signals.install()
         if self.config.monitor:
             with self.contain("starting the monitor"):
                 from stepscope.capture.record.monitoring import RankMonitor
@@ -326,6 +315,12 @@ class CaptureSession:
         census = self._census = MemoryCensus(layout, journal.add_artifact, is_recording)
         steps.census = census
 
+    def add_text(self, kind: str, name: str, text: str) -> None:
+        """Write a text file into the rank's folder and list it in the manifest."""
+        if self.is_on and self.journal is not None:
+            with self.contain("adding a file"):
+                self.journal.add_text(kind, name, text)
+
     def copy_beside(self, paths: Iterable[Path]) -> None:
         """Also upload files that lie beside the run, if the run is uploaded."""
         if self._uploader is not None:
@@ -337,12 +332,6 @@ class CaptureSession:
         self.steps.settle()
         if self._writer is not None:
             self._writer.drain()
-
-    def _keep_flops(self, text: str) -> None:
-        if self.journal is not None:
-            from stepscope.capture.steps.flop_counter import FLOP_COUNTER_FILE, FLOP_COUNTER_KIND
-
-            self.journal.add_text(FLOP_COUNTER_KIND, FLOP_COUNTER_FILE, text)
 
     def _note(self, where: str, message: str) -> None:
         if self.journal is not None:
@@ -357,7 +346,6 @@ class CaptureSession:
 
         Args:
             error: The error that ended the loop, if any.
-            note: An additional note about the end.
         """
         if not self._is_started or self._is_forked:
             return
@@ -394,11 +382,6 @@ class CaptureSession:
             if steps.detector is not None:
                 steps.detector.remove()
         with self.contain("closing the last step"):
-            if steps.flops is not None:
-                steps.flops.leave()
-                if steps.flops.missed and steps.number:
-                    log.warning("stepscope: %s", steps.flops.missed)
-                    journal.note("counting operations", steps.flops.missed, steps.number)
             from stepscope.capture.ending import ScriptExit
 
             steps.close(None if isinstance(error, ScriptExit) else error)
@@ -458,7 +441,6 @@ class CaptureSession:
                 run = finish_upload(
                     self._uploader,
                     journal,
-                    self.config,
                     self._patience_s,
                     self._ending(error, note),
                     steps.number,

@@ -14,7 +14,6 @@ class SharedStore:
     The first failure ends its use: a store that is gone must not cost every later step a timeout.
 
     Args:
-        store: Torch's store.
         prefix: Prefix of every key, which keeps runs apart.
         is_own: Whether nobody else uses the connection, so that a call may wait.
     """
@@ -30,7 +29,6 @@ class SharedStore:
         """The default process group's store; None without a group.
 
         Args:
-            run_name: Name of the run.
             own_connection: Whether to open a separate connection, for use in another thread.
         """
         from torch import distributed

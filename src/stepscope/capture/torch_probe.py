@@ -7,7 +7,6 @@ reader knows how far it got. torch.profiler is used as a window uses it: plain J
 
 from __future__ import annotations
 
-import ctypes
 import json
 import sys
 import tempfile
@@ -17,14 +16,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-STAGES = ("torch", "devices", "cupti", "recording", "stacks", "gpu_recording")
+STAGES = ("torch", "devices", "recording", "stacks", "gpu_recording")
 """The stages in order; the risky ones come last."""
-
-_CUPTI_PATTERNS = (
-    "torch/lib/libcupti*.so*",
-    "nvidia/*/lib/libcupti.so*",
-    "nvidia/*/lib/libcupti-*.so*",
-)
 
 
 def main(left_out: Collection[str] = ()) -> int:
@@ -84,47 +77,6 @@ def _devices() -> dict[str, Any]:
     if torch.version.cuda and driver_version is not None:
         result["driver_cuda"] = int(driver_version())  # 12040 stands for 12.4; 0: no driver
     return result
-
-
-def _cupti() -> dict[str, Any]:
-    """Whether CUPTI, the library that reports kernels to torch's profiler, can be loaded.
-
-    Without a driver, CUPTI 13 crashes when it is asked for its version.
-    """
-    import torch
-
-    if not torch.version.cuda or not torch.cuda.is_available():
-        return {"needed": False}
-    packages = Path(torch.__file__).parent.parent
-    found = sorted({str(path) for pattern in _CUPTI_PATTERNS for path in packages.glob(pattern)})
-    problems = []
-    for name in [*_already_loaded("libcupti"), *found, "libcupti.so"]:
-        version, problem = _cupti_version(name)
-        if version is not None:
-            return {"needed": True, "path": name, "version": version}
-        problems.append(f"{name}: {problem}")
-    return {"needed": True, "path": None, "problems": problems}
-
-
-def _cupti_version(path: str) -> tuple[int | None, str]:
-    """(version, problem) of the library at `path`; the version is None if it does not load."""
-    try:
-        library = ctypes.CDLL(path)
-        version = ctypes.c_uint32()
-        status = library.cuptiGetVersion(ctypes.byref(version))
-    except (OSError, AttributeError) as error:
-        return None, str(error)
-    return (version.value, "") if status == 0 else (None, f"cuptiGetVersion returned {status}")
-
-
-def _already_loaded(word: str) -> list[str]:
-    """Libraries loaded in this process whose name contains `word`; empty if unknown."""
-    try:
-        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-    paths = {line.split(maxsplit=5)[5] for line in lines if word in line and "/" in line}
-    return sorted(path for path in paths if word in Path(path).name)
 
 
 def _recording() -> dict[str, Any]:
@@ -190,7 +142,6 @@ def _print(line: dict[str, Any]) -> None:
 _RUNNERS: dict[str, Callable[[], dict[str, Any]]] = {
     "torch": _torch,
     "devices": _devices,
-    "cupti": _cupti,
     "recording": _recording,
     "stacks": _stacks,
     "gpu_recording": _gpu_recording,

@@ -1,6 +1,6 @@
 """How all ranks agree on the steps of a window that was requested.
 
-Rank 0 decides. Every request (from a file, a signal, code, a slow step, a condition) reaches it
+Rank 0 decides. Every request (from a file, a signal, code, a slow step) reaches it
 through the process group's store, or through files in the run directory if there is no store. It
 picks a first step far enough ahead for every rank to hear of it in time, and announces it both
 ways. A separate thread listens, so that a slow file system or a dead store never holds up the
@@ -16,7 +16,6 @@ import logging
 import math
 import statistics
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,14 +44,10 @@ class TriggerDesk:
     """Takes requests on any rank and hands out agreed windows on every rank.
 
     Args:
-        run: The run directory.
-        identity: This rank.
         connect: Returns the process group's store, or None until there is one; called in the
             listening thread.
         accept: Called with each agreed trigger and its first step, in the listening thread.
         clocks: Compares this rank's clock with rank 0's repeatedly; None to skip this.
-        chore: Called with the store at every look.
-        is_listening: Whether to handle requests at all; otherwise only the chore is done.
         poll_s: Seconds between two looks.
         active: Number of steps of a window that does not say how many.
         warmup: Number of warm-up steps before it.
@@ -70,8 +65,6 @@ class TriggerDesk:
         accept: Callable[[Trigger], None],
         clocks: ClockRounds | None = None,
         *,
-        chore: Callable[[SharedStore | None], None] | None = None,
-        is_listening: bool = True,
         poll_s: float = 1.0,
         active: int = 3,
         warmup: int = 1,
@@ -84,8 +77,6 @@ class TriggerDesk:
         self._store: SharedStore | None = None
         self._accept = accept
         self._clocks = clocks
-        self._chore = chore
-        self._is_listening = is_listening
         self._poll_s = poll_s
         self._active = active
         self._warmup = warmup
@@ -98,7 +89,6 @@ class TriggerDesk:
         self._next_agreed = 1
         self._next_proposal = 1
         self._wakeup = threading.Event()
-        self._has_chore_soon = False
         self._is_closed = False
         self._outbox: collections.deque[Trigger] = collections.deque()
         self._undecided: list[Trigger] = []
@@ -118,11 +108,6 @@ class TriggerDesk:
         self._wakeup.set()
         self._thread.join(timeout=_CLOSE_S)
 
-    @property
-    def store(self) -> SharedStore | None:
-        """The store, once there is one."""
-        return self._store
-
     def note_step(self, step: int, duration_ns: int) -> None:
         """Report the current step and how long the last one took."""
         self._step = step
@@ -133,24 +118,12 @@ class TriggerDesk:
         self._outbox.append(trigger)
         self._wakeup.set()
 
-    def hurry_chore(self) -> None:
-        """Have the chore done before the next look is due, from any thread. Returns at once."""
-        self._has_chore_soon = True
-        self._wakeup.set()
-
     # -- the listening thread -----------------------------------------------------------------
 
     def _listen(self) -> None:
-        looked_s = float("-inf")
         while not self._is_closed:
-            is_due = time.monotonic() - looked_s >= self._poll_s or bool(self._outbox)
             with contextlib.suppress(Exception):  # the next look may succeed
-                if is_due or not self._has_chore_soon:
-                    looked_s = time.monotonic()
-                    self.look()
-                elif self._chore is not None:
-                    self._chore(self._store)
-            self._has_chore_soon = False
+                self.look()
             self._wakeup.wait(self._poll_s)
             self._wakeup.clear()
 
@@ -162,10 +135,6 @@ class TriggerDesk:
         if self._clocks is not None and store is not None and store.is_own and store.is_usable:
             with contextlib.suppress(Exception):  # a store can fail in many ways
                 self._clocks.look(store.store, store.prefix, lambda: self._is_closed)
-        if self._chore is not None:
-            self._chore(self._store)
-        if not self._is_listening:
-            return
         undecided, self._undecided = self._undecided, []
         for trigger in undecided:
             self._decide(trigger)

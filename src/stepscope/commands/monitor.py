@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from stepscope.run.metrics import Note
 
 
-@click.command("monitor", context_settings={"allow_interspersed_args": False})
-@click.argument("words", metavar="[RUN | -- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
+@click.command("monitor")
+@click.argument("path", metavar="[RUN]", required=False, type=click.Path(path_type=Path))
 @click.option("--live", is_flag=True, help="Show a run and the hardware, refreshed continuously.")
 @click.option(
     "--query-gpu",
@@ -77,21 +77,14 @@ if TYPE_CHECKING:
     "--filename",
     type=click.Path(path_type=Path, dir_okay=False),
     default=None,
-    help="Append to this file.  [default: standard output; with a command, a new folder]",
-)
-@click.option(
-    "--max-bytes",
-    metavar="SIZE",
-    default="64MiB",
-    show_default=True,
-    help="Maximum size of a command's file; at the limit, every second sample is dropped.",
+    help="Append to this file.  [default: standard output]",
 )
 @click.option(
     "--output-dir",
     type=click.Path(path_type=Path),
     metavar="DIR",
     default=None,
-    help="Folder of runs: --live looks there, a command writes there.  [default: profiles]",
+    help="Folder of runs, where --live looks.  [default: profiles]",
 )
 @click.option(
     "--prometheus",
@@ -125,9 +118,17 @@ if TYPE_CHECKING:
 @click.option(
     "--wandb", "to_wandb", is_flag=True, help="Log the same to a new run of Weights & Biases."
 )
+@click.option(
+    "--tensorboard",
+    "board",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    default=None,
+    help="Write the same for TensorBoard, into this folder.",
+)
 @click.option("--help-query-gpu", is_flag=True, help="List all columns and exit.")
 def command(
-    words: tuple[str, ...],
+    path: Path | None,
     live: bool,
     query: str | None,
     csv_format: str,
@@ -137,23 +138,22 @@ def command(
     ids: str,
     pid: int | None,
     filename: Path | None,
-    max_bytes: str,
     output_dir: Path | None,
     address: str | None,
     textfile: Path | None,
     endpoint: str | None,
     to_mlflow: bool,
     to_wandb: bool,
+    board: Path | None,
     help_query_gpu: bool,
 ) -> int:
     """Sample GPUs, host and processes.
 
-    With --query-gpu, prints like nvidia-smi. With a command after `--`, runs it and writes
-    metrics.csv meanwhile. Otherwise, or with --live, shows the progress of the ranks of RUN (by
-    default the newest run in `profiles`) and what the hardware does. If the output is not a
-    terminal, it is shown once. With --prometheus, --prometheus-file or --otlp, the same goes to
-    Prometheus or OpenTelemetry until it is interrupted. --mlflow and --wandb log the curves of a
-    running or finished RUN.
+    With --query-gpu, prints like nvidia-smi. Otherwise, or with --live, shows the progress of the
+    ranks of RUN (by default the newest run in `profiles`) and what the hardware does. If the output
+    is not a terminal, it is shown once. With --prometheus, --prometheus-file or --otlp, the same
+    goes to Prometheus or OpenTelemetry until it is interrupted. --mlflow, --wandb and --tensorboard
+    log the curves of a running or finished RUN.
     """
     if loop_s is not None and loop_ms is not None:
         raise click.UsageError("give --loop or --loop-ms, not both")
@@ -161,48 +161,27 @@ def command(
     chosen = tuple(word.strip() for word in ids.split(",") if word.strip())
     if help_query_gpu:
         _list_columns()
-    elif address is not None or textfile is not None or endpoint or to_mlflow or to_wandb:
-        if live or query is not None or pid is not None or len(words) > 1:
+    elif address or textfile or endpoint or to_mlflow or to_wandb or board:
+        if live or query is not None or pid is not None:
             raise click.UsageError(
                 "metrics are of one RUN: stepscope monitor --prometheus PORT [RUN]"
             )
         from stepscope.export.metrics.watch import Destinations
 
-        run = Path(words[0]) if words else None
         destinations = Destinations(
-            address, textfile, endpoint, to_mlflow=to_mlflow, to_wandb=to_wandb
+            address, textfile, endpoint, to_mlflow=to_mlflow, to_wandb=to_wandb, board=board
         )
-        _export(run, output_dir, interval_s or 15.0, count, chosen, destinations)
-    elif live or not (words or query or filename or pid) or _is_run(words):
-        if len(words) > 1 or query is not None or pid is not None:
-            raise click.UsageError(
-                "--live shows one RUN, after all options: stepscope monitor --live [OPTIONS] [RUN]"
-            )
-        _show_live(Path(words[0]) if words else None, output_dir, interval_s or 1.0, count, chosen)
-    elif words:
-        if count is not None or pid is not None:
-            raise click.UsageError(
-                "--count and --pid do not apply to a command: it is watched until it ends"
-            )
-        from stepscope.adapters.script.watched import WatchedCommand, run_watched
-
-        watched = WatchedCommand(
-            words, query, interval_s or 1.0, chosen, filename, max_bytes, output_dir
-        )
-        code, file = run_watched(watched)
-        _summarise(file)
-        return code
+        _export(path, output_dir, interval_s or 15.0, count, chosen, destinations)
+    elif live or path is not None or not (query or filename or pid):
+        if query is not None or pid is not None:
+            raise click.UsageError("--live shows one RUN: stepscope monitor --live [RUN]")
+        _show_live(path, output_dir, interval_s or 1.0, count, chosen)
     else:
         from stepscope.monitor.querying import CsvFormat, Query, answer
 
         asked = Query(query, CsvFormat.parse(csv_format), interval_s, count, chosen, pid, filename)
         answer(asked, lambda lines: click.echo(lines, nl=False), _say_note)
     return 0
-
-
-def _is_run(words: tuple[str, ...]) -> bool:
-    """Whether they name a folder to show, not a command: no command is a folder."""
-    return len(words) == 1 and Path(words[0]).is_dir()
 
 
 def _list_columns() -> None:
@@ -214,18 +193,6 @@ def _list_columns() -> None:
 
 def _say_note(note: Note) -> None:
     click.echo(f"stepscope: {note.what}: {note.why}", err=True)
-
-
-def _summarise(path: Path) -> None:
-    """Print a summary on standard error: standard output belongs to the command."""
-    from stepscope.analysis.record.metrics import summarise_metrics
-    from stepscope.errors import StepscopeError
-    from stepscope.report.outputs import output
-
-    try:
-        output("metrics", "table").write(summarise_metrics(path), StandardSink(is_error=True))
-    except StepscopeError as error:
-        click.echo(f"stepscope: no summary: {error}", err=True)
 
 
 def _export(
@@ -257,15 +224,19 @@ def _live_run(
     path: Path | None, output_dir: Path | None, ids: tuple[str, ...]
 ) -> Iterator[LiveRun]:
     """The run to show; the hardware is sampled where its own monitors do not."""
-    from stepscope.adapters.script.watched import runs_folder
+    from stepscope.adapters.options.dialects import find_dialect
+    from stepscope.adapters.options.settings import resolve
     from stepscope.analysis.record.live import LiveRun
     from stepscope.monitor.sampler import LocalSampler
 
     if path is not None and not path.exists():
         raise UnreadableInputError(f"{path}: no such file or directory")
+    given = {} if output_dir is None else {"output_dir": (str(output_dir), "--output-dir")}
     sampler = LocalSampler(ids)
     try:
-        yield LiveRun(path or runs_folder(output_dir), sampler.read)
+        yield LiveRun(
+            path or Path(resolve(find_dialect("native"), given).value("output_dir")), sampler.read
+        )
     finally:
         sampler.close()
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 LEFT_OUT = {
     "auto_phases",
     "enabled",
-    "keep_local",
     "step_unit",
     "max_steps",
     "max_steps_per_loop",
@@ -63,7 +62,7 @@ def _options(function: Any) -> Any:
         name = option.name.replace("_", "-")
         text = option.help
         if option.default is not None:
-            # No click default: environment variables and pyproject.toml take precedence over it.
+            # No click default: environment variables take precedence over it.
             text += f"  [default: {option.text_of(option.default)}]"
         shape: dict[str, Any] = {"default": None, "help": text}
         if option.kind == "bool":
@@ -89,12 +88,12 @@ GROUPS = {
     ),
     "Files of a window": (
         "export_trace", "trace_format", "tensorboard", "key_averages", "stacks_metric",
-        "memory_timeline", "execution_trace", "flop_counter",
+        "memory_timeline",
     ),
     "Memory": ("memory", "oom_snapshot"),
-    "Beside the windows": ("announce", "step_record", "monitor", "scalars"),
+    "Beside the windows": ("announce", "step_record", "monitor"),
     "Limits": ("max", "min_free_bytes", "keep_windows"),
-    "How files are written": ("export_mode", "export_timeout_s", "flush_on_sigterm", "grace_s"),
+    "How files are written": ("export_timeout_s", "flush_on_sigterm", "grace_s"),
     "py-spy": ("py_spy",),
     "nsys": ("nsys",),
     "memray": ("memray",),

@@ -36,9 +36,6 @@ class TrainingOutcome:
     """The outcome of one training of the demo.
 
     Attributes:
-        diagnosis: The diagnosis of its run.
-        loss: Loss of the last step.
-        device: Where it trained.
         wait_us: Wait per sample that its storage cost, in microseconds.
         steps: Its steady steps; None if there are too few.
     """
@@ -63,9 +60,7 @@ class Comparison:
     a machine that becomes slower meanwhile favours neither.
 
     Attributes:
-        finding: The finding.
         before_ns: Steady step that the finding was made of.
-        predicted_ns: Step that the finding predicted.
         share: Step after the fix over the step before, with its interval; None if unknown.
         had_busy_cpus: Whether a training waited for CPUs that others used.
         workers: Number of loader workers that the fix used.
@@ -103,13 +98,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class DemoOutcome:
-    """The outcome of the demo.
-
-    Attributes:
-        before: The training with the planted bottleneck.
-        after: The same with the fix.
-        comparison: Prediction and measurement.
-    """
+    """The outcome of the demo."""
 
     before: TrainingOutcome
     after: TrainingOutcome

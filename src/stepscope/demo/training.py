@@ -39,7 +39,6 @@ class SlowStorage(Dataset[tuple[torch.Tensor, torch.Tensor]]):
     """Lines of generated text, each read after a wait.
 
     Args:
-        lines: Number of samples.
         wait_s: Seconds that reading one sample takes.
     """
 

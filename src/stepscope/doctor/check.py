@@ -26,9 +26,6 @@ class Check:
 
     Attributes:
         area: The area; checks of one area are shown together.
-        name: What was checked.
-        state: The result.
-        detail: What was found.
         remedy: What to do about it; never empty unless the state is ok.
     """
 

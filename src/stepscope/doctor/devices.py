@@ -1,4 +1,4 @@
-"""Accelerators: does torch see them, and do driver and CUPTI match its build?"""
+"""Accelerators: does torch see them, and does the driver match its build?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DRIVER_VERSION_FILE = "/proc/driver/nvidia/version"
 
 
 def check_devices(machine: Machine, report: TorchReport) -> list[Check]:
-    """Check the GPUs, the driver and CUPTI; empty if torch could not be tried."""
+    """Check the GPUs and the driver; empty if torch could not be tried."""
     torch = report.result("torch")
     if torch is None:
         return []
@@ -34,8 +34,6 @@ def check_devices(machine: Machine, report: TorchReport) -> list[Check]:
     checks = [_device(machine, dict(torch), dict(found))]
     if torch.get("cuda") and found.get("driver_cuda"):
         checks.append(_driver(machine, str(torch["cuda"]), int(found["driver_cuda"])))
-    if found.get("kind") == "cuda":
-        checks.append(_cupti(report, str(torch["cuda"])))
     return checks
 
 
@@ -104,27 +102,3 @@ def _driver(machine: Machine, built_for: str, driver_cuda: int) -> Check:
             f"update the driver, or install a torch built for CUDA {offered[0]}.x",
         )
     return Check(AREA, "driver", State.OK, text)
-
-
-def _cupti(report: TorchReport, built_for: str) -> Check:
-    found = report.result("cupti")
-    major = (version_of(built_for) or (12,))[0]
-    remedy = (
-        f"pip install --force-reinstall nvidia-cuda-cupti{f'-cu{major}' if major < 13 else ''}, "
-        "or add the toolkit's extras/CUPTI/lib64 to LD_LIBRARY_PATH"
-    )
-    if found is None:
-        why = report.failure("cupti") or "the process ended earlier"
-        return Check(AREA, "CUPTI", State.PROBLEM, f"loading it failed: {why}", remedy)
-    if found.get("path"):
-        return Check(
-            AREA, "CUPTI", State.OK, f"version {found['version']}, loaded from {found['path']}"
-        )
-    problems = "; ".join(map(str, found.get("problems", ()))) or "not found"
-    return Check(
-        AREA,
-        "CUPTI",
-        State.PROBLEM,
-        f"the library that reports kernels could not be loaded: {problems}",
-        remedy,
-    )

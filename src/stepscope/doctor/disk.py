@@ -21,12 +21,7 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - measured, never written
 
 @dataclass(frozen=True)
 class Space:
-    """Space on a file system, in bytes.
-
-    Attributes:
-        total_bytes: Its size.
-        free_bytes: Space available to this user.
-    """
+    """Space on a file system, in bytes."""
 
     total_bytes: int
     free_bytes: int

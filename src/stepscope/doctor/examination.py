@@ -11,11 +11,10 @@ from stepscope.doctor.check import Check
 from stepscope.doctor.devices import check_devices
 from stepscope.doctor.disk import SpaceOf, check_disk, space_of
 from stepscope.doctor.environment import check_environment
-from stepscope.doctor.known_bad import Versions, check_known_bad
 from stepscope.doctor.limits import check_limits
 from stepscope.doctor.packages import VersionOf, check_packages, installed_version
 from stepscope.doctor.permissions import check_permissions
-from stepscope.doctor.python_and_torch import Interpreter, check_python_and_torch, version_of
+from stepscope.doctor.python_and_torch import Interpreter, check_python_and_torch
 from stepscope.doctor.recording import check_recording
 from stepscope.doctor.torch_check import TorchReport
 from stepscope.system import Machine
@@ -33,24 +32,13 @@ def examine(
     """Run every check.
 
     Args:
-        machine: The machine.
-        interpreter: The Python interpreter.
-        report: The report of torch's process.
-        output_dir: Directory for recordings.
         version: Returns the version of an installed package.
         space: Returns the space on a file system.
     """
-    checks = [
+    return [
         *check_python_and_torch(interpreter, report),
         *check_devices(machine, report),
         *check_recording(report),
-    ]
-    torch = report.result("torch")
-    if torch is not None:
-        versions = Versions(interpreter.version, version_of(str(torch["version"])))
-        checks += check_known_bad(versions)
-    return [
-        *checks,
         *check_environment(machine),
         *check_disk(machine, output_dir, space),
         *check_limits(machine),

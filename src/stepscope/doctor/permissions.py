@@ -1,4 +1,4 @@
-"""External profilers, and what the kernel and the driver allow this user to do with them."""
+"""External profilers, and whether the kernel lets one process read another."""
 
 from __future__ import annotations
 
@@ -14,11 +14,7 @@ _NSYS_PATTERNS = (
 
 def check_permissions(machine: Machine) -> list[Check]:
     """Check py-spy, memray and nsys, and the permissions that they need."""
-    checks = [_py_spy(machine), check_attaching(machine), _memray(machine), _nsys(machine)]
-    if machine.is_linux:
-        checks.append(_sampling(machine))
-        checks += _counters(machine)
-    return checks
+    return [_py_spy(machine), check_attaching(machine), _memray(machine), _nsys(machine)]
 
 
 def attaching_allowance(machine: Machine) -> str:
@@ -114,66 +110,4 @@ def _nsys(machine: Machine) -> Check:
         "not on PATH",
         "install NVIDIA Nsight Systems; it is needed only to record with nsys, or to open its "
         ".nsys-rep files",
-    )
-
-
-def _sampling(machine: Machine) -> Check:
-    name = "CPU sampling (nsys)"
-    level = machine.read_number("/proc/sys/kernel/perf_event_paranoid")
-    if level is None:
-        return Check(
-            AREA,
-            name,
-            State.ABSENT,
-            "kernel.perf_event_paranoid cannot be read: this kernel has no performance events",
-            "none on this kernel; nsys still traces the GPU",
-        )
-    if machine.has_capability("CAP_PERFMON") or machine.has_capability("CAP_SYS_ADMIN"):
-        return Check(AREA, name, State.OK, f"allowed by capability (paranoid level {level})")
-    if level <= 2:
-        return Check(AREA, name, State.OK, f"allowed (kernel.perf_event_paranoid is {level})")
-    return Check(
-        AREA,
-        name,
-        State.WARNING,
-        f"kernel.perf_event_paranoid is {level}: nsys traces the GPU, but takes no CPU samples",
-        "`sudo sysctl kernel.perf_event_paranoid=2`",
-    )
-
-
-def _counters(machine: Machine) -> list[Check]:
-    """Hardware counters, if there is an NVIDIA driver."""
-    text = machine.read("/proc/driver/nvidia/params")
-    return [] if text is None else [_counters_of(machine, text)]
-
-
-def _counters_of(machine: Machine, text: str) -> Check:
-    """Hardware counters, by the driver's parameters. Every user can trace kernels."""
-    name = "GPU hardware counters"
-    restricted = None
-    for line in text.splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "RmProfilingAdminOnly":
-            restricted = value.strip() != "0"
-    if restricted is None:
-        return Check(
-            AREA,
-            name,
-            State.OK,
-            "the driver does not report a restriction to administrators",
-        )
-    if not restricted:
-        return Check(AREA, name, State.OK, "available to everyone (RmProfilingAdminOnly is 0)")
-    if machine.has_capability("CAP_SYS_ADMIN"):
-        return Check(
-            AREA, name, State.OK, "only for administrators, which includes us (CAP_SYS_ADMIN)"
-        )
-    return Check(
-        AREA,
-        name,
-        State.WARNING,
-        "only for administrators (RmProfilingAdminOnly is 1): kernels are recorded, but counters "
-        "(nsys --gpu-metrics-devices, ncu) are not",
-        "add `options nvidia NVreg_RestrictProfilingToAdminUsers=0` to /etc/modprobe.d and reload "
-        "the driver; in a container, --cap-add=SYS_ADMIN",
     )

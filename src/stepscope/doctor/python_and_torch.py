@@ -22,7 +22,6 @@ class Interpreter:
     Attributes:
         version: Major, minor and micro version.
         implementation: As in `sys.implementation.name`.
-        executable: Its path.
         has_gil: False for the free-threaded build.
     """
 
@@ -37,6 +36,7 @@ def check_python_and_torch(interpreter: Interpreter, report: TorchReport) -> lis
     checks = [_python(interpreter), _torch(report)]
     if report.result("torch") is not None:
         checks.append(_kineto(report))
+        checks += _stacks(interpreter, report)
     return checks
 
 
@@ -134,3 +134,25 @@ def _kineto(report: TorchReport) -> Check:
         "this torch is built without Kineto, so its profiler writes no traces",
         "install a torch with Kineto, such as the official packages",
     )
+
+
+def _stacks(interpreter: Interpreter, report: TorchReport) -> list[Check]:
+    """A crash that no short recording shows: the tracer took an object for a dictionary.
+
+    The fix (pytorch#153848) is in 2.7.1 and not in 2.7.0, by the symbols that the packages import.
+    """
+    found = report.result("torch")
+    if interpreter.version < (3, 13) or found is None:
+        return []
+    if version_of(str(found["version"])) >= (2, 7, 1):
+        return []
+    return [
+        Check(
+            AREA,
+            "stacks on Python 3.13",
+            State.WARNING,
+            "with_stack=True can crash the training (segmentation fault) with torch before 2.7.1 "
+            "on Python 3.13 and later",
+            "leave with_stack off, or upgrade torch to 2.7.1 or later",
+        )
+    ]

@@ -30,8 +30,7 @@ def _operators(report: TorchReport) -> Check:
             "operators",
             State.PROBLEM,
             f"a small recording failed: {_why(report, 'recording')}",
-            "check the environment variables and known combinations below; if they show nothing, "
-            "reinstall torch",
+            "check the environment variables below; if they show nothing, reinstall torch",
         )
     count = _events(found).get("cpu_op", 0)
     if not count:
@@ -97,7 +96,8 @@ def _kernels(report: TorchReport, kind: str) -> Check:
         return Check(AREA, "kernels", State.OK, f"the GPU's work is recorded ({count} kernels)")
     remedies = {
         "cuda": "run outside nsys and other tools that use CUPTI; in a container, start it with "
-        "--cap-add=SYS_ADMIN, or set NVreg_RestrictProfilingToAdminUsers=0 on the host",
+        "--cap-add=SYS_ADMIN, or set NVreg_RestrictProfilingToAdminUsers=0 on the host; if torch "
+        "finds no libcupti, reinstall the package nvidia-cuda-cupti",
         "rocm": "check that the user may open /dev/kfd and /dev/dri (groups render and video)",
         "xpu": "check that this torch is built with XPU's profiler (PTI); see the line Kineto",
     }

@@ -118,7 +118,6 @@ def read_report(lines: Sequence[str], reason: str, complaints: Sequence[str]) ->
     Args:
         lines: Its standard output. Other programs' lines are ignored.
         reason: How it was ended; empty if it ended by itself.
-        complaints: Its standard error.
     """
     stages: dict[str, Mapping[str, Any]] = {}
     open_stage = ""

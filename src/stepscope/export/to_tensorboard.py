@@ -17,14 +17,17 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.record.live import LiveSample, RankView, RunView, progress_over
+from stepscope.errors import UnreadableInputError
 from stepscope.export import protobuf as pb
 from stepscope.export.lag import lag_notes
+from stepscope.export.metrics.curves import Curves
 from stepscope.export.metrics.table import Moment, curve_points
 from stepscope.export.request import Exported, Request, Source, folder_writer
 from stepscope.export.selection import cut
@@ -32,6 +35,9 @@ from stepscope.export.to_chrome import write_chrome
 from stepscope.run.metrics import read_samples
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.model import Trace
+
+if TYPE_CHECKING:
+    from stepscope.export.metrics.watch import Watch
 
 _WALL_TIME, _STEP, _FILE_VERSION, _SUMMARY = 1, 2, 3, 5
 _VALUE, _TAG, _SIMPLE_VALUE = 1, 1, 2
@@ -56,14 +62,69 @@ class Scalars:
     value: npt.NDArray[np.float64]
 
 
+class TensorBoardWriter:
+    """Appends a run's curves to a file in the folder that TensorBoard shows."""
+
+    name = "TensorBoard"
+    is_served = False
+
+    def __init__(self, watch: Watch, folder: Path) -> None:
+        self.is_done = False
+        self.where = str(folder)
+        self._folder = folder
+        self._file: BinaryIO | None = None
+        self._curves = Curves(watch)
+
+    def write(self) -> None:
+        """Append the points since the last time.
+
+        Raises:
+            UnreadableInputError: The file cannot be created.
+        """
+        for point in self._curves.new_points():
+            if self._file is None:
+                self._file = self._created(point.time_ns)
+            at, when = np.array([point.step]), np.array([point.time_ns])
+            scalars = [Scalars(name, at, when, np.array([v])) for name, v in point.values.items()]
+            self._file.write(_all_records(scalars))
+            self._file.flush()
+        self.is_done = self._curves.has_ended
+
+    def _created(self, time_ns: int) -> BinaryIO:
+        assert self._curves.path is not None
+        folder = self._folder / self._curves.path.name
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = (folder / _file_name(time_ns)).open("wb")
+        except OSError as error:
+            raise UnreadableInputError(f"{folder}: {error.strerror or error}") from error
+        file.write(_header(time_ns))
+        return file
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+def _file_name(created_ns: int) -> str:
+    return f"events.out.tfevents.{max(created_ns, 0) // 10**9:010d}.stepscope"
+
+
 def event_file(scalars: Sequence[Scalars], created_ns: int) -> bytes:
     """The bytes of a file with these scalars."""
+    return _header(created_ns) + _all_records(scalars)
+
+
+def _header(created_ns: int) -> bytes:
     version = pb.one_double(_WALL_TIME, created_ns / 1e9) + pb.one_text(
         _FILE_VERSION, "brain.Event:2"
     )
-    parts = [_records(pb.constant(version, 1))]
-    parts += [_records(_events(one)) for one in scalars if len(one.step)]
-    return b"".join(parts)
+    return _records(pb.constant(version, 1))
+
+
+def _all_records(scalars: Sequence[Scalars]) -> bytes:
+    return b"".join(_records(_events(one)) for one in scalars if len(one.step))
 
 
 def _events(scalars: Scalars) -> pb.Pieces:
@@ -129,8 +190,7 @@ def export(asked: Request) -> Exported:
             if not any(record.is_whole_step for record in source.records):
                 scalars += _of_steps(trace)
             created_ns = trace.base_time_ns + part.start_ns
-            name = f"events.out.tfevents.{max(created_ns, 0) // 10**9:010d}.stepscope"
-            with folder.file(f"rank{source.rank:05d}", name) as write:
+            with folder.file(f"rank{source.rank:05d}", _file_name(created_ns)) as write:
                 write(event_file(scalars, created_ns))
             values += sum(len(one.step) for one in scalars)
             name = f"rank{source.rank}.{max(created_ns, 0) // 10**6}.pt.trace.json.gz"

@@ -1,18 +1,14 @@
-"""A recorder of metrics during a training: a process if one can be started, otherwise a thread."""
+"""A recorder of metrics during a training, in a process of its own."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import subprocess
 import sys
 
-from stepscope.errors import StepscopeError
-from stepscope.monitor.recorder import GPU, STOP, Recorder, RecorderThread, RecordingJob
+from stepscope.monitor.recorder import GPU, STOP, RecordingJob
 from stepscope.run.helper_processes import command_of, environment_of
-
-log = logging.getLogger("stepscope")
 
 PATIENCE_S = 30.0
 """How long the end waits for the last sample. It normally arrives at once, unless the machine is so
@@ -24,24 +20,23 @@ class RecordingBeside:
 
     Args:
         job: What to record; it watches this process.
-        in_thread: Whether to use a thread of this process instead of another process.
 
     Attributes:
         problem: What has gone wrong, or an empty text.
     """
 
-    def __init__(self, job: RecordingJob, *, in_thread: bool = False) -> None:
+    def __init__(self, job: RecordingJob) -> None:
         self._process_id = os.getpid()
         self._child: subprocess.Popen[bytes] | None = None
-        self._thread: RecorderThread | None = None
         self.problem = ""
-        if not in_thread and _can_listen_to_processes():
-            try:
-                self._child = _start(job)
-            except (OSError, ValueError) as error:
-                log.info("stepscope: the monitor runs in a thread: %s", error)
-        if self._child is None:
-            self._start_thread(job)
+        if sys.platform == "win32":
+            # A child cannot wait there both for orders and for our end.
+            self.problem = "the monitor does not run under Windows"
+            return
+        try:
+            self._child = _start(job)
+        except (OSError, ValueError) as error:
+            self.problem = f"the monitor's process cannot be started: {error}"
 
     @property
     def process_id(self) -> int | None:
@@ -64,15 +59,9 @@ class RecordingBeside:
         child, self._child = self._child, None
         if child is not None:
             self._collect(child, patience_s)
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join(patience_s)
-            self.problem = self.problem or thread.problem
         return self.problem
 
     def _tell(self, order: str) -> None:
-        if self._thread is not None:
-            self._thread.order(order)
         if self._child is not None and self._child.stdin is not None:
             # A recorder that has ended needs no orders.
             with contextlib.suppress(OSError, ValueError):
@@ -92,20 +81,6 @@ class RecordingBeside:
             words = (messages or b"").decode("utf-8", "replace").strip().splitlines()
             words = words or [f"the sampler ended with {child.returncode}: see metrics.json"]
             self.problem = words[-1]
-
-    def _start_thread(self, job: RecordingJob) -> None:
-        try:
-            recorder = Recorder(job)
-        except (OSError, StepscopeError) as error:
-            self.problem = str(error)
-            return
-        self._thread = RecorderThread(recorder)
-        self._thread.start()
-
-
-def _can_listen_to_processes() -> bool:
-    """Whether a child can wait both for orders and for our end: not on Windows."""
-    return sys.platform != "win32" and bool(sys.executable)
 
 
 def _start(job: RecordingJob) -> subprocess.Popen[bytes]:

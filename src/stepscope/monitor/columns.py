@@ -27,7 +27,6 @@ class Column:
     Attributes:
         name: Name, as in `--query-gpu`.
         unit: Unit; empty if it has none.
-        about: What its values mean.
         decimals: Digits after the decimal point.
         is_default: Whether it is in the `metrics.csv` of a run.
     """
@@ -331,12 +330,7 @@ class GpuSource(Protocol):
         """Sample only this one from now on; False, without a change, if it is not among them."""
 
     def read(self, wanted: Collection[str], pids: Collection[int]) -> list[Mapping[str, Value]]:
-        """The values of each GPU by column; missing columns have no value.
-
-        Args:
-            wanted: Names of columns.
-            pids: The watched processes.
-        """
+        """The values of each GPU by column; missing columns have no value."""
 
     def close(self) -> None:
         """Release the driver."""

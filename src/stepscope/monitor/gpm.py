@@ -30,10 +30,6 @@ GPM_COLUMNS = tuple(_METRICS)
 class Gpm:
     """The metrics of one GPU, or of one MIG device.
 
-    Args:
-        nvml: The module pynvml.
-        gpu: The device.
-
     Raises:
         NVMLError: The GPU or its driver has no such metrics.
     """

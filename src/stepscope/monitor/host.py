@@ -23,7 +23,6 @@ class HostSource:
     """The values of the machine and of some processes.
 
     Args:
-        root_pid: The process whose descendants are watched.
         is_root_watched: Whether the process itself is watched, too.
         notes: Receives what could not be read.
         machine: The machine whose files are read; this one by default.

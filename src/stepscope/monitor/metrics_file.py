@@ -21,7 +21,6 @@ class MetricsFile:
 
     Args:
         path: The file; rows are appended if it exists and has the same columns.
-        columns: Its columns.
         most_bytes: Its maximum size; None for no limit. Requires `timestamp` as the first column.
         with_header: Whether a new file gets a line of headings.
 
@@ -100,7 +99,6 @@ class MetricsFile:
 
     def _thin(self) -> int | None:
         """Drop every second sample; returns how many there were, or None if writing failed."""
-        self._lines.flush()
         try:
             with replacing(self._path) as temporary:
                 samples = self._write_thinned(temporary)

@@ -16,9 +16,6 @@ class Notes:
 
     Args:
         added: Called with each new entry.
-
-    Attributes:
-        changes: Increases with each new entry.
     """
 
     def __init__(self, added: Callable[[Note], None] | None = None) -> None:

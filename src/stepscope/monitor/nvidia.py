@@ -25,8 +25,6 @@ class NvidiaSource:
 
     Args:
         nvml: The module pynvml, initialised; `close` shuts it down.
-        devices: The machine's GPUs.
-        chosen: The sampled ones.
         notes: Receives what could not be read.
     """
 

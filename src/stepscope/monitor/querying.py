@@ -33,7 +33,6 @@ class Query:
 
     Attributes:
         columns: Columns by nvidia-smi's names; None: those of `metrics.csv`.
-        layout: How they are printed.
         interval_s: Seconds between samples; None: take one sample, or 1 if there are several.
         count: Number of samples; None for no limit.
         ids: GPUs; empty for the visible ones.
@@ -54,7 +53,6 @@ def answer(query: Query, show: Callable[[str], object], note: Callable[[Note], N
     """Take samples until there are enough, or until the watched process ends.
 
     Args:
-        query: What to sample.
         show: Called with lines to print, if there is no file.
         note: Called with what could not be read.
 
@@ -113,12 +111,7 @@ def column_lines() -> Iterator[str]:
 
 @dataclass(frozen=True)
 class CsvFormat:
-    """The output format, as in nvidia-smi's `--format`.
-
-    Attributes:
-        has_header: Whether the headings are printed.
-        has_units: Whether values have their unit.
-    """
+    """The output format, as in nvidia-smi's `--format`."""
 
     has_header: bool = True
     has_units: bool = True
@@ -148,9 +141,7 @@ def stream(
     """Take samples and show them.
 
     Args:
-        sampler: Takes the samples.
         show: Called with each sample: its rows, with a text for each column.
-        layout: How they are printed.
         interval_s: Seconds from one to the next; None for a single sample.
         most_samples: Number of samples; None for no limit.
         is_over: Called before each sample; ends the sampling if it returns True.

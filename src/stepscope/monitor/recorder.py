@@ -1,18 +1,16 @@
-"""Writes samples to `metrics.csv` until told to stop, in a separate process or thread."""
+"""Writes samples to `metrics.csv` until told to stop, in a separate process."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import queue
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from stepscope.monitor.columns import COLUMNS, DEFAULT_COLUMNS
+from stepscope.monitor.columns import DEFAULT_COLUMNS
 from stepscope.monitor.metrics_file import MetricsFile, row_of
 from stepscope.monitor.notes import Notes
 from stepscope.monitor.sampler import Sampler, Ticks, Watched
@@ -24,7 +22,6 @@ GPU = "gpu "
 GONE = "gone"
 DEFAULT_MOST_BYTES = 64 << 20
 _RECORD_EVERY_S = 10.0
-_PATIENCE_S = 5.0
 _LEAST_LAST_PART = 0.1  # of the interval: samples closer to the previous one add nothing
 
 Wait = Callable[[float], str | None]
@@ -37,18 +34,14 @@ class RecordingJob:
     """What a recorder should do.
 
     Attributes:
-        path: The file of metrics.
-        watched: What to sample.
         interval_s: Seconds from one sample to the next.
         most_bytes: Maximum size of the file.
-        columns: Names of its columns; `timestamp` is put first if it is missing.
     """
 
     path: str
     watched: Watched
     interval_s: float = 1.0
     most_bytes: int = DEFAULT_MOST_BYTES
-    columns: tuple[str, ...] = tuple(column.name for column in DEFAULT_COLUMNS)
 
     def encode(self) -> str:
         """The job as one argument of a command line."""
@@ -60,7 +53,6 @@ class RecordingJob:
         data = json.loads(text)
         watched = data.pop("watched")
         watched["ids"] = tuple(watched["ids"])
-        data["columns"] = tuple(data["columns"])
         return RecordingJob(watched=Watched(**watched), **data)
 
 
@@ -68,7 +60,6 @@ class Recorder:
     """Takes samples and writes them.
 
     Args:
-        job: What to record.
         notes: Receives what could not be read.
 
     Raises:
@@ -79,12 +70,10 @@ class Recorder:
     def __init__(self, job: RecordingJob, notes: Notes | None = None) -> None:
         self._job = job
         self._notes = notes or Notes()
-        names = job.columns if "timestamp" in job.columns[:1] else ("timestamp", *job.columns)
-        columns = [COLUMNS[name] for name in dict.fromkeys(names)]
         self._path = Path(job.path)
-        self._sampler = Sampler(columns, job.watched, self._notes)
+        self._sampler = Sampler(DEFAULT_COLUMNS, job.watched, self._notes)
         try:
-            self._file = MetricsFile(self._path, columns, job.most_bytes)
+            self._file = MetricsFile(self._path, DEFAULT_COLUMNS, job.most_bytes)
         except BaseException:
             self._sampler.close()
             raise
@@ -107,17 +96,6 @@ class Recorder:
             self._file.close()
             self._write_record(ended)
             self._sampler.close()
-
-    @contextlib.contextmanager
-    def in_thread(self) -> Iterator[RecorderThread]:
-        """Record in a thread of this process while the block runs, and take a last sample."""
-        thread = RecorderThread(self)
-        thread.start()
-        try:
-            yield thread
-        finally:
-            thread.order(STOP)
-            thread.join(_PATIENCE_S)
 
     def _loop(self, wait: Wait) -> str:
         while True:
@@ -180,34 +158,3 @@ class Recorder:
         )
         with contextlib.suppress(OSError):
             write_metrics_record(self._path, record)
-
-
-class RecorderThread(threading.Thread):
-    """Records in this process, without keeping it alive.
-
-    Attributes:
-        problem: What went wrong, or an empty text.
-    """
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__(name="stepscope-monitor", daemon=True)
-        self._recorder = recorder
-        self._orders: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self.problem = ""
-
-    def order(self, order: str) -> None:
-        """Send an order: STOP, or GPU and a UUID."""
-        self._orders.put(order)
-
-    def run(self) -> None:
-        """Record until told to stop."""
-        try:
-            self._recorder.run(self._wait)
-        except Exception as error:  # noqa: BLE001 - nothing handles this thread's errors
-            self.problem = error_in_words(error)
-
-    def _wait(self, seconds: float) -> str | None:
-        try:
-            return self._orders.get(timeout=seconds) if seconds else self._orders.get_nowait()
-        except queue.Empty:
-            return None

@@ -26,7 +26,6 @@ class Watched:
     """What a sampler observes.
 
     Attributes:
-        pid: The process whose descendants are watched.
         is_root: Whether the process itself is watched, too.
         ids: Indices, UUIDs or bus IDs of GPUs; "all" for all; empty for the visible ones.
         waits_for_gpu: If several GPUs are visible, show none until `use_gpu` names one.
@@ -42,8 +41,6 @@ class Sampler:
     """Reads columns, one row per GPU; one row on a machine without GPUs.
 
     Args:
-        columns: The columns.
-        watched: What to observe.
         notes: Receives what could not be read.
         environment: Variables that select the visible GPUs; by default, those of the process.
 

@@ -22,7 +22,6 @@ class Found:
         handle: NVML's handle; for a MIG device, that of the device.
         physical: NVML's handle of the whole GPU.
         index: NVML's index of the whole GPU.
-        is_mig: Whether it is a MIG device.
     """
 
     handle: Any

@@ -45,7 +45,6 @@ class TraceFile:
     """A trace file found by its name.
 
     Attributes:
-        path: The file.
         rank: The rank in its name, or None.
     """
 

@@ -67,62 +67,26 @@ def digest_of(path: Path) -> str:
 class LineFile:
     """An append-only file of lines that survives a kill of its process.
 
-    Each line is passed to the operating system at once, unbuffered and as one write, so that a
-    killed process leaves at most one incomplete line. If the file system is slow, lines are
-    collected and written once a second instead, so that a slow disk does not slow the training.
-    It counts as slow if more than a third of the writes are, because single slow writes occur on
-    any busy machine. Nothing raises after the file was opened: the first error is kept in
-    `problem`, and later lines are counted in `lost_lines`.
+    Lines are passed to the operating system at once, unbuffered and as one write, so that a killed
+    process leaves at most one incomplete line. Nothing raises after the file was opened: the first
+    error is kept in `problem`, and later lines are counted in `lost_lines`.
 
     Attributes:
         problem: The first error while writing, or None.
         lost_lines: Number of lines that could not be written.
     """
 
-    _SLOW_WRITE_NS = 2_000_000
-    _GATHER_NS = 1_000_000_000
-    _SLOW_WEIGHT = 2
-    _MOST_SLOWNESS = 6
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor: int | None = _open_for_lines(path)
-        self._gathered: list[bytes] = []
-        self._gathering = False
-        self._slowness = 0
-        self._last_write_ns = 0
         self._has_torn_line = False
         self.problem: str | None = None
         self.lost_lines = 0
 
-    def write(self, line: bytes) -> None:
-        """Append one line, which must end with a newline."""
-        if self._gathering:
-            self._gathered.append(line)
-            if time.monotonic_ns() - self._last_write_ns >= self._GATHER_NS:
-                self.flush()
-            return
-        started_ns = time.monotonic_ns()
-        self._put(line, 1)
-        self._last_write_ns = time.monotonic_ns()
-        if self._last_write_ns - started_ns > self._SLOW_WRITE_NS:
-            self._slowness += self._SLOW_WEIGHT
-            self._gathering = self._slowness >= self._MOST_SLOWNESS
-        elif self._slowness:
-            self._slowness -= 1
-
-    def write_all(self, lines: list[bytes]) -> None:
-        """Append lines, each with its newline, in one write."""
+    def write(self, *lines: bytes) -> None:
+        """Append lines, each of which must end with a newline, in one write."""
         if lines:
-            self._gathered += lines
-            self.flush()
-
-    def flush(self) -> None:
-        """Write the lines collected so far."""
-        if self._gathered:
-            lines, self._gathered = self._gathered, []
             self._put(b"".join(lines), len(lines))
-        self._last_write_ns = time.monotonic_ns()
 
     def reopen_if_removed(self) -> bool:
         """Start a new file if this one was deleted; returns whether it was.
@@ -139,8 +103,7 @@ class LineFile:
         return True
 
     def close(self) -> None:
-        """Write the collected lines and close the file; a second call does nothing."""
-        self.flush()
+        """Close the file; a second call does nothing."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             with contextlib.suppress(OSError):

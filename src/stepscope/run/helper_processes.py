@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 
 from stepscope._package import IMPORT_ROOT
 
@@ -18,14 +17,10 @@ def command_of(module: str, *arguments: str) -> list[str]:
     return [sys.executable, *safe_path, "-m", module, *arguments]
 
 
-def environment_of(search_path: Sequence[str] = ()) -> dict[str, str]:
-    """The environment of such a process.
-
-    Args:
-        search_path: Additional folders in which it finds modules.
-    """
+def environment_of() -> dict[str, str]:
+    """The environment of such a process."""
     environment = dict(os.environ)
-    paths = [str(IMPORT_ROOT), *search_path, environment.get("PYTHONPATH", "")]
+    paths = [str(IMPORT_ROOT), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     return environment
 

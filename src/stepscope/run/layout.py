@@ -29,11 +29,7 @@ _RANK_DIRECTORY = re.compile(r"rank(\d{5,})")
 
 @dataclass(frozen=True)
 class RunLayout:
-    """The paths of one run.
-
-    Attributes:
-        root: The run directory.
-    """
+    """The paths of one run."""
 
     root: Path
 

@@ -37,16 +37,10 @@ class JobRecord:
         name: Name of the run, also of its directory.
         created_ns: Start of the capture, nanoseconds since the epoch.
         command: The process's arguments; values that look like secrets are replaced.
-        working_directory: Working directory of the process.
-        host: Name of the machine.
         versions: Versions of python, torch, stepscope and other relevant packages.
         platform: Operating system and machine.
-        cpu_count: CPUs that the process may use.
         devices: Names of the GPUs that the process sees.
-        world_size: Number of ranks of the job.
         options: The capture's options, including defaults.
-        format: Word that marks the file.
-        version: Version of this format.
     """
 
     name: str
@@ -102,7 +96,6 @@ class WindowRecord:
         planned_steps: Number of steps that were scheduled.
         reason: Why the state is not "complete"; empty otherwise.
         pause_ns: Time that ending the window took on the training thread.
-        artifacts: The files.
         cause: What opened it: "schedule", or the source of the request ("code", "file", "signal",
             "slow step", "condition").
         note: How the plan was changed, and why; empty otherwise.
@@ -110,8 +103,6 @@ class WindowRecord:
             for it said so.
         stop_ns: The part of the pause in which torch stopped recording.
         export_ns: The part of the pause in which the events were handed over.
-        export_mode: How they were handed over: "fork" or "inline"; empty if they were not.
-        export_reason: Why this mode was chosen.
         predicted_pause_ns: The expected pause; None if nothing was known.
         events: Number of events in the trace.
         raw_bytes: Size of the trace before compression.
@@ -129,8 +120,6 @@ class WindowRecord:
     note: str = ""
     stop_ns: int = 0
     export_ns: int = 0
-    export_mode: str = ""
-    export_reason: str = ""
     predicted_pause_ns: int | None = None
     events: int = 0
     raw_bytes: int = 0
@@ -142,14 +131,10 @@ class FinishedRecord:
     """`window.json`: the finishing process's result for a window's raw trace.
 
     Attributes:
-        index: Number of the window.
         problem: What is wrong with the trace; empty if nothing is.
         events: Number of events in the trace.
         raw_bytes: Size of the trace before compression.
         finish_ns: Time that finishing took, outside the training process.
-        artifacts: The files.
-        format: Word that marks the file.
-        version: Version of this format.
     """
 
     index: int
@@ -167,16 +152,10 @@ class ExternalRecord:
     """`manifest.json` of one recording by another tool, such as py-spy, nsys or memray.
 
     Attributes:
-        tool: Its name.
         tool_version: Its version, as it reports it; empty if it does not.
         command: How it was started; values that look like secrets are replaced.
-        host: Name of the machine.
         started_ns: Start of the recording, nanoseconds since the epoch.
-        ended_ns: End of the recording.
         artifacts: The files; paths are relative to the manifest's folder.
-        problems: What went wrong.
-        format: Word that marks the file.
-        version: Version of this format.
     """
 
     tool: str
@@ -272,22 +251,15 @@ class RankManifest:
     """`manifest.json`: what one rank recorded, and how it ended.
 
     Attributes:
-        rank: Global rank.
-        local_rank: Rank on its node.
-        world_size: Number of ranks of the job.
-        host: Name of the machine.
-        process_id: Process ID.
         state: "running", "finished", "failed" (an exception ended the loop),
             "stopped" (KeyboardInterrupt, SystemExit or a signal did, or `os._exit`).
         ended: What happened at the end, in a sentence; empty while running.
         verdict: What this rank's steps show, in a sentence; empty while running, or if there
             were too few steps.
         step_unit: What one step is: "iteration", "micro-batch" or "optimizer step".
-        steps: Number of steps that ended.
         clock_epoch_ns: Epoch time at the anchor of the rank's clock.
         clock_monotonic_ns: Monotonic time at the same moment.
         windows: The windows, in order.
-        problems: What went wrong.
         forgotten_windows: Number of windows without files that are no longer listed, the oldest.
         snapshots: Snapshots of the memory allocator.
         artifacts: Further files that belong to no window.
@@ -305,8 +277,6 @@ class RankManifest:
         training_phases: Phases that the loop names itself in which a backward pass or an
             optimizer's step ran.
         gc_calls: Where code requested collections of garbage (`gc.collect()`), as "file:line".
-        format: Word that marks the file.
-        version: Version of this format.
     """
 
     rank: int
@@ -425,7 +395,6 @@ def read_record(path: Path, kind: type[_Record]) -> _Record:
     """Read a record that `write_record` wrote.
 
     Args:
-        path: The file.
         kind: The dataclass; the default of its field `format` marks the file.
 
     Raises:

@@ -39,7 +39,6 @@ class GpuDescription:
     """One sampled GPU.
 
     Attributes:
-        index: Its index in the driver.
         uuid: Its UUID, or empty.
         name: Its name, or empty.
         vendor: "nvidia" or "amd".
@@ -59,7 +58,6 @@ class Note:
         what: Columns, a device, or a file.
         why: The reason, as reported.
         first_ns: When it first occurred, in nanoseconds since the epoch.
-        times: How often it occurred.
     """
 
     what: str
@@ -81,13 +79,9 @@ class MetricsRecord:
             was doubled each time.
         samples: Samples taken; after thinning, the file has fewer.
         watched_pid: The process that was watched, with its descendants.
-        process_id: The sampler's own process.
         cpu_s: CPU time of sampling, including its start, in seconds; that of the whole process
             if the sampler is a thread.
-        gpus: The GPUs.
         notes: What is missing, and why.
-        format: Word that marks the file.
-        version: Version of this format.
     """
 
     state: str = "running"

@@ -137,8 +137,6 @@ def known_version(file_system: Any, path: str, details: dict[str, Any]) -> str:
     """`version_of` a file; where its details say nothing, the service is asked when it changed.
 
     Args:
-        file_system: The file system of fsspec.
-        path: The file.
         details: The result of its `info` for the file.
     """
     version = version_of(details)

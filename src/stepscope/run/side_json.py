@@ -69,8 +69,6 @@ def utf8_json(value: Any, option: int = 0, default: Callable[[Any], Any] | None 
     """A value as JSON. What is not UTF-8 in its texts becomes U+FFFD.
 
     Args:
-        value: The value.
-        option: Options of orjson.
         default: Converts values that orjson does not know.
 
     Raises:
@@ -101,7 +99,6 @@ def decode(kind: Any, value: Any) -> Any:
 
     Args:
         kind: A dataclass, or the type of one of its fields.
-        value: The decoded JSON.
 
     Raises:
         TypeError: A value has another type, or a field without a default is missing.

@@ -126,12 +126,10 @@ class Ring:
         descriptor: A file that is mapped, so that it outlives the process; None for memory alone.
 
     Attributes:
-        at: Where the next reading goes.
         memory: What `pack` writes to.
         pack: Puts a reading into it, with the arguments of `SLOT.pack_into`.
         turned: Called before what is old is overwritten.
         turns_at: The place of a reading after which `turn` must be called.
-        is_file: Whether it outlives the process.
     """
 
     def __init__(self, descriptor: int | None = None) -> None:
@@ -188,11 +186,7 @@ class Ring:
 
 
 class _WrittenRing(Ring):
-    """A file that is written by calls to the system.
-
-    Args:
-        descriptor: The open file.
-    """
+    """A file that is written by calls to the system."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__()

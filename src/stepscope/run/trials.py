@@ -53,7 +53,6 @@ class TrialRecord:
 
     Attributes:
         name: Names of the fixes, joined by " + ".
-        fixes: The names.
         findings: Findings of the script as it is that the fixes answer.
         changes: What was changed, for people.
         verdict: What came of it, such as "helps".
@@ -77,7 +76,6 @@ class TrialRecord:
         lines: What to write into the script to keep the fix.
         applied: Where the fix took effect, such as "train.py:41: num_workers=2".
         overrides: Where the fix overrode what the script says itself.
-        risks: What the fix may cost.
         runs: Its run directories, relative to the folder of the trials.
     """
 
@@ -126,8 +124,6 @@ class UntriedRecord:
     """A finding that no fix answers without a change in the script.
 
     Attributes:
-        finding: Its id.
-        advice: What to do about it.
         promised_ratio: Step without its cause over the step as it is; None if it promises nothing.
     """
 
@@ -150,7 +146,6 @@ class TrialsRecord:
         untried: Findings without a fix to try.
         warnings: What the user should know, such as files that the script wrote.
         folder: The folder of the trials' runs.
-        steps: Steps of each process.
         warm_up: The first of them, which are left out.
         budget_s: Time that the trials were allowed.
         total_s: Time that everything took.
@@ -159,8 +154,6 @@ class TrialsRecord:
         busy: Share of the CPUs, 0 to 1, that other programs used during each process, in order;
             where it is known.
         created_ns: Start, nanoseconds since the epoch.
-        format: Word that marks the file.
-        version: Version of this format.
     """
 
     command: tuple[str, ...]

@@ -40,7 +40,6 @@ class Trigger:
         first_step: The first step to record; None until the ranks have agreed on it.
         created_ns: When it was created, nanoseconds since the epoch.
         details: Which of `DETAILS` to record besides what the capture's options say.
-        format: Word that marks the file.
     """
 
     cause: str = "file"

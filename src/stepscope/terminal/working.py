@@ -74,7 +74,6 @@ class WorkingLine:
     """The line on a terminal, and the stages that it can name.
 
     Args:
-        stream: The terminal.
         waiting_since: When the person began to wait, as of `time.monotonic`; None: now.
     """
 

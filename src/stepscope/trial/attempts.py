@@ -57,7 +57,6 @@ class Variant:
 
     Attributes:
         name: Names of the fixes joined by " + ", or "as it is".
-        plans: Fix to plan.
     """
 
     name: str
@@ -75,18 +74,13 @@ class Attempt:
 
     Attributes:
         problem: Why it gave no steps, such as "crashed"; empty if it did.
-        reason: The same in more words.
         steps: The steady steps of its slowest rank; None if there is a problem.
         run: Its run directory; None if it left none.
-        losses: Losses of its first rank.
-        applied: Where its fixes took effect.
         overrode: Where they overrode what the script says.
-        facts: What its first rank reported.
         peak_resident_bytes: Most memory on the host, over its ranks.
         peak_device_bytes: Most memory on a GPU, over its ranks.
         peak_reserved_bytes: Most memory that a GPU's allocator reserved, over its ranks.
         allocator_retries: Most often that it gave back its cache, over its ranks.
-        wall_s: How long it took.
         others_share: Share of the CPUs that other programs used meanwhile; None if unknown.
     """
 
@@ -116,9 +110,6 @@ class Bench:
     """Where and how attempts run.
 
     Attributes:
-        command: The script's command.
-        folder: Folder of all their files.
-        steps: Steps of each attempt.
         warm_up: The first of them, which do not count.
         workspace: What of the user's files each attempt gets a copy of.
         standard_input: What the script reads from its standard input; None: nothing.
@@ -147,9 +138,7 @@ class Bench:
         """Run the script once.
 
         Args:
-            variant: The fixes.
             name: Name of the run directory, which no other attempt has.
-            most_s: Time limit.
             window_at: Step at which a window is recorded; None for none.
             with_memory: Whether the history of the GPU's allocator is recorded.
 
@@ -307,7 +296,7 @@ def _settings(folder: Path, name: str, window_at: int | None, with_memory: bool)
             "skip_first": (window_at, "stepscope try"),
             "wait": (0, "stepscope try"),
         }
-    return resolve(find_dialect("native"), given, environment={}, folder=Path(folder.anchor))
+    return resolve(find_dialect("native"), given, environment={})
 
 
 def _environment(variant: Variant, files: Path) -> dict[str, str]:

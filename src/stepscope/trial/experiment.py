@@ -74,10 +74,7 @@ class Request:
     """What to try.
 
     Attributes:
-        command: The script's command.
         scratch: Folder for everything that the trials write.
-        steps: Steps of each process.
-        budget_s: Time for everything.
         only: Fixes to try; empty for those that answer findings.
         without: Fixes not to try.
         tries_all: Whether to try all fixes that apply, whatever the findings.
@@ -117,9 +114,6 @@ class Experiment:
     """One experiment.
 
     Attributes:
-        request: What to try.
-        audience: Receives the progress.
-        folder: Where everything is written.
         begun: When it began, on the monotonic clock.
         allocator: Settings of the allocator that the snapshot at hand favours, or why there are
             none; empty without such a snapshot.

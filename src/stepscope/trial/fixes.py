@@ -39,7 +39,6 @@ class Facts:
     """What is known of the script as it is, once it has been diagnosed.
 
     Attributes:
-        findings: Ids of its findings.
         promises: Finding to the step after its fix over the step before.
         doubt: Why the diagnosis promises nothing; empty if it does.
         workers_advised: Loader workers that `input-bound` advises; None if it does not say.
@@ -50,10 +49,6 @@ class Facts:
         loader_workers: Workers of the training's loader; None if it has no loader.
         prefetch_factor: Batches that each of them prepares ahead; None if unknown.
         threads: Threads that torch uses within an operator.
-        cpus: CPUs that the process may use.
-        local_ranks: Ranks on the machine.
-        is_distributed: Whether several ranks train together.
-        uses_gpu: Whether it trains on a GPU.
         optimizers: Classes of the optimizers that step, as a script would import them.
         loader_cpu_share: Share of the time that the loader's workers use a CPU; None if unknown.
         zeroes_gradients: Whether it fills gradients with zeros; None if unknown.
@@ -93,7 +88,6 @@ class Plan:
         promise_basis: Why there is another promise than the finding's, or none.
         promised_reserved_bytes: The most that the GPU's allocator reserves; None: no promise.
         promised_retries: How often it has to give back its cache; None: no promise.
-        environment: Environment variables of the process.
     """
 
     value: Any
@@ -113,9 +107,6 @@ class Fix:
     Attributes:
         name: Its name for `--fix`.
         title: What it does, in a few words.
-        answers: Findings that it answers.
-        applies_to: Where it applies.
-        risks: What it may cost.
         plan: Its value for a script; or, as text, why it does not apply.
         apply: Applies it in the training process, once torch is imported.
         group: Fixes of the same group exclude each other; empty for none.

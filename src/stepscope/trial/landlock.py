@@ -35,7 +35,6 @@ def start_confined(start: Callable[[], Started], writable: Iterable[Path]) -> tu
     """Start a command that can write to some paths only, and below them.
 
     Args:
-        start: Starts it.
         writable: The paths. Those that do not exist are left out.
 
     Returns:

@@ -31,10 +31,7 @@ class ProcessSteps:
     """The steady steps of one process.
 
     Attributes:
-        mean_ns: Their mean.
         error_ns: Standard error of the mean, from blocks of consecutive steps.
-        steps: How many there are.
-        blocks: In how many blocks.
     """
 
     mean_ns: float
@@ -45,13 +42,7 @@ class ProcessSteps:
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio of two mean steps with its 95% interval.
-
-    Attributes:
-        value: The ratio.
-        low: Lower end.
-        high: Upper end.
-    """
+    """A ratio of two mean steps with its 95% interval."""
 
     value: float
     low: float
@@ -62,7 +53,6 @@ def steps_of(records: Sequence[StepRecord], warm_up: int) -> ProcessSteps | None
     """The steady steps of a process; None if it has too few.
 
     Args:
-        records: Its step record.
         warm_up: Number of first steps to leave out.
     """
     summary = summarise_steps(records)

@@ -37,8 +37,6 @@ class Tried:
     """A variant with its attempts by round.
 
     Attributes:
-        variant: The variant.
-        attempts: Round to attempt.
         note: Why there are no more of them, if not for an answer.
         cut_s: How long the attempt ran that the end of the budget cut short.
     """
@@ -81,10 +79,7 @@ def record_of(one: Tried, baseline: Tried, diagnosis: Diagnosis, facts: Facts) -
     """The record of a variant: what it changes and promises, and what was measured.
 
     Args:
-        one: The variant.
         baseline: The script as it is; may be `one` itself.
-        diagnosis: Of the script as it is.
-        facts: What fixes were planned with.
     """
     variant, measured = one.variant, one.measured
     plan = variant.plans.get(ALLOCATOR.name, Plan(None, "", ()))
@@ -201,9 +196,6 @@ def verdict_of(
     """What came of the trials, in one sentence: of the step, and of the GPU's memory.
 
     Args:
-        best: The trial to keep.
-        singles: The trials of single fixes.
-        as_it_is: The script as it is.
         disturbed: What `why_disturbed` says of the script as it is.
     """
     spared = [one.name for one in singles if spares_memory(one, as_it_is)]

@@ -24,7 +24,6 @@ class Patches:
         applied: Where a fix took effect, for people.
         overrode: Where it overrode what the script says itself.
         refused: Where it could not be applied, and why.
-        problems: Fixes that failed.
     """
 
     def __init__(self) -> None:
@@ -74,7 +73,6 @@ class Patches:
         script wants it.
 
         Args:
-            owner: The class.
             change: Is given all arguments by name, including defaults. Returns what to change;
                 None for nothing.
         """

@@ -42,10 +42,8 @@ class CpuClock:
     """The CPU times at one moment.
 
     Attributes:
-        wall_s: The moment.
         busy_s: Busy time of the CPUs that this process may use; None if unknown.
         own_s: CPU time of this process and its ended children.
-        cpus: How many CPUs these are.
     """
 
     wall_s: float
@@ -84,7 +82,6 @@ class Ended:
 
     Attributes:
         exit_code: Its exit code, negative for a signal; None if it had to be ended.
-        wall_s: How long it ran.
         others_share: Share of the CPUs that other programs used meanwhile; None if unknown.
         is_confined: Whether the system kept it from writing elsewhere.
     """
@@ -101,7 +98,6 @@ class Limits:
 
     Attributes:
         most_s: After so many seconds.
-        is_done: Whether it has done what it was run for.
         linger_s: How long it may still run once it has.
     """
 
@@ -116,11 +112,6 @@ class StandardInput:
 
     It is read only as fast as it comes, so a stream that never ends holds up only a command that
     reads all of it.
-
-    Attributes:
-        stream: The stream.
-        text: What was read so far.
-        has_ended: Whether the stream has ended.
     """
 
     stream: BinaryIO
@@ -181,8 +172,6 @@ class Start:
     """How a command is started.
 
     Attributes:
-        command: Program and arguments.
-        environment: Its environment.
         log: File for its standard output and standard error.
         directory: Its working directory; None: this process's.
         standard_input: What it reads; None: nothing.
@@ -204,7 +193,6 @@ def run_apart(start: Start, mark: str, limits: Limits) -> Ended:
     Args:
         start: The command, and where it runs.
         mark: A word that no other command of this machine has; see `MARK`.
-        limits: When it is ended.
 
     Raises:
         UsageError: It cannot be started.

@@ -51,11 +51,7 @@ class Request:
         versions: The two versions, the one before first. A folder is the working directory of the
             command. Anything else takes the place of `VERSION_WORD` in it; a Python script without
             a command is the command.
-        command: The command.
         scratch: Folder for everything that the runs write.
-        runs: Runs of each version.
-        steps: Steps of each run.
-        budget_s: Time for everything.
         writable: Paths outside the versions' folders to which they may write.
     """
 
@@ -96,8 +92,6 @@ class Turns:
     Attributes:
         before: The run directories of the version before.
         after: Those of the version after.
-        folder: The folder of everything.
-        notes: What limits the answer.
     """
 
     before: tuple[Path, ...]

@@ -57,7 +57,6 @@ class Place:
 
     Attributes:
         command: The command, with paths into the copies.
-        directory: The working directory.
         guarded: What `trial.inside.guard` is told.
     """
 
@@ -71,8 +70,6 @@ class Workspace:
     """The folders of a command, and how they are copied.
 
     Attributes:
-        command: The script's command.
-        directory: Its working directory.
         own: Folders of our own, which are not copied: the scratch folder.
         writable: Paths to which the user lets trials write.
     """

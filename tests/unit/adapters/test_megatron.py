@@ -159,7 +159,6 @@ def test_megatrons_own_arguments_are_known_by_their_names(tmp_path):
         profile_ranks=[0, 3],
         tensorboard_dir=str(tmp_path),
         pytorch_profiler_collect_shapes=True,
-        pytorch_profiler_collect_chakra=True,
     )
     config = stepscope.Profiler.from_args(args).config
     assert config.enabled
@@ -169,7 +168,7 @@ def test_megatrons_own_arguments_are_known_by_their_names(tmp_path):
     assert list(config.schedule.recorded_steps(0)) == [10, 11]
     assert config.ranks == (0, 3)
     assert str(config.output_dir) == str(config.tensorboard_dir) == str(tmp_path)
-    assert (config.record_shapes, config.execution_trace, config.with_stack) == (True, True, False)
+    assert (config.record_shapes, config.with_stack) == (True, False)
     assert not config.memory_history
     assert not config.memory_snapshot_at_end
 

@@ -146,42 +146,6 @@ class TestPermissions:
         assert words in found.detail
 
     @pytest.mark.parametrize(
-        ("level", "capabilities", "state"),
-        [
-            ("-1", [], State.OK),
-            ("2", [], State.OK),
-            ("3", [], State.WARNING),
-            ("4", [], State.WARNING),
-            ("4", ["CAP_PERFMON"], State.OK),
-            ("4", ["CAP_SYS_ADMIN"], State.OK),
-            (None, [], State.ABSENT),
-            ("nonsense", [], State.ABSENT),
-        ],
-    )
-    def test_sampling(self, tmp_path, level, capabilities, state):
-        files = {"/proc/sys/kernel/perf_event_paranoid": f"{level}\n"} if level else {}
-        machine = make_machine(tmp_path, files, capabilities=capabilities)
-        assert self.find(machine, "CPU sampling (nsys)").state is state
-
-    @pytest.mark.parametrize(
-        ("text", "capabilities", "state"),
-        [
-            ("RmProfilingAdminOnly: 0\n", [], State.OK),
-            ("ResmanDebugLevel: 4\nRmProfilingAdminOnly: 1\n", [], State.WARNING),
-            ("RmProfilingAdminOnly: 1\n", ["CAP_SYS_ADMIN"], State.OK),
-            ("ResmanDebugLevel: 4\n", [], State.OK),
-        ],
-    )
-    def test_hardware_counters(self, tmp_path, text, capabilities, state):
-        files = {"/proc/driver/nvidia/params": text}
-        machine = make_machine(tmp_path, files, capabilities=capabilities)
-        assert self.find(machine, "GPU hardware counters").state is state
-
-    def test_without_an_nvidia_driver_there_is_nothing_to_advise_about_counters(self, tmp_path):
-        names = by_name(check_permissions(make_machine(tmp_path, {})))
-        assert "GPU hardware counters" not in names
-
-    @pytest.mark.parametrize(
         ("system", "user", "state"),
         [("darwin", 501, State.WARNING), ("darwin", 0, State.OK), ("win32", None, State.OK)],
     )
@@ -189,7 +153,6 @@ class TestPermissions:
         machine = make_machine(tmp_path, system=system, user=user)
         checks = by_name(check_permissions(machine))
         assert checks["attaching to a process"].state is state
-        assert "CPU sampling (nsys)" not in checks
 
 
 class TestDisk:

@@ -80,18 +80,18 @@ class TestProcesses:
     def test_a_crash_leaves_the_stages_after_it(self):
         report = run(
             "import json, os, sys\n"
-            "for stage in ('torch', 'cupti', 'recording', 'stacks'):\n"
+            "for stage in ('torch', 'devices', 'recording', 'stacks'):\n"
             "    if stage in sys.argv[1:]: continue\n"
             "    print(json.dumps({'begin': stage}), flush=True)\n"
-            "    if stage in ('cupti', 'stacks'):\n"
+            "    if stage in ('devices', 'stacks'):\n"
             "        print('oh', stage, file=sys.stderr, flush=True)\n"
             "        os.abort()\n"
             "    done = {'end': stage, 'result': {'process': os.getpid()}}\n"
             "    print(json.dumps(done), flush=True)\n"
         )
         assert report.stopped_in == ""
-        assert list(report.stages) == ["torch", "cupti", "recording", "stacks"]
-        assert report.failure("cupti") == "it was ended by SIGABRT (oh cupti)"
+        assert list(report.stages) == ["torch", "devices", "recording", "stacks"]
+        assert report.failure("devices") == "it was ended by SIGABRT (oh devices)"
         assert report.failure("stacks") == "it was ended by SIGABRT (oh stacks)"
         first, second = report.result("torch"), report.result("recording")
         assert first is not None
@@ -192,19 +192,19 @@ class TestTheProgram:
         def broken():
             raise OSError("oh")
 
-        monkeypatch.setitem(program._RUNNERS, "cupti", broken)
-        for stage in ("torch", "devices", "recording", "stacks", "gpu_recording"):
+        monkeypatch.setitem(program._RUNNERS, "devices", broken)
+        for stage in ("torch", "recording", "stacks", "gpu_recording"):
             monkeypatch.setitem(program._RUNNERS, stage, dict)
         assert program.main() == 0
         lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         ends = {line["end"]: line["result"] for line in lines if "end" in line}
-        assert ends["cupti"]["error"] == "OSError: oh"
+        assert ends["devices"]["error"] == "OSError: oh"
         assert list(ends) == list(program.STAGES)
 
     def test_stages_that_are_left_out_do_not_run(self, capsys, monkeypatch):
         for stage in program.STAGES:
             monkeypatch.setitem(program._RUNNERS, stage, dict)
-        assert program.main(["torch", "cupti"]) == 0
+        assert program.main(["torch"]) == 0
         lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         assert [line["begin"] for line in lines if "begin" in line] == [
             "devices",
@@ -212,13 +212,6 @@ class TestTheProgram:
             "stacks",
             "gpu_recording",
         ]
-
-    def test_cupti_is_not_touched_where_torch_sees_no_gpu(self, monkeypatch):
-        torch = pytest.importorskip("torch")
-        monkeypatch.setattr(torch.version, "cuda", "13.2")
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-        monkeypatch.setattr(program, "_cupti_version", pytest.fail)
-        assert program._cupti() == {"needed": False}
 
     def test_without_torch_it_stops_at_once(self, capsys, monkeypatch):
         def missing():

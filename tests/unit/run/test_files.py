@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 
@@ -75,54 +74,6 @@ def test_a_second_opening_appends(tmp_path):
         file.write(text)
         file.close()
     assert (tmp_path / "lines").read_bytes() == b"a\nb\n"
-
-
-class FakeClock:
-    def __init__(self):
-        self.now = 0
-
-    def __call__(self):
-        return self.now
-
-
-def test_a_slow_disk_is_written_once_a_second(tmp_path, monkeypatch):
-    clock = FakeClock()
-    writes = []
-    real_write = os.write
-
-    def slow_write(descriptor, data):
-        clock.now += 3_000_000
-        writes.append(data)
-        return real_write(descriptor, data)
-
-    monkeypatch.setattr(files.time, "monotonic_ns", clock)
-    monkeypatch.setattr(files.os, "write", slow_write)
-    file = LineFile(tmp_path / "lines")
-    for number in range(1000):
-        file.write(b"%d\n" % number)
-        clock.now += 5_000_000
-    file.close()
-    assert len(writes) < 12
-    assert (tmp_path / "lines").read_bytes() == b"".join(b"%d\n" % n for n in range(1000))
-
-
-@pytest.mark.parametrize("quick", [2, 7])
-def test_slow_writes_now_and_then_are_forgiven_for_ever(tmp_path, monkeypatch, quick):
-    clock = FakeClock()
-    real_write = os.write
-    slow = itertools.cycle([True, *[False] * quick])
-
-    def sometimes_slow(descriptor, data):
-        clock.now += 9_000_000 if next(slow) else 1000
-        return real_write(descriptor, data)
-
-    monkeypatch.setattr(files.time, "monotonic_ns", clock)
-    monkeypatch.setattr(files.os, "write", sometimes_slow)
-    file = LineFile(tmp_path / "lines")
-    for number in range(200):
-        file.write(b"%d\n" % number)
-        assert (tmp_path / "lines").read_bytes().count(b"\n") == number + 1
-    file.close()
 
 
 def test_a_disk_that_refuses_loses_lines_and_says_so(tmp_path, monkeypatch):

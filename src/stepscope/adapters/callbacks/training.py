@@ -123,7 +123,6 @@ class TrainingRecorder(Policy):
         """Start recording a training; where another profiler records, it is not recorded.
 
         Args:
-            identity: The rank of this process.
             data: The training's dataset; waits for other DataLoaders are not timed. None for any
                 dataset.
             times_fetches: Whether to time waits for DataLoaders here.

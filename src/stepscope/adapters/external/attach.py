@@ -42,9 +42,6 @@ def attach(
     """Sample a process and its children.
 
     Args:
-        process_id: The process.
-        options: How to record.
-        seconds: How long to sample.
         run: The run directory to which the file belongs; None if it belongs to no run.
         output: The file; None for one in the run or in the working directory.
         allowance: Returns what this machine allows, for the error message.
@@ -103,7 +100,6 @@ def process_of_rank(run: Run, rank: int | None) -> int:
     """The process ID of a rank that runs on this machine.
 
     Args:
-        run: The run.
         rank: Which rank; None: the lowest that runs here.
 
     Raises:

@@ -21,7 +21,6 @@ class Recording:
     """A recording by a tool, outside any run until there is one.
 
     Attributes:
-        folder: Where it writes.
         started_ns: When it began, nanoseconds since the epoch.
     """
 
@@ -54,7 +53,6 @@ def keep(recording: Recording, run: Path | None, problems: Sequence[str] = ()) -
     Args:
         recording: The recording; it has ended.
         run: The run directory; None to leave the files where they are.
-        problems: What went wrong.
 
     Returns:
         The folder of the files; None if there are neither files nor a run.

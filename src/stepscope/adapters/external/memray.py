@@ -1,23 +1,19 @@
 """memray: what allocates host memory, including C++ and tensors in host memory.
 
 `memray_tracker` tracks memory in the processes of the training. This module has its options, and
-makes reports from its files. The files come from any training, so that a process of its own makes
-them: this module as a program, given a list of memray command lines and the file for their output.
-It makes all of them, because memray takes a second to import.
+has reports made from its files. The files come from any training, so memray reads them in processes
+of its own.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +24,6 @@ from stepscope.adapters.external.tools import MissingToolError
 INSTALL = 'pip install "stepscope[memray]"'
 _REPORTS = {"flamegraph": "-flamegraph.html", "table": "-table.html"}
 _LIMIT_S = 600
-_WRONG_USAGE = 2
 
 
 @dataclass(frozen=True)
@@ -107,7 +102,6 @@ def make_reports(folder: Path, ranks: Mapping[int, int]) -> MemrayResult:
     the table are made for the lowest rank, and show the moment of peak use.
 
     Args:
-        folder: Where the files are.
         ranks: Process ID to rank, for processes that trained.
     """
     named = _named_files(folder, ranks)
@@ -124,8 +118,9 @@ def make_reports(folder: Path, ranks: Mapping[int, int]) -> MemrayResult:
         target = str(first.with_name(first.stem + ending))
         # Pages should work without the internet.
         wanted.append([word, "--no-web", "--force", "--output", target, str(first)])
-    results, problems = _run(wanted)
-    for words, (code, output, complaints) in zip(wanted, results, strict=False):
+    problems = []
+    for words in wanted:
+        code, output, complaints = _run(words)
         if code:
             said = (complaints or output).strip().splitlines()
             problems.append(f"memray {words[0]}: {said[-1] if said else f'exit code {code}'}")
@@ -173,60 +168,20 @@ def _named_files(folder: Path, ranks: Mapping[int, int]) -> list[tuple[int, Path
     return sorted(named, key=lambda one: one[0])
 
 
-def _run(wanted: list[list[str]]) -> tuple[list[tuple[int, str, str]], list[str]]:
-    """Run memray's command lines; returns their results, and problems that concern all."""
-    plain = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in {"STEPSCOPE_LAUNCH", "FORCE_COLOR"}
-    }
-    module = "stepscope.adapters.external.memray"
-    with tempfile.TemporaryDirectory(prefix="stepscope-") as folder:
-        answer = Path(folder) / "answer.json"
-        try:
-            done = subprocess.run(
-                [sys.executable, "-m", module, json.dumps(wanted), str(answer)],
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_LIMIT_S,
-                check=False,
-                env={**plain, "NO_COLOR": "1", "COLUMNS": "120"},
-            )
-        except subprocess.TimeoutExpired:
-            return [], [f"its reports took longer than {_LIMIT_S} s and were cancelled"]
-        if not answer.is_file():
-            said = done.stderr.strip().splitlines()
-            return [], [f"its reports failed: {said[-1] if said else done.returncode}"]
-        return [tuple(result) for result in json.loads(answer.read_bytes())], []
-
-
-def _made_by_memray(command_lines: list[list[str]]) -> list[tuple[int, str, str]]:
-    """Run memray's command lines one after the other.
-
-    Returns:
-        The exit code, standard output and standard error of each.
-    """
-    from memray.commands import main
-
-    results = []
-    for words in command_lines:
-        output, complaints = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(complaints):
-            try:
-                code = main(words)
-            except SystemExit as ending:
-                code = ending.code if isinstance(ending.code, int) else 1
-            except Exception as error:  # noqa: BLE001 - one report less is no reason for none
-                code = 1
-                complaints.write(f"{type(error).__name__}: {error}\n")
-        results.append((code, output.getvalue(), complaints.getvalue()))
-        if code == _WRONG_USAGE and "--no-web" in words:  # an older version without this switch
-            results[-1] = _made_by_memray([[word for word in words if word != "--no-web"]])[0]
-    return results
-
-
-if __name__ == "__main__":
-    Path(sys.argv[2]).write_text(
-        json.dumps(_made_by_memray(json.loads(sys.argv[1]))), encoding="utf-8"
-    )
+def _run(words: list[str]) -> tuple[int, str, str]:
+    """Run a command line of memray; returns its exit code, standard output and standard error."""
+    left_out = {"STEPSCOPE_LAUNCH", "FORCE_COLOR"}
+    plain = {name: value for name, value in os.environ.items() if name not in left_out}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "memray", *words],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_LIMIT_S,
+            check=False,
+            env={**plain, "NO_COLOR": "1", "COLUMNS": "120"},
+        )
+    except subprocess.TimeoutExpired:
+        return 1, "", f"it took longer than {_LIMIT_S} s and was cancelled"
+    return done.returncode, done.stdout, done.stderr

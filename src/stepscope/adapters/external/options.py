@@ -10,7 +10,7 @@ import click
 
 from stepscope.adapters.external import nsys, py_spy
 from stepscope.adapters.external.memray import MemrayOptions
-from stepscope.adapters.external.nsys import NsysOptions, parse_trace
+from stepscope.adapters.external.nsys import NsysOptions
 from stepscope.adapters.external.py_spy import FORMATS, PySpyOptions
 from stepscope.adapters.external.session import Tool, tool_command
 from stepscope.adapters.external.tools import split_arguments
@@ -139,9 +139,8 @@ def take_tool(values: dict[str, Any]) -> Tool | None:
         return read_py_spy(own)
     if wanted == ["memray"]:
         return MemrayOptions(bool(own["memray_native"]), bool(own["memray_follow_fork"]))
-    trace = own["nsys_trace"]
     return NsysOptions(
-        parse_trace(trace) if trace is not None else NsysOptions().trace,
+        own["nsys_trace"] or NsysOptions.trace,
         own["nsys_gpu_metrics"] or "",
         bool(own["nsys_memory"]),
         own["nsys_range"] != "all",

@@ -101,12 +101,9 @@ def record_command(
     """The command that records.
 
     Args:
-        options: How to record.
-        output: The file that it writes.
         below: A command to launch, together with all its Python child processes.
         process_id: A process to attach to instead, together with its children.
         seconds: How long to record; None until the process ends.
-        program: The path of py-spy.
     """
     command = [program, "record", "--subprocesses", "--format", options.format]
     command += ["--rate", str(options.rate), "--output", str(output)]
@@ -127,7 +124,6 @@ def explain(said: str, allowance: str) -> UsageError:
     """Explain py-spy's error message, with a remedy.
 
     Args:
-        said: Its standard error.
         allowance: What this machine allows, and how to change it.
     """
     text = said.lower()

@@ -66,9 +66,6 @@ def tool_command(
     """The full command: the tool, below it `stepscope run`, and below that the training.
 
     Args:
-        tool: The tool.
-        folder: Where its files go.
-        command: The training.
         options: Options of `stepscope run` for the training.
         settings: The same options, resolved.
         program: The path of the tool; searched by default, and its bare name if it is missing.
@@ -101,8 +98,6 @@ def run_with(
     """Run a training with a tool, and move the tool's files into the run.
 
     Args:
-        tool: The tool.
-        command: The training.
         options: Options of `stepscope run` for the training.
         settings: The same options, resolved.
         step_on: What ends a step.

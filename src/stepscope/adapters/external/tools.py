@@ -28,10 +28,6 @@ def find_program(name: str) -> str | None:
 def require_program(name: str, remedy: str) -> str:
     """The path of a program.
 
-    Args:
-        name: Its name.
-        remedy: How to install it.
-
     Raises:
         MissingToolError: It is not installed.
     """
@@ -57,8 +53,6 @@ def split_arguments(option: str, text: str, ours: Mapping[str, str]) -> tuple[st
     """Split arguments like a shell.
 
     Args:
-        option: The option with which they were given.
-        text: The arguments.
         ours: Arguments that must not be among them, such as "--output" or "-o", and what to use
             instead.
 

@@ -14,11 +14,11 @@ from stepscope.errors import UsageError
 
 
 def add_arguments(
-    parser: argparse.ArgumentParser, dialect: str = "native", *, prefix: str | None = None
+    parser: argparse.ArgumentParser, dialect: str = "native"
 ) -> argparse.ArgumentParser:
     """Add the capture's options to an argparse parser, in a dialect.
 
-    The defaults that the parser shows and returns come from the dialect, pyproject.toml and the
+    The defaults that the parser shows and returns come from the dialect and the
     environment. An option that the script shares with us (such as `--max_steps`) is left alone if
     the parser already has it.
 
@@ -26,7 +26,6 @@ def add_arguments(
         parser: The script's parser.
         dialect: Whose flags to use: "native", "fsdp-qlora", "recipe", "sfm", "megatron",
             "megatron-lm" or "hf".
-        prefix: Prefix of native flags instead of "--profile-"; "" for none.
 
     Returns:
         The parser.
@@ -34,28 +33,21 @@ def add_arguments(
     Raises:
         UsageError: The dialect is unknown, or the parser has a flag of the same name.
     """
-    add_flags(parser, find_dialect(dialect), prefix)
+    add_flags(parser, find_dialect(dialect))
     return parser
 
 
-def add_flags(parser: argparse.ArgumentParser, dialect: Dialect, prefix: str | None = None) -> None:
+def add_flags(parser: argparse.ArgumentParser, dialect: Dialect) -> None:
     """Add the flags of a dialect; see `add_arguments`."""
     try:
         defaults = resolve(dialect, {})
     except ConfigError as error:
-        # A variable or pyproject.toml is wrong: to the user, a mistake in the command.
+        # A variable is wrong: to the user, a mistake in the command.
         parser.error(str(error))
     group = parser.add_argument_group(f"profiling with stepscope ({dialect.name})")
     for flag in dialect.flags:
-        _add(group, flag, defaults, prefix)
+        _add(group, flag, defaults)
     parser.set_defaults(**{DIALECT: dialect.name, GIVEN: ()})
-
-
-def _names_of(flag: Flag, prefix: str | None) -> tuple[str, ...]:
-    """The spelling of a flag when native flags begin with `prefix`."""
-    if prefix is None:
-        return flag.names
-    return tuple(f"--{prefix}{name.removeprefix('--profile-')}" for name in flag.names)
 
 
 class _Store(argparse.Action):
@@ -85,9 +77,9 @@ class _Store(argparse.Action):
         setattr(namespace, GIVEN, (*getattr(namespace, GIVEN, ()), self.dest))
 
 
-def _add(group: Any, flag: Flag, defaults: Settings, prefix: str | None) -> None:
+def _add(group: Any, flag: Flag, defaults: Settings) -> None:
     option = OPTIONS[flag.option]
-    names = list(_names_of(flag, prefix))
+    names = list(flag.names)
     shape: dict[str, Any] = {"nargs": None}
     if flag.style in {SWITCH, BOTH}:
         shape = {"nargs": 0}

@@ -76,8 +76,6 @@ class Flag:
 
     Attributes:
         names: Its spellings. The value is stored under the first.
-        option: The canonical option.
-        style: One of the constants above.
         on: The option's value if a flag or word says yes.
         off: The option's value if it says no.
         is_shared: Whether the script uses this option for a purpose of its own as well.
@@ -144,7 +142,6 @@ class Dialect:
         flags: Its flags. Options without a flag keep their default, or take it from the
             environment.
         defaults: Its defaults where they differ from ours, by canonical option.
-        rules: Options that override others.
         tensorboard_folder: Folder of TensorBoard's files inside the output folder; "." for the
             output folder itself.
         layout: Name of the layout of files beside the run; empty for none.

@@ -182,12 +182,6 @@ DIALECTS: dict[str, Dialect] = {
                 Flag(
                     ("--pytorch-profiler-collect-callstack",), "with_stack", SWITCH, is_shared=True
                 ),
-                Flag(
-                    ("--pytorch-profiler-collect-chakra",),
-                    "execution_trace",
-                    SWITCH,
-                    is_shared=True,
-                ),
                 Flag(("--record-memory-history",), "memory_history", SWITCH, is_shared=True),
                 Flag(("--memory-snapshot-path",), "memory_snapshot_path", is_shared=True),
             ),

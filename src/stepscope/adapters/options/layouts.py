@@ -30,7 +30,6 @@ class Destination:
 
     Attributes:
         root: The output folder.
-        identity: This rank.
         words: The script's name for its model ("model_name") and its training ("train_type"), and
             other parts of a layout's names.
         overviews: Functions that add text to an overview of memory.

@@ -1,11 +1,10 @@
-"""The value and origin of each option: flag, environment, pyproject.toml, then default."""
+"""The value and origin of each option: flag, environment, then default."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +34,6 @@ _NOT_OPTIONS = {
     "STEPSCOPE_TRACES",
     "STEPSCOPE_TRIAL",
 }
-_WHERE_LISTED = "; stepscope doctor --config lists them"
 
 Given = Mapping[str, tuple[object, str]]
 """Canonical name to the value from the command line or code, and its origin."""
@@ -129,7 +127,6 @@ def resolve(
     given: Given,
     *,
     environment: Mapping[str, str] | None = None,
-    folder: Path | None = None,
 ) -> Settings:
     """Determine the value of each option from all sources.
 
@@ -137,12 +134,11 @@ def resolve(
         dialect: The dialect whose defaults and rules apply.
         given: What the command line or code gave.
         environment: Environment variables; those of the process by default.
-        folder: Where the search for pyproject.toml begins; the working directory by default.
 
     Raises:
-        ConfigError: A value is invalid, or pyproject.toml has an unknown option.
+        ConfigError: A value is invalid.
     """
-    return _settled(dialect, _around(dialect, environment, folder), given)
+    return _settled(dialect, _around(dialect, environment), given)
 
 
 def settings_of(args: Any, dialect: str | None = None) -> Settings:
@@ -212,20 +208,14 @@ def values_of(args: Any) -> Mapping[str, Any]:
     return values
 
 
-def _around(
-    dialect: Dialect, environment: Mapping[str, str] | None = None, folder: Path | None = None
-) -> dict[str, Setting]:
+def _around(dialect: Dialect, environment: Mapping[str, str] | None = None) -> dict[str, Setting]:
     """What holds for each option where nothing is given."""
     variables = os.environ if environment is None else environment
-    path, table = project_table(folder)
     found: dict[str, Setting] = {}
     for name, option in OPTIONS.items():
         if option.variable in variables:
             origin = option.variable
             found[name] = Setting(option, option.parse(variables[origin], origin), origin)
-        elif name in table:
-            value = option.parse(table[name], f"{path} ({name})")
-            found[name] = Setting(option, value, str(path))
         elif name in dialect.defaults:
             found[name] = Setting(option, dialect.defaults[name], f"default of {dialect.name}")
         else:
@@ -287,56 +277,6 @@ def _single_window(found: Mapping[str, Setting]) -> dict[str, Any]:
         "active": end - start,
         "repeat": 1,
     }
-
-
-def project_table(folder: Path | None = None) -> tuple[Path | None, dict[str, Any]]:
-    """The nearest pyproject.toml, here or in a parent folder, and its table [tool.stepscope].
-
-    Raises:
-        ConfigError: The file is not valid TOML, or the table has an unknown option.
-    """
-    try:
-        start = (folder or Path.cwd()).absolute()
-    except OSError:  # the working directory has been removed
-        return None, {}
-    for candidate in (start, *start.parents):
-        path = candidate / "pyproject.toml"
-        if path.is_file():
-            return path, _read_table(path)
-    return None, {}
-
-
-def _read_table(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return {}
-    # Most projects do not mention us, and need not be parsed.
-    if "stepscope" not in text:
-        return {}
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        try:
-            import tomli as tomllib
-        except ImportError:
-            raise ConfigError(
-                f"{path}: reading it needs the package tomli on Python 3.10: pip install tomli"
-            ) from None
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from None
-    tool = document.get("tool")
-    table = tool.get("stepscope", {}) if isinstance(tool, dict) else {}
-    if not isinstance(table, dict):
-        raise ConfigError(f"{path}: [tool.stepscope] is not a table")
-    for key in table:
-        if key.replace("-", "_") not in OPTIONS:
-            near = difflib.get_close_matches(key, OPTIONS, n=1)
-            hint = f": did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"{path}: [tool.stepscope] has the unknown option {key!r}{hint}")
-    return {key.replace("-", "_"): value for key, value in table.items()}
 
 
 def misspelled_variables(environment: Mapping[str, str] | None = None) -> list[str]:

@@ -45,9 +45,6 @@ class EngineFollower:
 class Engines:
     """The wrapped engines.
 
-    Args:
-        follower: Learns what they do.
-
     Attributes:
         is_inside: Whether a call is being followed: what steps now does so for an engine.
     """

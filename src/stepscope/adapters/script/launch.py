@@ -62,10 +62,8 @@ class Launched:
     Attributes:
         exit_code: Its exit code; 128 plus the signal number if a signal ended it.
         runs: The run directories that it wrote, in no particular order.
-        imported_torch: Whether any process imported torch.
         batches_per_step: Number of batches that most steps trained on, the largest of all
             processes'; 0 where no DataLoader brought them.
-        problems: Why processes recorded nothing.
         ranks: Process ID to rank, for each process that trained.
         members: Run directory to the ranks that wrote into it.
         has_learned: Whether any process ran a backward pass.
@@ -92,8 +90,6 @@ def launch(
     """Run a command and wait for it; signals are passed on to it.
 
     Args:
-        command: Program and arguments.
-        settings: The options of the recording.
         step_on: What ends a step; see `stepscope.adapters.script.hooks.ScriptRecorder`.
         memray: How processes that import torch should track their memory with memray; None to skip
             this.
@@ -109,7 +105,6 @@ def launch(
     # The script may change its working directory before it begins to train.
     options |= {
         "enabled": True,
-        "keep_local": True,  # for the report at the end
         "auto_phases": False,  # the hooks that find the steps also time the phases
         "step_unit": config.step_unit,
         "output_dir": str(Path(config.output_dir).absolute()),
@@ -142,7 +137,6 @@ def startable(command: Sequence[str], directory: Path | None = None) -> tuple[st
     """The command, preceded by this Python if it is a script that cannot be started directly.
 
     Args:
-        command: Program and arguments.
         directory: The working directory; None: this process's.
     """
     first = Path(directory or "", command[0])

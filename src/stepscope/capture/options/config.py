@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stepscope.capture.options.option import ConfigError, option, options_of
 from stepscope.capture.options.schedule import DEFAULT_OUTPUT_DIR, Schedule, settle
 from stepscope.capture.ranks import RanksOption
-from stepscope.run.step_record import ITERATION, STEP_UNITS, StepRecord
-
-if TYPE_CHECKING:
-    from stepscope.artifacts.custom import CustomArtifact
+from stepscope.run.step_record import ITERATION, STEP_UNITS
 
 WINDOW_RECORDERS: dict[str, str | None] = {
     "torch": "torch_window",
@@ -27,12 +24,6 @@ records such windows; None if there are none.
 
 TraceHandler = Callable[[Any], object]
 """A function of the torch profiler of a finished window, as in torch.profiler."""
-
-ScalarWriter = Callable[[Mapping[str, float], int], object]
-"""A function of values by name and the number of the last step that they cover."""
-
-StepCondition = Callable[[StepRecord], bool]
-"""A function of each finished step that returns whether a window should be recorded."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +59,6 @@ class CaptureConfig:
         "URL to which the run is copied while it grows.",
         "An fsspec URL of a folder. Files that cannot be copied stay local.",
     )
-    keep_local: bool = option(
-        True,
-        "Keep local files that were copied to upload_to.",
-        "False removes them when the capture ends.",
-    )
-
     announce: bool = option(
         True,
         "Print what is recorded, saved and missing.",
@@ -250,14 +235,6 @@ class CaptureConfig:
         choices=("off", "trace", "torch"),
         artifact="memory_timeline",
     )
-    execution_trace: bool = option(False, "Write torch's execution trace of each window.")
-    artifacts: CustomArtifact | Sequence[CustomArtifact] | None = option(
-        None,
-        "Functions or classes that make additional files from each window.",
-        "They are called with a `FinishedWindow`: beside the training if they can be imported, "
-        "and on the training thread if they are defined in the script itself.",
-        kind="code",
-    )
     on_trace_ready: TraceHandler | Sequence[TraceHandler] | None = option(
         None,
         "Functions called with the torch profiler of each finished window.",
@@ -267,22 +244,15 @@ class CaptureConfig:
 
     # -- details of one step --------------------------------------------------------------------
 
-    flop_counter: bool = option(
-        False,
-        "Count the FLOPs of one step with torch's FlopCounterMode.",
-        "Writes `flop_counter.txt`, by operator and by module. The step takes longer and is left "
-        "out of averages.",
-    )
-    flop_counter_step: int | None = option(
-        None,
-        "The step in which FLOPs are counted; one outside windows if unset.",
-        least=0,
-    )
     deepspeed_flops: bool = option(
         False,
         "Write the flops profile of DeepSpeed for one step.",
-        "Needs a followed DeepSpeed engine. The step is `flop_counter_step`, the file "
-        "`profiler_ds.txt`.",
+        "Needs a followed DeepSpeed engine. The file is `profiler_ds.txt`.",
+    )
+    deepspeed_flops_step: int | None = option(
+        None,
+        "The step of that profile; one outside windows if unset.",
+        least=0,
     )
     deepspeed_memory: bool = option(
         False,
@@ -349,23 +319,12 @@ class CaptureConfig:
         kind="size",
         least=1 << 20,
     )
-    scalars: str | ScalarWriter | None = option(
-        None,
-        "Where to write curves of the step times: tensorboard or wandb.",
-        "Step time, input wait and phases, averaged over `scalars_steps` steps, with the minimum "
-        "and maximum rank. In code, also a function of values by name and a step. wandb must "
-        "have been initialised.",
-        kind="word",
-        choices=("tensorboard", "wandb"),
-    )
-    scalars_steps: int = option(10, "Steps per point of the curves.", least=1)
-
     # -- windows on demand ----------------------------------------------------------------------
 
     triggers: bool = option(
         True,
         "Accept requests for windows while the training runs.",
-        "Requests come from `stepscope trigger`, SIGUSR2 and `Profiler.trigger`.",
+        "Requests come from `stepscope trigger`, `Profiler.trigger` and slow steps.",
     )
     slow_step_factor: float | None = option(
         None,
@@ -376,14 +335,6 @@ class CaptureConfig:
     slow_step_cooldown: int = option(
         200, "Steps after a slow step in which no further window is requested.", least=1
     )
-    trigger_when: StepCondition | Sequence[StepCondition] | None = option(
-        None,
-        "Functions that request a window when they return True.",
-        "They are called with the `StepRecord` of each step. After a request, "
-        "`slow_step_cooldown` steps must pass. A function that raises is not called again.",
-        kind="code",
-    )
-
     # -- limits ---------------------------------------------------------------------------------
 
     max_pause_s: float | None = option(
@@ -416,14 +367,6 @@ class CaptureConfig:
 
     # -- the end of a window and of the run -----------------------------------------------------
 
-    export_mode: str = option(
-        "auto",
-        "How a window's events leave the training process: auto, fork or inline.",
-        '"fork": a child process writes them. "inline": the training thread writes plain JSON '
-        'and another process does the rest. "auto": fork where that is known to be safe and '
-        "faster.",
-        choices=("auto", "fork", "inline"),
-    )
     export_timeout_s: float = option(
         300.0,
         "Time limit for making a window's files, in seconds.",
@@ -472,24 +415,14 @@ class CaptureConfig:
 
     @property
     def detail_step(self) -> int:
-        """The step over which detailed counters run: outside any window if possible."""
-        wanted = self.flop_counter_step
+        """The step of DeepSpeed's FLOPs profile: outside any window if possible."""
+        wanted = self.deepspeed_flops_step
         return self.schedule.first_quiet_step(1) if wanted is None else wanted
 
     @property
     def handlers(self) -> tuple[TraceHandler, ...]:
         """The functions of `on_trace_ready`."""
         return self.on_trace_ready if isinstance(self.on_trace_ready, tuple) else ()
-
-    @property
-    def conditions(self) -> tuple[StepCondition, ...]:
-        """The functions of `trigger_when`."""
-        return self.trigger_when if isinstance(self.trigger_when, tuple) else ()
-
-    @property
-    def custom_artifacts(self) -> tuple[CustomArtifact, ...]:
-        """The functions and classes of `artifacts`."""
-        return self.artifacts if isinstance(self.artifacts, tuple) else ()
 
     def options(self) -> dict[str, Any]:
         """The options as plain values, for the run's description."""

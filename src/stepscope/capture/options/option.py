@@ -33,7 +33,6 @@ class Option:
     """The description of an option.
 
     Attributes:
-        name: Its canonical name.
         kind: The kind of its value: "bool", "int", "float", "size" (bytes), "word", "path",
             "ranks", "words", "pair" (two whole numbers), or "code" for functions and mappings,
             which only code can set.
@@ -79,7 +78,6 @@ class Option:
         """Parse a text, or a value from TOML or a parser.
 
         Args:
-            value: The value as given.
             origin: Where it was given, for the error message; empty if the reader knows.
 
         Raises:
@@ -184,7 +182,6 @@ class OptionNames:
     """What the options are called where they were set: in code, on a command line, in a dialect.
 
     Attributes:
-        flags: Canonical option to its command-line flag.
         is_code: Whether the options are keywords in code. If not, an option without a flag is named
             by its environment variable.
     """

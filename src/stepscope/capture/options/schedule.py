@@ -103,7 +103,6 @@ class Schedule:
 
         Args:
             first: The earliest step to record.
-            steps: Number of steps to record.
             warmup: Number of warm-up steps before them.
 
         Returns:
@@ -159,8 +158,7 @@ def settle(values: Values) -> None:
     _memory(values)
     _activities(values)
     _folders(values)
-    for name in ("on_trace_ready", "trigger_when", "artifacts"):
-        values[name] = _functions(name, values[name])
+    values["on_trace_ready"] = _functions("on_trace_ready", values["on_trace_ready"])
 
 
 def _trial_step(values: Values) -> None:

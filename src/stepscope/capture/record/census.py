@@ -30,7 +30,6 @@ class MemoryCensus:
     """Writes the census of one rank.
 
     Args:
-        note: Receives the record of the file.
         is_recording: Returns whether memory is being recorded.
     """
 

@@ -45,7 +45,6 @@ class Journal:
     """The files of one rank of one run, kept up to date.
 
     Attributes:
-        layout: The layout of the run.
         lines: The file of the step record; None if there is none.
         steps: Returns the number of steps that have ended.
         window_ready: Called with the record of a window whose files exist; returns the files that

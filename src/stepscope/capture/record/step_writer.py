@@ -35,7 +35,6 @@ class StepWriter:
 
     Attributes:
         looks: The same, to add to.
-        tally: Sums of the steps.
         takers: Called with each step, in order.
     """
 
@@ -107,7 +106,7 @@ class StepWriter:
                 f"{STEPS_FILE} was removed, with the lines before these {len(lines)}",
             )
             self._core.set_ring(create_ring(self._ring_path, self._core.epoch_offset_ns))
-        self._lines.write_all(lines)
+        self._lines.write(*lines)
 
     def close(self) -> None:
         """Write what is left, stop the thread and remove the ring: every row is in the file."""

@@ -26,7 +26,6 @@ def close_manifest(rank: RankLayout, exit_code: int | None) -> None:
     process that is still running is left alone.
 
     Args:
-        rank: The rank's files.
         exit_code: The exit code of its process, 128 plus the signal's number if a signal ended it;
             None if it is not known.
 

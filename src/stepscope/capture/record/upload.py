@@ -50,9 +50,6 @@ class Uploader:
         url: Folder in which the copy is created; the copy has the name of the run.
         file_system: Returns the file system and path of a URL; fsspec's by default.
         pauses_s: How long to wait before each further attempt, in seconds.
-
-    Attributes:
-        target: URL of the run's copy.
     """
 
     def __init__(
@@ -125,21 +122,6 @@ class Uploader:
             f"{self._failed.get(path, 'there was no time left')}"
             for path in left
         ]
-
-    def remove_copied(self) -> None:
-        """Remove this rank's local files that were uploaded in their present state."""
-        for path in self._files():
-            if not self._is_new(path):
-                with contextlib.suppress(OSError):
-                    path.unlink()
-        folders = [self._root, self._own, *self._own.rglob("*")]
-        if self._rank == 0:
-            folders += [
-                path for path in self._root.iterdir() if RunLayout.rank_of(path.name) is None
-            ]
-        for folder in sorted({path for path in folders if path.is_dir()}, reverse=True):
-            with contextlib.suppress(OSError):  # other files are still in it
-                folder.rmdir()
 
     # -- the thread -----------------------------------------------------------------------------
 

@@ -16,12 +16,6 @@ class AutoPhases(Policy):
 
     An evaluation is what is done without gradients with batches, or with a model that was set to
     evaluation. It is a phase as a whole: the training waits for none of its batches.
-
-    Args:
-        core: Records the steps.
-
-    Attributes:
-        detector: The hooks in torch.
     """
 
     def __init__(self, core: StepCore) -> None:

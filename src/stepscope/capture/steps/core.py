@@ -28,7 +28,7 @@ from stepscope.capture.steps.devices import (
 )
 from stepscope.capture.steps.pauses import CompileClock, GcPauses
 from stepscope.capture.steps.step_notes import StepNotes, no_schedstat, pread
-from stepscope.run.step_record import EVALUATION, StepRecord
+from stepscope.run.step_record import EVALUATION
 from stepscope.run.step_ring import (
     ANEW,
     BEGINS,
@@ -39,7 +39,6 @@ from stepscope.run.step_ring import (
     WINDOW_BIT,
     Reading,
     Ring,
-    StepDecoder,
 )
 
 if TYPE_CHECKING:
@@ -47,8 +46,6 @@ if TYPE_CHECKING:
     from stepscope.capture.record.census import MemoryCensus
     from stepscope.capture.record.memory import MemoryWatch
     from stepscope.capture.record.monitoring import RankMonitor
-    from stepscope.capture.requests import RequestSources
-    from stepscope.capture.steps.flop_counter import FlopCount
     from stepscope.capture.windows.control import WindowControl
 
 MOST_ROWS = 200_000
@@ -64,22 +61,13 @@ _SCHEDSTAT = "/proc/thread-self/schedstat"
 class StepCore(StepNotes):
     """Everything that happens from step to step.
 
-    Args:
-        containment: Keeps failures from the training.
-
     Attributes:
-        number: Number of the current step.
         is_closing: Whether the capture is ending, so that steps no longer count.
         busy: Number of boundaries at which something is being done.
         has_postponed: Whether a signal came while the capture's own code was running.
         rows: Readings at boundaries, for the writer.
         epoch_offset_ns: What to add to the monotonic clock for nanoseconds since the epoch.
         wake_writer: Called when many rows wait.
-        windows: Opens and closes windows.
-        requests: Requests for windows outside the schedule.
-        memory: Watches device memory.
-        monitor: Learns which GPU the rank uses.
-        flops: Counts the operations of one step, if requested.
         census: Notes where tensors lie, with `memory_census`; None otherwise.
         probe: Looks for a device in use; None once one was found, or where there is none.
         lost_ends: Steps whose end came at Python's recursion limit.
@@ -87,7 +75,6 @@ class StepCore(StepNotes):
 
     __slots__ = (
         "_compiler",
-        "_decoder",
         "_due",
         "_gc",
         "_is_between_loops",
@@ -99,7 +86,6 @@ class StepCore(StepNotes):
         "busy",
         "census",
         "epoch_offset_ns",
-        "flops",
         "has_postponed",
         "is_closing",
         "lost_ends",
@@ -107,7 +93,6 @@ class StepCore(StepNotes):
         "monitor",
         "number",
         "probe",
-        "requests",
         "rows",
         "wake_writer",
         "windows",
@@ -123,10 +108,8 @@ class StepCore(StepNotes):
         self.epoch_offset_ns = 0
         self.wake_writer: Callable[[], object] = bool
         self.windows: WindowControl | None = None
-        self.requests: RequestSources | None = None
         self.memory: MemoryWatch | None = None
         self.monitor: RankMonitor | None = None
-        self.flops: FlopCount | None = None
         self.census: MemoryCensus | None = None
         self.probe: DeviceProbe | None = None
         self.lost_ends = 0
@@ -136,7 +119,6 @@ class StepCore(StepNotes):
         self._wakes = 0
         self._is_outside = False
         self._is_between_loops = False
-        self._decoder = StepDecoder(0)
         self._window_bits = 0
         self._gc = GcPauses()
         self._compiler = CompileClock()
@@ -155,11 +137,9 @@ class StepCore(StepNotes):
         Args:
             epoch_offset_ns: What to add to the monotonic clock for nanoseconds since the epoch.
             pauses: Measures the pauses of the garbage collector.
-            compiler: Measures how long torch.compile compiles.
         """
         self.is_on = True
         self.epoch_offset_ns = epoch_offset_ns
-        self._decoder = StepDecoder(epoch_offset_ns)
         self._gc = pauses or self._gc
         self._compiler = compiler or self._compiler
         self._gc.start()
@@ -171,8 +151,6 @@ class StepCore(StepNotes):
             self._attempt("opening a window", self.windows.enter, 0)
         self._attach_device()
         self._restart()
-        if self.flops is not None:
-            self._attempt("counting operations", self.flops.step_begins, 0)
         if self.census is not None:
             self._attempt("the memory census", self.census.step_begins, 0)
         self._plan()
@@ -332,13 +310,11 @@ class StepCore(StepNotes):
                     self._restart()
                     self._plan()
                     return
-                ended, begun = self.number, self._begun
+                ended = self.number
                 self.number = ended + 1
-                if self.flops is not None and self.flops.is_counting:
-                    self.mark(self.flops.step_kind)
-                row = self._end(ended)
+                self._end(ended)
                 if ended >= self._due:
-                    self._advance(begun, row)
+                    self._advance()
         except RecursionError:
             if self.number == before:
                 raise
@@ -409,29 +385,20 @@ class StepCore(StepNotes):
         self._ring.put(row)
         return row
 
-    def _advance(self, begun: Reading, row: Reading) -> None:
+    def _advance(self) -> None:
         """Do what is due at this boundary, and find out when something is due next."""
         self._due = NEVER
         ended = self.number - 1
-        if self.requests is not None:
-            self._decoder.begin(begun)
-            fields = self._decoder.fields(row) or {}
-            self._attempt("looking for requests", self.requests.step_ended, StepRecord(**fields))
         if self.memory is not None:
             self._attempt("watching memory", self.memory.step_ended, ended)
         if self.monitor is not None:
             self._attempt("notifying the monitor", self.monitor.step_ended)
-        has_worked = self.flops is not None and self._count_flops(ended)
         windows = self.windows
         if windows is not None and self._attempt("advancing a window", windows.advance, ended):
-            has_worked = True
-        if has_worked:
             # The time to open or save a window is the profiler's, not a step's.
             self._restart()
         if self.probe is not None:
             self._attempt("reading the device", self._attach_device)
-        if self.flops is not None:
-            self._attempt("counting operations", self.flops.step_begins, self.number)
         if self.census is not None:
             self._attempt("the memory census", self.census.step_begins, self.number)
         self._plan()
@@ -439,14 +406,14 @@ class StepCore(StepNotes):
     def _plan(self) -> None:
         """Find out at the end of which step something is due next."""
         wakes, step = self._wakes, self.number
-        is_each = self.flops is not None or self.census is not None
+        is_each = self.census is not None
         if self.monitor is not None and self.monitor.is_waiting and self.probe is None:
             is_each = True
         if step < _EARLY_STEPS:
             self._find_compiler()
             is_each = True
         due = step if is_each else NEVER
-        for part in (self.requests, self.memory, self.windows):
+        for part in (self.memory, self.windows):
             if due > step and part is not None:
                 found = self._attempt("planning the next steps", part.next_due, step + 1)
                 due = min(due, step if found is None else found - 1)
@@ -579,18 +546,6 @@ class StepCore(StepNotes):
                         self.restart_step()
                     else:
                         self._cancel()
-
-    def _count_flops(self, ended: int) -> bool:
-        """Let the counter end its step; returns whether it did anything. Drop it if it fails."""
-        flops = self.flops
-        if flops is None:
-            return False
-        has_worked = self._attempt("counting operations", flops.step_ended, ended)
-        if has_worked is None:
-            self.flops = None
-            with contextlib.suppress(Exception):
-                flops.leave()
-        return bool(has_worked)
 
     # -- the device -----------------------------------------------------------------------------
 

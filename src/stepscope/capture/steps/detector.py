@@ -90,10 +90,8 @@ class Detector:
 
     Attributes:
         core: Where events are noted; None while nothing is recorded.
-        thread: The training thread.
         is_off: Whether nothing is noticed, as in a fork.
         calls: Reports the outermost calls of modules, or None.
-        loaders: Times waits for DataLoaders.
         saves: How often the training has saved so far.
         is_in_backward: Whether a backward pass is being followed.
         is_excluded: Whether backward passes and optimizers belong to no step now.

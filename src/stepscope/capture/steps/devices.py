@@ -120,8 +120,6 @@ class DeviceSteps:
 
     Args:
         rows: Receives the rows, in order.
-        timer: Times the steps.
-        peaks: Reads the peaks of memory.
 
     Attributes:
         problem: Why the device is no longer read, or None.
@@ -179,10 +177,6 @@ class DeviceSteps:
         """Keep the row of a step that has ended until its times are known.
 
         Args:
-            row: The row.
-            dur_ns: How long the step took.
-            marks: The marks of its boundaries.
-            phases: Its phases.
             open_marks: Marks that belong to phases which go on: the step in which these end.
         """
         given_back = [mark for mark in self._marks if mark not in open_marks]

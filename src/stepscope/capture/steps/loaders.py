@@ -161,9 +161,6 @@ class _Same:
 class SeenLoader:
     """One loader: what is known of it, and what its workers have used.
 
-    Args:
-        data: Its dataset.
-
     Attributes:
         batches: Number of batches that came from it.
         is_new: Whether it is not known yet how large its batches are.

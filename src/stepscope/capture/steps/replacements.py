@@ -76,10 +76,6 @@ def when_imported(name: str, act: Callable[[ModuleType], object]) -> Callable[[]
     The import is otherwise unaffected: if the function fails, a warning goes to the "stepscope"
     logger.
 
-    Args:
-        name: The module's full name.
-        act: The function.
-
     Returns:
         Gives the waiting up; does nothing once the module is imported.
     """

@@ -58,8 +58,6 @@ class Read(NamedTuple):
     """How a batch was read.
 
     Attributes:
-        batch: The batch.
-        duration_ns: How long it took.
         cpu_ns: How much of that the reading thread ran on a CPU.
         is_beside: Whether another thread than the training's read it.
     """
@@ -86,16 +84,11 @@ class StepNotes:
     Only the training thread, the last one to begin or end a step, times phases. Phases of other
     threads are left out, since they run beside the step and not in it.
 
-    Args:
-        containment: Keeps failures from the training.
-
     Attributes:
         is_on: Whether anything is recorded; never in a fork, which shares its parent's files.
         recording: Index of the window that is being recorded, or None.
-        thread: The training thread.
         device: Times steps and phases on the device; None until one is in use.
         detector: Detects phases from what the loop does with torch; None where nothing does.
-        loaders: Notes the training's DataLoader.
         exchanging: Notes that the training sends to single ranks or receives.
         training_phase: Notes a phase that contains a backward pass or an optimizer's step.
     """
@@ -178,8 +171,6 @@ class StepNotes:
         """Note an event of the training thread; see `phase_times`.
 
         Args:
-            kind: The kind.
-            value: Its value.
             ends_phase: Whether it may begin or end a phase, whose time on the device is needed.
         """
         if not self.is_on:
@@ -449,12 +440,7 @@ class StepNotes:
 
 
 class Phase(contextlib.ContextDecorator):
-    """A part of a step that the loop names, while it is timed.
-
-    Args:
-        notes: Where it is noted.
-        name: Its name.
-    """
+    """A part of a step that the loop names, while it is timed."""
 
     _range: Any = None
     name = ""

@@ -43,7 +43,6 @@ class StepPolicy:
             a module).
 
     Attributes:
-        steps: Number of steps so far.
         has_trained: Whether anything was done that makes a step.
         has_learned: Whether there was a backward pass.
     """

@@ -35,11 +35,7 @@ Sight = Callable[[str, list[tuple[Any, ...]]], None]
 
 
 class TensorWatch:
-    """Listens to modules and optimizers.
-
-    Args:
-        sight: Is told what was seen.
-    """
+    """Listens to modules and optimizers."""
 
     def __init__(self, sight: Sight) -> None:
         self._sight = sight

@@ -74,12 +74,7 @@ _SAVERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 class TimedCalls:
-    """Times collectives and saving.
-
-    Args:
-        detector: Where they are noted.
-        replacements: Receives what is wrapped.
-    """
+    """Times collectives and saving."""
 
     def __init__(self, detector: Detector, replacements: Replacements) -> None:
         self._detector = detector

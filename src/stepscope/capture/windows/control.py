@@ -95,7 +95,6 @@ class WindowControl:
         pauses: Announces pauses to the other ranks; None if there are none.
 
     Attributes:
-        planner: Decides when a window begins.
         changed: Called with the indices `recording_index` and `lengthening_index` when they may
             have changed.
     """
@@ -306,7 +305,6 @@ class WindowControl:
         """Warm up for a window as planned, or for a smaller one if it would cost too much."""
         budget = self.load().budget
         fitted = budget.fit(plan)
-        budget.warn_of_timeout(fitted)
         self._window = self.load().make(fitted)
         self._window.prepare()
 

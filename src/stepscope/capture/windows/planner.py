@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from stepscope.capture.messages import duration_text, size_text
 from stepscope.capture.options.config import CaptureConfig
@@ -29,7 +28,6 @@ class WindowPlan:
     """What a window should record.
 
     Attributes:
-        cause: What requested it.
         note: How the plan was changed, and why; empty if it was not.
         with_memory: Whether a memory snapshot is taken at its end.
         details: Options that are off in the capture and on in this window.
@@ -56,8 +54,6 @@ class WindowRequest:
     """A request for a window outside the schedule.
 
     Attributes:
-        cause: What requested it.
-        steps: Number of steps to record.
         first_step: The first step to record; None for as soon as possible.
         warmup: Number of warm-up steps before it.
         is_ours: Whether this rank records it. If not, the rank only pauses with those that do.
@@ -206,7 +202,6 @@ def another_profiler_runs() -> bool:
 
 _ROOM_FACTOR = 2.0
 """A window needs its raw trace and its finished files at the same time."""
-_TIMEOUT_PART = 0.5
 
 
 @dataclass(frozen=True)
@@ -232,7 +227,6 @@ class Budget:
         self._layout = layout
         # A step with stacks costs several times one without: each kind of window has its own.
         self._samples: dict[tuple[str, ...], StepSample] = {}
-        self._has_warned = False
 
     @property
     def wants_sample(self) -> bool:
@@ -314,22 +308,6 @@ class Budget:
             f"{size_text(round(needed))} (min_free_bytes={self._config.min_free_bytes})"
         )
 
-    def warn_of_timeout(self, plan: WindowPlan) -> None:
-        """Warn once if the pause may let other ranks' collectives time out."""
-        pause_ns = self.predicted_pause_ns(plan)
-        if pause_ns is None or self._has_warned:
-            return
-        timeout_s = process_group_timeout_s()
-        if timeout_s is not None and pause_ns / 1e9 > _TIMEOUT_PART * timeout_s:
-            self._has_warned = True
-            log.warning(
-                "stepscope: the window's end may stop this rank for %.1f s, and the process "
-                "group times out after %.1f s: record fewer steps (active, max_pause_s), or give "
-                "init_process_group a longer timeout",
-                pause_ns / 1e9,
-                timeout_s,
-            )
-
     def prune(self, windows: tuple[WindowRecord, ...]) -> list[WindowRecord]:
         """Remove the files of the oldest windows that exceed the limits.
 
@@ -380,24 +358,3 @@ def sample_of(path: Path, pause_ns: int) -> StepSample:
                 events += 1
                 functions += b'"python_function"' in line
     return StepSample(pause_ns, path.stat().st_size, functions / events if events else 0.0)
-
-
-def process_group_timeout_s() -> float | None:
-    """Timeout of the default process group in seconds; None without a group."""
-    import torch
-    from torch import distributed
-
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return None
-
-    def timeout_s(device: str) -> float | None:
-        try:
-            group = distributed.distributed_c10d._get_default_group()
-            options: Any = group._get_backend(torch.device(device)).options
-            return float(options._timeout.total_seconds())
-        except Exception as error:  # noqa: BLE001 - these are torch's private affairs, and change
-            log.debug("stepscope: no timeout known for %s: %s", device, error)
-            return None
-
-    known = [timeout_s(device) for device in ("cpu", "cuda", "xpu")]
-    return min((seconds for seconds in known if seconds is not None), default=None)

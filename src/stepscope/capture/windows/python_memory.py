@@ -52,10 +52,6 @@ class MeasuredSteps:
     Args:
         max_bytes: Size of tracemalloc's own memory at which tracing ends.
         end: Called when that size is reached.
-
-    Attributes:
-        measured: The steps so far.
-        is_over: Whether tracing had to end.
     """
 
     def __init__(self, max_bytes: int, end: Callable[[], None]) -> None:

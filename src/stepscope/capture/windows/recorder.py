@@ -10,7 +10,6 @@ import dataclasses
 import logging
 import os
 import socket
-import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -70,12 +69,8 @@ class Window:
 
     Args:
         tools: What the window needs to do its work.
-        plan: What to record.
 
     Attributes:
-        plan: What to record.
-        ranges: The steps of the window.
-        is_recording: Whether steps are being recorded.
         uses_torch_profiler: Whether it needs torch's only recorder, which others may hold.
         is_of_one_thread: Whether only the thread that started the window can end it.
         can_be_tried: Whether one step can be recorded on trial; False if windows cause no pause.
@@ -123,7 +118,6 @@ class Window:
 
         Args:
             record: What is known about the window so far.
-            step_number: Number of the step that begins.
 
         Returns:
             The record, in the state "saving" while files are being made, and the exception that
@@ -221,11 +215,7 @@ def hand_over(
     """Give a stopped window to the finisher, after calling the user's functions.
 
     Args:
-        finisher: Makes the files.
         profiler: Torch's profiler, stopped.
-        job: What to make of its events.
-        record: What is known about the window.
-        config: The capture's options.
         step_number: Value of `step_num` for the functions, as torch.profiler counts it.
 
     Returns:
@@ -263,9 +253,7 @@ def _call_handlers(
     """Call each function with torch's profiler, and record those that raise.
 
     Args:
-        handlers: The functions.
         profiler: Torch's profiler, stopped and exported.
-        raw: The trace that torch wrote.
         renames: Names of ranges to replace in what a function exports.
         step_number: Value of `step_num` for the functions, as torch.profiler counts it.
 
@@ -344,12 +332,9 @@ def job_of(
     """The job of the finishing process for a window.
 
     Args:
-        config: The capture's options.
         plan: What the window was planned to record.
         steps: The steps that were recorded from start to end.
         renames: Names of ranges to replace in the trace.
-        rank: The rank.
-        activities: The torch activities that were recorded.
     """
     return FinishJob(
         raw=str(plan.directory / SCRATCH / "trace.json"),
@@ -363,8 +348,6 @@ def job_of(
         trace_format=config.trace_format,
         flops=config.with_flops,
         artifacts=artifact_options(config, with_stack=plan.with_stack),
-        made=(("execution_trace", "execution_trace.json"),) if config.execution_trace else (),
-        custom=_addresses(config) if config.custom_artifacts else (),
         tensorboard_directory=str(Path(config.tensorboard_dir or "").absolute())
         if config.tensorboard_dir
         else "",
@@ -372,59 +355,17 @@ def job_of(
             rank=rank, host=socket.gethostname(), pid=os.getpid()
         ),
         tensorboard_ns=time.time_ns(),
-        search_path=tuple(map(os.path.abspath, sys.path)) if config.custom_artifacts else (),
     )
 
 
-def _addresses(config: CaptureConfig) -> tuple[str, ...]:
-    """Where another process finds the custom artifacts."""
-    from stepscope.artifacts.custom import address_of
-
-    return tuple(filter(None, map(address_of, config.custom_artifacts)))
-
-
 def artifact_options(config: CaptureConfig, **changes: Any) -> dict[str, dict[str, Any]]:
-    """The modules that make a window's files, each with the options that it reads.
-
-    Args:
-        config: The capture's options.
-        **changes: Options that differ for this window.
-    """
+    """The modules that make a window's files, each with the options that it reads."""
     chosen: dict[str, dict[str, Any]] = {}
     for name, option in options_of(config).items():
         if option.artifact:
             value = changes.get(name, getattr(config, name))
             chosen.setdefault(option.artifact, {})[name] = value
     return chosen
-
-
-def with_own_artifacts(
-    record: WindowRecord, config: CaptureConfig, directory: Path, rank: int
-) -> WindowRecord:
-    """Call custom artifacts that no other process can import."""
-    if record.state not in {"complete", "partial"} or not config.custom_artifacts:
-        return record
-    from stepscope.artifacts.custom import FinishedWindow, address_of, make_custom
-
-    files = {
-        item.kind: directory.parent / item.path for item in record.artifacts if not item.problem
-    }
-    if "trace" not in files or record.first_step is None or record.last_step is None:
-        return record
-    window = FinishedWindow(
-        rank,
-        record.index,
-        tuple(range(record.first_step, record.last_step + 1)),
-        directory,
-        files["trace"],
-        files,
-    )
-    made: list[ArtifactRecord] = []
-    for artifact in config.custom_artifacts:
-        if address_of(artifact) is None:
-            name = getattr(artifact, "__qualname__", type(artifact).__name__)
-            made += make_custom(artifact, name, window)
-    return dataclasses.replace(record, artifacts=(*record.artifacts, *made))
 
 
 def _uses_gpu(activities: list[Any]) -> bool:

@@ -16,7 +16,7 @@ from stepscope.capture.ranks import RankIdentity
 from stepscope.capture.record.journal import Journal
 from stepscope.capture.windows.finishing import WindowFinisher
 from stepscope.capture.windows.planner import Budget, WindowPlan, another_profiler_runs
-from stepscope.capture.windows.recorder import SCRATCH, Window, WindowTools, with_own_artifacts
+from stepscope.capture.windows.recorder import SCRATCH, Window, WindowTools
 from stepscope.run.figures import error_in_words
 from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import WindowRecord
@@ -47,8 +47,6 @@ class WindowSaver:
     ) -> None:
         self._config = config
         self._journal = journal
-        self._layout = layout
-        self._identity = identity
         self._snapshot = snapshot
         self.announcer = announcer
         self._pauses = pauses
@@ -59,7 +57,7 @@ class WindowSaver:
             else Window
         )
         self.budget = Budget(config, layout)
-        self.finisher = WindowFinisher(config.export_mode, config.export_timeout_s, self.settle)
+        self.finisher = WindowFinisher(config.export_timeout_s, self.settle)
         self._tools = WindowTools(config, identity, self.finisher, write_steps)
 
     def unavailable_reason(self) -> str:
@@ -88,7 +86,6 @@ class WindowSaver:
         Args:
             window: The window, being recorded.
             reason: Why it is incomplete; empty if it is complete.
-            step_number: Number of the step that begins.
         """
         plan = window.plan
         try:
@@ -120,8 +117,6 @@ class WindowSaver:
 
     def settle(self, record: WindowRecord) -> None:
         """Note the final state of a window: its files exist, or cannot be made."""
-        directory = self._layout.window(record.index)
-        record = with_own_artifacts(record, self._config, directory, self._identity.rank)
         record, placed = self._journal.update_window(record)
         self.announcer.saved(record, placed)
         self.budget.learn_from(record)

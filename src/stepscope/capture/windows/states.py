@@ -74,11 +74,8 @@ class Boundary:
     """What is known where a step begins.
 
     Attributes:
-        step: The step that begins.
         first_step: The first step that the window should record.
-        last_step: The last one.
         is_elsewhere: Whether only another thread can end the window.
-        has_owner_ended: Whether that thread has ended.
     """
 
     step: int

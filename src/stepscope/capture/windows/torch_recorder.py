@@ -8,11 +8,8 @@ import functools
 import inspect
 import logging
 import os
-import threading
-import time
 import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from stepscope.capture.options.config import CaptureConfig
@@ -22,12 +19,6 @@ log = logging.getLogger("stepscope")
 
 _OPTIONAL_FLAGS = ("trace_only",)
 """Settings that only newer versions of torch have and that may be dropped silently."""
-_TASKS = Path("/proc/self/task")
-_BRIEF_NS = 5_000_000
-"""Processor time in which a thread leaves any short piece of code."""
-_LEAST_S = 0.02
-_WITHOUT_PROC_S = 0.1
-_LONGEST_S = 2.0
 
 
 def choose_activities(wanted: str | Sequence[str]) -> list[Any]:
@@ -58,37 +49,7 @@ def _activity(word: str) -> Any:
     return getattr(ProfilerActivity, word.upper(), None)
 
 
-class ExecutionTrace:
-    """Torch's observer of operators and their data flow, which writes its own file."""
-
-    def __init__(self, directory: Path) -> None:
-        from torch.profiler import ExecutionTraceObserver
-
-        directory.mkdir(parents=True, exist_ok=True)
-        self.path = directory / "execution_trace.json"
-        self.observer: Any = ExecutionTraceObserver()
-        self.observer.register_callback(str(self.path))
-
-    def close(self) -> None:
-        """Let torch finish the file.
-
-        Torch frees its observer even if an operator of another thread is inside it, which ends the
-        process. So operators that have begun to tell it something get time to end; those that begin
-        or end after `stop` stay outside.
-        """
-        observer, self.observer = self.observer, None
-        if observer is not None:
-            observer.stop()
-            wait_for_running_threads()
-            observer.unregister_callback()
-
-
-def make_profiler(
-    config: CaptureConfig,
-    plan: WindowPlan,
-    activities: list[Any],
-    execution_trace: ExecutionTrace | None,
-) -> Any:
+def make_profiler(config: CaptureConfig, plan: WindowPlan, activities: list[Any]) -> Any:
     """Create torch's profiler for a window, not started."""
     import torch.profiler
 
@@ -105,8 +66,6 @@ def make_profiler(
     experimental = _experimental_config(flags)
     if experimental is not None:
         extra["experimental_config"] = experimental
-    if execution_trace is not None:
-        extra["execution_trace_observer"] = execution_trace.observer
     if config.with_modules:
         if "with_modules" in inspect.signature(torch.profiler.profile).parameters:
             extra["with_modules"] = True
@@ -193,61 +152,6 @@ def has_begun(results: Any) -> bool:
     """Whether torch's results come from a recording. Reading any others crashes the process."""
     begin = getattr(results, "trace_start_ns", None) or getattr(results, "trace_start_us", None)
     return begin is not None and bool(begin())
-
-
-def wait_for_running_threads(longest_s: float = _LONGEST_S) -> bool:
-    """Wait until each other thread has run for 5 ms since now, or sleeps.
-
-    A thread can be taken off its processor anywhere, and on a busy machine for long: no fixed time
-    is enough. Where the system does not tell what threads do, this takes a tenth of a second.
-
-    Args:
-        longest_s: When to give up.
-
-    Returns:
-        Whether all of them got on.
-    """
-    before = _running()
-    if before is None:
-        if threading.active_count() > 1:
-            time.sleep(_WITHOUT_PROC_S)
-        return True
-    if not before:
-        return True
-    end = time.monotonic() + longest_s
-    time.sleep(_LEAST_S)
-    while True:
-        now = _running() or {}
-        # Threads that have begun since are not in what was begun before.
-        behind = [
-            thread
-            for thread, (is_asleep, ran_ns) in now.items()
-            if thread in before and not is_asleep and ran_ns < before[thread][1] + _BRIEF_NS
-        ]
-        if not behind:
-            return True
-        if time.monotonic() > end:
-            return False
-        time.sleep(_LEAST_S / 4)
-
-
-def _running() -> dict[int, tuple[bool, int]] | None:
-    """Of each other thread whether it sleeps, and for how long it has run; None: unknown."""
-    mine = threading.get_native_id()
-    found = {}
-    try:
-        for task in _TASKS.iterdir():
-            if int(task.name) == mine:
-                continue
-            try:
-                ran_ns = int((task / "schedstat").read_text().split()[0])
-                state = (task / "stat").read_text().rpartition(")")[2].split()[0]
-            except (ProcessLookupError, FileNotFoundError):
-                continue  # it has ended
-            found[int(task.name)] = (state not in "RD", ran_ns)
-    except (OSError, ValueError, IndexError):
-        return None
-    return found
 
 
 @functools.cache

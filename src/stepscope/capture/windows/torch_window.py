@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stepscope.artifacts.job import RawTrace
+from stepscope.capture.steps.replacements import Replacements
 from stepscope.capture.windows.planner import (
     StepSample,
     WindowPlan,
@@ -25,7 +26,6 @@ from stepscope.capture.windows.recorder import (
     job_of,
 )
 from stepscope.capture.windows.torch_recorder import (
-    ExecutionTrace,
     choose_activities,
     has_begun,
     let_forks_exit,
@@ -48,48 +48,33 @@ class OtherProfilerGuard:
 
     Torch replaces the recorder silently, and using the lost one afterwards crashes the process. So
     the method with which every torch profiler begins is wrapped while a window is open.
-
-    Attributes:
-        was_seen: Whether another profiler has been started.
     """
 
     def __init__(self) -> None:
         self.was_seen = False
-        self._profile: Any = None
-        self._original: Callable[[Any], Any] | None = None
-        self._wrapper: Callable[[Any], Any] | None = None
+        self._replacements = Replacements()
 
     def begin(self, ours: Any) -> None:
         """Start watching; `ours` is the profiler that is allowed to begin."""
         import torch
 
-        profile: Any = torch.autograd.profiler.profile
-        original = profile._prepare_trace
+        def watching(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            def watched(profiler: Any) -> Any:
+                if profiler is not ours:
+                    self.was_seen = True
+                return original(profiler)
 
-        def watched(profiler: Any) -> Any:
-            if profiler is not ours:
-                self.was_seen = True
-            return original(profiler)
+            return watched
 
-        self._profile, self._original, self._wrapper = profile, original, watched
-        profile._prepare_trace = watched
+        self._replacements.replace(torch.autograd.profiler.profile, "_prepare_trace", watching)
 
     def end(self) -> None:
         """Stop watching and restore torch."""
-        profile = self._profile
-        # If other code wrapped the method after us, its wrapper stays, with ours inside it.
-        if self._wrapper is not None and profile._prepare_trace is self._wrapper:
-            profile._prepare_trace = self._original
-        self._wrapper = self._original = None
+        self._replacements.restore()
 
 
 class TorchWindow(Window):
-    """Drives one torch profiler through warm-up, recording and stopping.
-
-    Attributes:
-        profiler: Torch's profiler.
-        execution_trace: Torch's execution trace of the window, if requested.
-    """
+    """Drives one torch profiler through warm-up, recording and stopping."""
 
     can_be_tried = True
 
@@ -102,8 +87,7 @@ class TorchWindow(Window):
         if not self._activities:
             self._activities.extend(choose_activities(config.activities))
         self._guard = OtherProfilerGuard()
-        self.execution_trace = ExecutionTrace(plan.directory) if config.execution_trace else None
-        self.profiler: Any = make_profiler(config, plan, self._activities, self.execution_trace)
+        self.profiler: Any = make_profiler(config, plan, self._activities)
 
     def prepare(self) -> None:
         """Begin the warm-up: the recorder starts, and its events are discarded."""
@@ -138,8 +122,6 @@ class TorchWindow(Window):
             self.profiler.stop_trace()
         finally:
             self._guard.end()
-            if self.execution_trace is not None:
-                self.execution_trace.close()
         if not has_begun(self.profiler.profiler.kineto_results):
             raise WindowLostError("torch gave no events: another profiler stopped the recorder")
         return time.perf_counter_ns() - started_ns
@@ -154,9 +136,6 @@ class TorchWindow(Window):
                 self.profiler.stop_trace()
         finally:
             self._guard.end()
-            if self.execution_trace is not None:
-                self.execution_trace.close()
-                self.execution_trace.path.unlink(missing_ok=True)
             release_events(self.profiler, keep_events=False)
 
     def discard(self, *, has_thread_ended: bool = False) -> None:
@@ -170,9 +149,6 @@ class TorchWindow(Window):
         with contextlib.suppress(Exception):
             if not self._guard.was_seen and another_profiler_runs():
                 self.profiler.stop_trace()
-        with contextlib.suppress(Exception):
-            if self.execution_trace is not None:
-                self.execution_trace.close()
         release_events(self.profiler, keep_events=False)
         if has_thread_ended:
             with contextlib.suppress(Exception):

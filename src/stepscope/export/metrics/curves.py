@@ -1,4 +1,4 @@
-"""A run as curves over its steps, for systems that keep them (MLflow, Weights & Biases)."""
+"""A run as curves over its steps, for systems that keep them: MLflow, W&B, TensorBoard."""
 
 from __future__ import annotations
 

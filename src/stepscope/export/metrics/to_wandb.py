@@ -19,7 +19,7 @@ class WandbWriter:
     """Logs curves to a run of Weights & Biases of its own.
 
     Project, entity and mode come from `WANDB_…`, as for every program with the client; the project
-    is "stepscope" by default. The option `scalars="wandb"` adds curves to the training's own run.
+    is "stepscope" by default.
 
     Raises:
         UsageError: The client is not installed.

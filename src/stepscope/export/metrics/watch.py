@@ -76,6 +76,7 @@ class Destinations:
         address: Where to serve them to Prometheus: "PORT" or "HOST:PORT".
         textfile: The file to write for node_exporter.
         endpoint: URL of a collector of OpenTelemetry.
+        board: The folder of TensorBoard.
     """
 
     address: str | None = None
@@ -83,6 +84,7 @@ class Destinations:
     endpoint: str | None = None
     to_mlflow: bool = False
     to_wandb: bool = False
+    board: Path | None = None
 
     def writers(self, watch: Watch) -> list[Writer]:
         """A writer for each; only their clients are imported.
@@ -107,6 +109,10 @@ class Destinations:
             from stepscope.export.metrics.to_wandb import WandbWriter
 
             found.append(WandbWriter(watch))
+        if self.board is not None:
+            from stepscope.export.to_tensorboard import TensorBoardWriter
+
+            found.append(TensorBoardWriter(watch, self.board))
         if self.address is not None:
             from stepscope.export.metrics.to_prometheus import PrometheusServer
 

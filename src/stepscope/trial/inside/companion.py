@@ -48,7 +48,6 @@ def join(recorder: StepRecorder, wishes: dict[str, Any]) -> None:
     """Apply the fixes of a trial to this process.
 
     Args:
-        recorder: Counts its steps.
         wishes: "fixes" (name to value), "steps" after which the script ends, "notes" (a folder),
             "guarded" (where it may write; see `guard.WriteGuard`).
     """
@@ -60,7 +59,6 @@ class Companion:
     """Stays with a training process while fixes are tried in it.
 
     Args:
-        recorder: Counts its steps.
         wishes: See `join`.
     """
 

@@ -49,7 +49,6 @@ class WriteGuard:
     Args:
         places: "mirror" (the trial's folder), "allowed" and "refused" (paths, of which the longest
             that holds a file decides).
-        notes: Folder for what was refused.
     """
 
     def __init__(self, places: dict[str, list[str]], notes: Path) -> None:

@@ -17,7 +17,7 @@ from tests.support.fake_nsys import make_nsys
 from stepscope.adapters.external import nsys, py_spy
 from stepscope.adapters.external.keep import Recording, keep, scratch_folder
 from stepscope.adapters.external.memray import MemrayOptions, require_memray
-from stepscope.adapters.external.nsys import NsysOptions, parse_trace, profile_command
+from stepscope.adapters.external.nsys import NsysOptions, profile_command
 from stepscope.adapters.external.py_spy import PySpyOptions, explain, record_command
 from stepscope.adapters.external.tools import MissingToolError, find_program, version_of
 from stepscope.commands.attach import command as attach
@@ -142,14 +142,6 @@ def test_more_arguments_are_passed_as_they_are():
     assert not any(word.startswith("--capture-range") for word in words)
 
 
-def test_unknown_words_to_trace_are_refused():
-    assert parse_trace("cuda, mpi") == ("cuda", "mpi")
-    with pytest.raises(UsageError, match="'cude' is unknown: choose some of cuda, nvtx"):
-        parse_trace("cuda,cude")
-    with pytest.raises(UsageError, match="is empty"):
-        parse_trace(" ")
-
-
 # -- py-spy ---------------------------------------------------------------------------------------
 
 
@@ -250,7 +242,6 @@ def test_another_interpreter_is_asked_for_memray(tmp_path, monkeypatch):
         (["--tracemalloc", "--window-recorder", "torch"], "another --window-recorder"),
         (["--nsys", "--window-recorder", "torch"], "marks none"),
         (["--py-spy", "--py-spy-arguments", "'open"], "No closing quotation"),
-        (["--nsys", "--nsys-trace", "gpu"], "'gpu' is unknown"),
         # py-spy would end the training after the duration.
         (["--py-spy", "--py-spy-arguments", "-d 5"], "leave -d out: py-spy ends the training"),
         (["--py-spy", "--py-spy-arguments", "--native --duration=5"], "leave --duration out"),

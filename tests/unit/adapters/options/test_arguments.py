@@ -42,9 +42,8 @@ from stepscope.errors import UsageError
 
 @pytest.fixture(autouse=True)
 def _empty_place(tmp_path, monkeypatch):
-    """No pyproject.toml and no variables of whoever runs the tests."""
+    """No variables of whoever runs the tests."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "pyproject.toml").write_text("")
     import os
 
     for name in list(os.environ):
@@ -66,7 +65,7 @@ def config_of(words, dialect="native", **more):
 
 
 def test_every_field_of_the_capture_is_an_option_or_code_only():
-    code_only = {"coordinates", "trigger_when", "artifacts", "on_trace_ready"}
+    code_only = {"coordinates", "on_trace_ready"}
     fields = {field.name for field in dataclasses.fields(CaptureConfig)}
     assert {one.name for one in OPTIONS.values() if one.is_field} == fields - code_only
 
@@ -208,21 +207,19 @@ def test_sfm_writes_for_tensorboard_only_if_asked():
 # -- precedence -----------------------------------------------------------------------------------
 
 
-def test_flag_before_environment_before_pyproject_before_default(tmp_path):
-    (tmp_path / "pyproject.toml").write_text(
-        "[tool.stepscope]\nwait = 11\nwarmup = 12\nactive = 13\nmax-run-bytes = '2GB'\n"
-    )
-    (tmp_path / "deep" / "er").mkdir(parents=True)
+def test_flag_before_environment_before_default():
     settings = resolve(
         find_dialect("hf"),
         {"wait": ("31", "--profiler-wait-steps")},
-        environment={"STEPSCOPE_WAIT": "21", "STEPSCOPE_WARMUP": "22"},
-        folder=tmp_path / "deep" / "er",
+        environment={
+            "STEPSCOPE_WAIT": "21",
+            "STEPSCOPE_WARMUP": "22",
+            "STEPSCOPE_MAX_RUN_BYTES": "2GB",
+        },
     )
     found = {name: (row.value, row.origin) for name, row in settings.settings.items()}
     assert found["wait"] == (31, "--profiler-wait-steps")
     assert found["warmup"] == (22, "STEPSCOPE_WARMUP")
-    assert found["active"] == (13, str(tmp_path / "pyproject.toml"))
     assert found["max_run_bytes"][0] == 2_000_000_000
     assert found["ranks"] == ("node-first", "default of hf")
     assert found["repeat"] == (1, "default")
@@ -260,22 +257,18 @@ def test_arguments_stay_plain_values():
 
 
 @pytest.mark.parametrize(
-    ("table", "message"),
+    ("name", "value", "message"),
     [
-        ("wiat = 1", "did you mean 'wait'"),
-        ("wait = 'soon'", "whole number"),
-        ("wait = true", "whole number"),
-        ("with_stack = 'perhaps'", "true or false"),
-        ("max_run_bytes = 'much'", "500MB"),
-        ("trace_format = 'xml'", "json.gz"),
-        ("wait = ", "not valid TOML"),
+        ("WAIT", "soon", "whole number"),
+        ("WAIT", "true", "whole number"),
+        ("WITH_STACK", "perhaps", "true or false"),
+        ("MAX_RUN_BYTES", "much", "500MB"),
+        ("TRACE_FORMAT", "xml", "json.gz"),
     ],
 )
-def test_mistakes_in_pyproject_are_told(tmp_path, table, message):
-    (tmp_path / "pyproject.toml").write_text(f"[tool.stepscope]\n{table}\n")
-    with pytest.raises(ConfigError, match=message) as caught:
-        resolve(find_dialect("native"), {})
-    assert "pyproject.toml" in str(caught.value)
+def test_mistakes_in_variables_are_told(name, value, message):
+    with pytest.raises(ConfigError, match=message):
+        resolve(find_dialect("native"), {}, environment={f"STEPSCOPE_{name}": value})
 
 
 def test_a_mistake_in_a_variable_names_it(monkeypatch):
@@ -373,11 +366,6 @@ def test_variables_that_the_package_reads_elsewhere_are_no_unknown_options(monke
     parser = stepscope.add_arguments(argparse.ArgumentParser(), dialect="hf")
     stepscope.Profiler.from_args(parser.parse_args(["--enable-profiling"]))
     assert "is not an option" not in caplog.text
-
-
-def test_other_tools_broken_pyproject_is_none_of_our_business(tmp_path):
-    (tmp_path / "pyproject.toml").write_text("[tool.other\n")
-    assert resolve(find_dialect("native"), {}).value("wait") == 5
 
 
 # -- parsers --------------------------------------------------------------------------------------
@@ -492,15 +480,13 @@ def test_a_main_that_takes_no_profiler_is_refused():
 # -- commands -------------------------------------------------------------------------------------
 
 
-def test_doctor_shows_values_and_origins(monkeypatch, capsys, tmp_path):
-    (tmp_path / "pyproject.toml").write_text("[tool.stepscope]\nactive = 13\n")
+def test_doctor_shows_values_and_origins(monkeypatch, capsys):
     monkeypatch.setenv("STEPSCOPE_WAIT", "21")
     monkeypatch.setenv("STEPSCOPE_WIAT", "21")
     assert main(["doctor", "--config", "--dialect", "hf", "--format", "json"]) == 0
     shown = capsys.readouterr()
     rows = {row["name"]: row for row in json.loads(shown.out)["options"]}
     assert (rows["wait"]["value"], rows["wait"]["origin"]) == (21, "STEPSCOPE_WAIT")
-    assert rows["active"]["origin"].endswith("pyproject.toml")
     assert rows["ranks"]["origin"] == "default of hf"
     assert "STEPSCOPE_WIAT" in shown.err
     assert set(rows) == set(OPTIONS)
@@ -580,9 +566,9 @@ def test_a_shared_flag_that_the_script_does_not_know_is_explained(
         assert "unrecognized arguments: --debug" in printed
 
 
-def test_a_url_as_the_output_folder_leaves_local_folders_local(tmp_path):
+def test_a_url_as_the_output_folder_leaves_local_folders_local():
     environment = {"STEPSCOPE_OUTPUT_DIR": "memory://bucket/profiles", "STEPSCOPE_TENSORBOARD": "1"}
-    settings = resolve(find_dialect("native"), {}, environment=environment, folder=tmp_path)
+    settings = resolve(find_dialect("native"), {}, environment=environment)
     assert settings.value("upload_to") == "memory://bucket/profiles"
     assert settings.value("output_dir") == "profiles"
     assert not str(settings.value("tensorboard_dir")).startswith("memory")

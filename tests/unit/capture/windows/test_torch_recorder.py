@@ -57,7 +57,7 @@ def test_torch_is_asked_for_what_it_knows(
     monkeypatch.setattr(torch._C._profiler, "_ExperimentalConfig", torch_that_knows(*known))
     monkeypatch.setattr(torch.profiler, "profile", lambda **given: seen.update(given))
     plan = WindowPlan(0, 3, 1, tmp_path, with_stack=with_stack)
-    module.make_profiler(CaptureConfig(**options), plan, [], None)
+    module.make_profiler(CaptureConfig(**options), plan, [])
     assert seen.get("experimental_config") == expected
 
 

@@ -16,7 +16,6 @@ from tests.unit.export.metrics.test_prometheus import GPU
 from tests.unit.monitor.test_live import now_records, write_metrics, write_rank
 
 from stepscope.analysis.record.live import LiveRun
-from stepscope.capture.record.scalars import StepAverages
 from stepscope.commands.main import cli
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.export.metrics.curves import Curves
@@ -66,15 +65,6 @@ def test_the_page_names_every_metric():
     page = (ROOT / "docs" / "verbs" / "monitor.md").read_text(encoding="utf-8")
     for one in METRICS:
         assert f"`{one.prometheus_name}{'_total' if one.is_counter else ''}`" in page
-
-
-def test_curves_that_a_recording_writes_have_the_names_of_the_table():
-    averages = StepAverages()
-    for record in now_records(phases_ms=PHASES):
-        averages.add(record)
-    known = {one.curve_name for one in METRICS}
-    for name in averages.values():
-        assert f"stepscope/{name.removesuffix('/attention').removesuffix('/forward')}" in known
 
 
 def test_points_are_of_ten_steps_and_each_comes_once(tmp_path):
@@ -238,6 +228,24 @@ def test_wandb_has_the_curves_in_a_run_of_its_own(profiles, tmp_path, monkeypatc
     assert [row["stepscope/step"] for row in rows] == [9, 19, 24]
     assert rows[0]["stepscope/data_wait_ms/max"] == 40
     assert rows[-1]["stepscope/finding_saving_ms/input-bound"] == pytest.approx(40, rel=0.2)
+
+
+def test_a_folder_of_tensorboard_gets_the_curves_as_they_come(tmp_path):
+    root, board = tmp_path / "job", tmp_path / "board"
+    records = now_records(34)
+    write_rank(root, 0, records[:25])
+    (writer,) = Destinations(board=board).writers(watch_of(root))
+    writer.write()
+    (file,) = (board / "job").glob("events.out.tfevents.*.stepscope")
+    before = file.read_bytes()
+    assert before.count(b"stepscope/step_ms") == 2
+    writer.write()
+    assert file.read_bytes() == before
+    write_rank(root, 0, records, state="finished")
+    writer.write()
+    writer.close()
+    assert file.read_bytes().count(b"stepscope/step_ms") == 4
+    assert writer.is_done
 
 
 def history_of(data: bytes) -> list[dict[str, float]]:
