@@ -27,9 +27,6 @@ def tables_of(asked: Request, notes: list[str]) -> Iterator[tuple[str, pl.DataFr
         asked: The request. Answers cover its steps; they are not asked about ranges or lanes.
         notes: Collects questions that could not be answered, with the reason, and what a cut
             lacks.
-
-    Raises:
-        UsageError: Answers are asked for with a range or lanes.
     """
     if asked.tables == ANSWERS and asked.selection != Selection(steps=asked.selection.steps):
         raise UsageError(

@@ -114,9 +114,6 @@ def parse_settings(text: str, base: AllocatorSettings | None = None) -> Allocato
         text: As "expandable_segments:True,max_split_size_mb:256"; empty, or "default": the
             defaults.
         base: What options that are not named have; None: their defaults.
-
-    Raises:
-        UsageError: It is not understood; says where.
     """
     settings = base or AllocatorSettings()
     if text.strip() in ("", "default"):

@@ -109,9 +109,6 @@ def will_it_fit(
     """Predicts the peak at other sizes.
 
     By default on the fullest device of the largest run, with the settings as recorded.
-
-    Raises:
-        UsageError: There are too few or too many runs, or two have the same size.
     """
     ordered = sorted(runs, key=lambda run: run.size)
     sizes = tuple(run.size for run in ordered)

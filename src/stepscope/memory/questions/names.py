@@ -66,9 +66,6 @@ def memory_question(name: str, paths: Sequence[str]) -> MemoryQuestion | None:
     """The question about snapshots that a name stands for; None: it is one about traces.
 
     `memory` itself is a question about traces, and about snapshots the overview.
-
-    Raises:
-        UsageError: There is no such question about snapshots, or it needs options.
     """
     asked = name.removeprefix(PREFIX) if name.startswith(PREFIX) else None
     if name == "memory" and paths:

@@ -95,9 +95,6 @@ def out_of_memory(
 
     By default on the fullest device on which one failed. `total_bytes` is what the GPU has, if that
     is known from elsewhere than samples.
-
-    Raises:
-        UsageError: None failed.
     """
     chosen = _device(view, device)
     failures = view.out_of_memory(chosen)

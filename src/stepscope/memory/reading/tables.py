@@ -74,9 +74,6 @@ def tables_of(tree: Tree, name: str, progress: Callable[[int], None] | None = No
     """Reads the tables.
 
     `progress` is called with numbers of bytes that were converted: each byte once.
-
-    Raises:
-        UnreadableInputError: It is no snapshot, or was made to take more than its size allows.
     """
     return _Reader(tree, name, progress).read()
 
