@@ -30,7 +30,7 @@ class NamedQuestion:
 
 
 ABOUT: Mapping[str, str] = {
-    "overview": "the numbers of each device, and what the peak consists of",
+    "overview": "why a request failed, what leaks, the numbers, and what the peak consists of",
     "peak": "what was held when most was: by category, line, module and size",
     "held": "what is held at any other moment (--at)",
     "timeline": "allocated, reserved, and what the allocated bytes are for, over time",
