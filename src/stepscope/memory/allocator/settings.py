@@ -215,8 +215,6 @@ def _is_whole(value: Any) -> bool:
 
 
 def _in_megabytes(field: str) -> Callable[[AllocatorSettings, str], AllocatorSettings]:
-    """Reads an option in MiB into a field."""
-
     def read(settings: AllocatorSettings, value: str) -> AllocatorSettings:
         number = int(value)
         if number < _LEAST_MIB:

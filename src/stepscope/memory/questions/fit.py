@@ -314,8 +314,6 @@ def _expected_places(base: pl.DataFrame, other: pl.DataFrame, number: int) -> pl
 
 
 class _Answers:
-    """Whether sizes fit, with what is not known folded in."""
-
     def __init__(
         self, model: _Model, settings: AllocatorSettings, capacity: int | None, error: float
     ) -> None:
@@ -411,7 +409,6 @@ def _keyed(view: MemoryView, device: int, keys: dict[str, int]) -> pl.DataFrame:
 
 
 def _numbered(texts: pl.Series, keys: dict[str, int]) -> pl.Series:
-    """The number of each text: stacks are long, and every allocation has one."""
     return pl.Series([keys.setdefault(text, len(keys)) for text in texts], dtype=pl.Int64)
 
 

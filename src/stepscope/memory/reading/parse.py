@@ -52,7 +52,6 @@ def parse(data: Data, name: str, progress: Progress | None = None) -> Tree:
 
 
 def _from_json(data: Data, name: str) -> Data:
-    """A snapshot in JSON as a pickle."""
     text = data.tobytes().removeprefix(b"\xef\xbb\xbf")
     if text.lstrip()[:1] not in (b"{", b"["):
         raise UnreadableInputError(
@@ -97,8 +96,6 @@ def _hostile(name: str, size: int, needed: int) -> UnreadableInputError:
 
 
 class _Walk:
-    """One file, walked twice."""
-
     def __init__(self, data: Data, name: str, progress: Progress | None) -> None:
         self.data = data
         self.name = name

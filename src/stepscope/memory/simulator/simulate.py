@@ -132,8 +132,6 @@ def simulate(
 
 
 class _Run:
-    """One simulation, as it is set up and run."""
-
     def __init__(
         self,
         replay: Replay,

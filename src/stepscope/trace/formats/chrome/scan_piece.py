@@ -218,7 +218,6 @@ class Scan:
         return True
 
     def _scan_copy(self, repaired: RepairedBlock) -> None:
-        """Continues in the repaired copy."""
         self.data = repaired.data
         self.state[DATA], self.state[END] = repaired.data.ctypes.data, repaired.end
 

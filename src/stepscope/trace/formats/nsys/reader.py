@@ -48,7 +48,6 @@ _READ_ELSEWHERE = ("PROCESSES", "ThreadNames", "StringIds")
 
 
 def _export(report: Path, name: str, directory: Path) -> Path:
-    """Exports a report with `nsys`."""
     program = shutil.which("nsys")
     shown = Path(name)
     by_hand = f"nsys export --type sqlite --output {shown.stem}.sqlite {shown.name}"

@@ -144,6 +144,5 @@ def _text(texts: memoryview, start: int, length: int) -> bytes | None:
 
 
 def _string(token: bytes) -> str:
-    """Returns the value of a JSON string with quotes."""
     value: Any = json.loads(token) if b"\\" in token else token[1:-1].decode()
     return str(value)
