@@ -150,13 +150,16 @@ def _verdict(view: MemoryView, findings: Sequence[Finding]) -> str:
         .row(0)
     )
     line = by_line(held).row(0, named=True)
-    of = "of no known category" if kind == "unknown" else f"of it {kind.replace('_', ' ')} memory"
+    of = f"{percent(most / total)} of it {kind.replace('_', ' ')} memory"
+    if kind == "unknown":
+        part = "it" if most == total else f"{percent(most / total)} of it"
+        of = f"and nothing shows what {part} was for (memory_census=True records that)"
     when = "the peak" if view.has_history(device) else "what was held at the dump (not a peak)"
     share = percent(line["allocated_share"])
     place = f"the line with most is {line['line']} ({share})"
     if line["line"] == NO_STACK:
         place = f"of {share} no stack was recorded"
-    return f"{NOTHING}: {when} is {binary_size(total)}, {percent(most / total)} {of}; {place}"
+    return f"{NOTHING}: {when} is {binary_size(total)}, {of}; {place}"
 
 
 def name_of(summary: SnapshotSummary) -> str:

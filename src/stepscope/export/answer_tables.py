@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import polars as pl
 
@@ -11,7 +11,7 @@ from stepscope.analysis.selection.rows import tables_in
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.export.lag import lag_notes
-from stepscope.export.request import Request
+from stepscope.export.request import Exported, Request, Write, folder_writer
 from stepscope.export.selection import Selection, cut
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import TABLES
@@ -27,9 +27,6 @@ def tables_of(asked: Request, notes: list[str]) -> Iterator[tuple[str, pl.DataFr
         asked: The request. Answers cover its steps; they are not asked about ranges or lanes.
         notes: Collects questions that could not be answered, with the reason, and what a cut
             lacks.
-
-    Raises:
-        UsageError: Answers are asked for with a range or lanes.
     """
     if asked.tables == ANSWERS and asked.selection != Selection(steps=asked.selection.steps):
         raise UsageError(
@@ -70,6 +67,25 @@ def _answers(
 def _of_trace(trace: Trace) -> Iterator[tuple[str, pl.DataFrame]]:
     for name in (*TABLES, *_DERIVED):
         yield name, trace.table(name).collect()
+
+
+def write_tables(
+    asked: Request, suffix: str, write_one: Callable[[pl.DataFrame, Write], None]
+) -> Exported:
+    """Write the tables of a request.
+
+    Args:
+        asked: The request; its destination is the folder.
+    """
+    notes: list[str] = []
+    rows = 0
+    with folder_writer(asked.destination) as folder:
+        for name, table in tables_of(asked, notes):
+            with folder.file(f"{name}{suffix}") as write:
+                write_one(table, write)
+            rows += len(table)
+    files = tuple(folder.files)
+    return Exported(files, f"{len(files)} tables with {rows:,} rows", tuple(notes))
 
 
 def flat(table: pl.DataFrame) -> pl.DataFrame:

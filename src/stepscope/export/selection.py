@@ -65,11 +65,7 @@ class Cut:
 
 
 def cut(trace: Trace, selection: Selection) -> Cut:
-    """Cut a trace.
-
-    Raises:
-        UsageError: The trace has none of the steps or lanes, or nothing in the range.
-    """
+    """Cut a trace."""
     events = trace.columns("start_ns", "dur_ns", "lane_id")
     start = events["start_ns"]
     end = start + events["dur_ns"]
@@ -138,11 +134,7 @@ def _in_steps(
 
 
 def chosen_lanes(trace: Trace, wanted: tuple[str, ...]) -> list[int]:
-    """The numbers of the lanes that words stand for.
-
-    Raises:
-        UsageError: The trace has no such lane.
-    """
+    """The numbers of the lanes that words stand for."""
     lanes = trace.lanes
     found: list[int] = []
     for word in wanted:

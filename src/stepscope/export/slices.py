@@ -147,7 +147,6 @@ def _ordered(
 
 
 def _slices_within(parent: Int64Array, depth: npt.NDArray[np.int32]) -> Int64Array:
-    """Number of slices that each slice holds, at any depth."""
     count = np.zeros(len(parent), np.int64)
     deepest_first = np.argsort(-depth, kind="stable")
     borders = np.flatnonzero(np.diff(depth[deepest_first])) + 1

@@ -24,12 +24,7 @@ class Target:
     endings: tuple[str, ...]
 
     def export(self, asked: Request) -> Exported:
-        """Write it.
-
-        Raises:
-            UsageError: The selection holds nothing, or the destination cannot be written.
-            UnreadableInputError: A trace cannot be read.
-        """
+        """Write it."""
         module = importlib.import_module(f"stepscope.export.to_{self.name}")
         function: Callable[[Request], Exported] = module.export
         return function(asked)

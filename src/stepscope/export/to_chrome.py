@@ -185,7 +185,6 @@ def _with_correlation() -> pl.Expr:
 
 
 def _of_lanes(trace: Trace) -> pl.Series:
-    """Names of processes and threads, and other metadata of theirs."""
     found: list[str] = []
 
     def add(key: str, pid: str | None, tid: str | None, args: str) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.analysis.selection.rows import with_csv_text
-from stepscope.export.answer_tables import flat
+from stepscope.export.answer_tables import flat, write_tables
 from stepscope.export.request import Exported, Request, Write
-from stepscope.export.table_files import write_tables
 
 
 def export(asked: Request) -> Exported:

@@ -6,8 +6,8 @@ import io
 
 import polars as pl
 
+from stepscope.export.answer_tables import write_tables
 from stepscope.export.request import Exported, Request, Write
-from stepscope.export.table_files import write_tables
 
 
 def export(asked: Request) -> Exported:

@@ -72,9 +72,6 @@ def read_timelines(path: str) -> list[ExportedTimeline]:
     """The memory timelines in a file, one for each device.
 
     Of a page, the JSON beside it is read: the page itself has only a picture.
-
-    Raises:
-        UnreadableInputError: It cannot be read, or is damaged.
     """
     if PAGE.search(beginning_of(Path(path), BEGINNING_BYTES)) is not None:
         page = Path(path)
@@ -247,10 +244,6 @@ def answer_of_timeline(
     """Answers a question about a memory timeline.
 
     Of a file about several devices, by default about that of which most was held.
-
-    Raises:
-        UnreadableInputError: The file cannot be read.
-        UsageError: It has no answer to the question, or not of that device.
     """
     if question not in _SHOWN:
         raise UsageError(

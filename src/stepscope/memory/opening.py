@@ -62,7 +62,6 @@ def read_censuses(paths: Sequence[Path]) -> tuple[Census | None, tuple[str, ...]
 
 
 def _census_or_reason(path: Path) -> Census | str:
-    """The census in a file, or why it cannot be read."""
     try:
         return read_census(path)
     except UnreadableInputError as error:

@@ -190,11 +190,7 @@ class MemoryView:
         return max(self.devices, key=self.peak_bytes, default=0)
 
     def device(self, asked: int | None = None) -> int:
-        """The device that an answer is about: the one asked for, or the fullest.
-
-        Raises:
-            UsageError: The snapshot has nothing of the device asked for.
-        """
+        """The device that an answer is about: the one asked for, or the fullest."""
         if asked is None:
             return self.fullest_device
         if asked not in self.devices:
@@ -255,11 +251,7 @@ class MemoryView:
         return Moment(device, int(curve["event"][-1]), curve["time_ns"][-1], "the end")
 
     def moment(self, device: int, event: int | None = None, time_ns: int | None = None) -> Moment:
-        """The moment after an event, or at a time.
-
-        Raises:
-            UsageError: The device's history has no such event, or no times.
-        """
+        """The moment after an event, or at a time."""
         curve = self.curve(device)
         if event is not None:
             row = curve.filter(pl.col("event") == event)

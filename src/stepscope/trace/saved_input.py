@@ -26,11 +26,7 @@ _PIECE_BYTES = 1 << 20
 
 
 def opened_standard_input() -> IO[bytes]:
-    """Standard input, as a stream of bytes.
-
-    Raises:
-        UsageError: It is a terminal.
-    """
+    """Standard input, as a stream of bytes."""
     # Unbuffered: a reader waiting for a silent pipe must not hold a lock when the process ends.
     opened = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115 - it stays open
     if opened.isatty():
@@ -44,10 +40,6 @@ def saved_standard_input() -> Path:
 
     It is in the cache directory, beside the private stores of streams. What cannot be a trace by
     its first megabyte is not saved.
-
-    Raises:
-        UnreadableInputError: It is no trace, does not end, or cannot be saved.
-        UsageError: It is a terminal.
     """
     given = opened_standard_input()
     _, claim = claimed_path(origin_of_stream(NAME))
@@ -86,11 +78,7 @@ def _next_piece(given: IO[bytes]) -> bytes:
 
 
 def _check(file: Path) -> None:
-    """Check that what was saved so far can be a trace.
-
-    Raises:
-        UnreadableInputError: It is known not to be one; says what it is.
-    """
+    """Check that what was saved so far can be a trace."""
     with open_source(file) as source:
         beginning = source.blocks(Problems()).peek()
     if not format_of(NAME, beginning).recognises(beginning):

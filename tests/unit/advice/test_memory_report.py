@@ -53,6 +53,16 @@ def test_a_failed_request_leads_with_its_cause_and_a_remedy(tmp_path):
     assert "by simulation" in found.findings[0].advice
 
 
+def test_that_nothing_shows_what_memory_is_for_is_a_sentence(tmp_path):
+    allocator = Allocator()
+    allocator.malloc(30 * MIB, frames=Frames()("train.py:3:main"))
+    found = judged(written(tmp_path / "a.pickle", allocator.snapshot()))
+    assert found.verdict == (
+        f"{NOTHING}: the peak is 30 MiB, and nothing shows what it was for (memory_census=True "
+        "records that); the line with most is train.py:3 main (100%)"
+    )
+
+
 def test_where_nothing_is_wrong_the_peak_is_described(tmp_path):
     allocator = Allocator()
     train(allocator, steps=4)

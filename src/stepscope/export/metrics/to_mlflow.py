@@ -23,10 +23,6 @@ class MlflowWriter:
 
     Server and experiment come from `MLFLOW_TRACKING_URI` and `MLFLOW_EXPERIMENT_NAME`, as for every
     program with the client. A run that the training made is left running.
-
-    Raises:
-        UsageError: The client is not installed.
-        UnreadableInputError: The server cannot be used.
     """
 
     name = "MLflow"

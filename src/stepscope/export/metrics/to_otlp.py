@@ -30,9 +30,6 @@ class OtlpWriter:
     Args:
         endpoint: The collector's URL; without a path, "/v1/metrics" is added.
         reader: What collects the values; by default one that sends them to the endpoint.
-
-    Raises:
-        UsageError: The SDK is not installed, or the endpoint is no URL.
     """
 
     name = "OpenTelemetry"

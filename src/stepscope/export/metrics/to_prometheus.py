@@ -45,10 +45,6 @@ class PrometheusServer:
 
     Args:
         address: "PORT" on this machine alone, or "HOST:PORT".
-
-    Raises:
-        UsageError: The client of Prometheus is not installed, or the address is none.
-        UnreadableInputError: The address cannot be used.
     """
 
     name = "Prometheus"
@@ -80,11 +76,7 @@ class PrometheusServer:
 
 
 class PrometheusFile:
-    """Writes metrics to a file, through a temporary one.
-
-    Raises:
-        UsageError: The client of Prometheus is not installed.
-    """
+    """Writes metrics to a file, through a temporary one."""
 
     name = "Prometheus"
     is_served = False
@@ -95,11 +87,7 @@ class PrometheusFile:
         self.where = str(path)
 
     def write(self) -> None:
-        """Write the current values.
-
-        Raises:
-            UnreadableInputError: The file cannot be written.
-        """
+        """Write the current values."""
         from prometheus_client import write_to_textfile
 
         try:

@@ -20,9 +20,6 @@ class WandbWriter:
 
     Project, entity and mode come from `WANDB_…`, as for every program with the client; the project
     is "stepscope" by default.
-
-    Raises:
-        UsageError: The client is not installed.
     """
 
     name = "Weights & Biases"
@@ -42,11 +39,7 @@ class WandbWriter:
         self._curves = Curves(watch)
 
     def write(self) -> None:
-        """Log the points since the last time.
-
-        Raises:
-            UnreadableInputError: The client makes no run.
-        """
+        """Log the points since the last time."""
         points = self._curves.new_points()
         if points and self._run is None:
             assert self._curves.path is not None

@@ -87,11 +87,7 @@ class Destinations:
     board: Path | None = None
 
     def writers(self, watch: Watch) -> list[Writer]:
-        """A writer for each; only their clients are imported.
-
-        Raises:
-            StepscopeError: A client is missing, or a destination cannot be used.
-        """
+        """A writer for each; only their clients are imported."""
         found: list[Writer] = []
         if self.textfile is not None:
             from stepscope.export.metrics.to_prometheus import PrometheusFile
@@ -130,9 +126,6 @@ def export(
 
     Args:
         announce: Called with where metrics go, and with what could not be written.
-
-    Raises:
-        StepscopeError: A writer cannot work at all.
     """
     written = 0
     for writer in writers:

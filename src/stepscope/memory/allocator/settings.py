@@ -114,9 +114,6 @@ def parse_settings(text: str, base: AllocatorSettings | None = None) -> Allocato
         text: As "expandable_segments:True,max_split_size_mb:256"; empty, or "default": the
             defaults.
         base: What options that are not named have; None: their defaults.
-
-    Raises:
-        UsageError: It is not understood; says where.
     """
     settings = base or AllocatorSettings()
     if text.strip() in ("", "default"):
@@ -218,8 +215,6 @@ def _is_whole(value: Any) -> bool:
 
 
 def _in_megabytes(field: str) -> Callable[[AllocatorSettings, str], AllocatorSettings]:
-    """Reads an option in MiB into a field."""
-
     def read(settings: AllocatorSettings, value: str) -> AllocatorSettings:
         number = int(value)
         if number < _LEAST_MIB:

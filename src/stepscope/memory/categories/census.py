@@ -140,7 +140,6 @@ def _record(line: bytes) -> dict[str, Any]:
 
 
 def _sighting(record: dict[str, Any], names: list[str | None]) -> pl.DataFrame | None:
-    """The rows of one line; None where it is not understood."""
     addresses, times = record.get("addresses"), record.get("times_ns")
     if not isinstance(addresses, list) or record.get("kind") not in CATEGORY.categories.to_list():
         return None

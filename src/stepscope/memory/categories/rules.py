@@ -72,11 +72,7 @@ GIVES_GRADIENTS_BACK = r":zero_grad$"
 
 
 def parse_rules(text: str) -> tuple[Rule, ...]:
-    r"""Rules from lines such as "optimizer_state: my_optimizer\.py:init"; `#` begins a comment.
-
-    Raises:
-        UsageError: A line is not understood; names it.
-    """
+    r"""Rules from lines such as "optimizer_state: my_optimizer\.py:init"; `#` begins a comment."""
     rules = []
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.partition("#")[0].strip()

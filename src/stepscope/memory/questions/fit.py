@@ -109,9 +109,6 @@ def will_it_fit(
     """Predicts the peak at other sizes.
 
     By default on the fullest device of the largest run, with the settings as recorded.
-
-    Raises:
-        UsageError: There are too few or too many runs, or two have the same size.
     """
     ordered = sorted(runs, key=lambda run: run.size)
     sizes = tuple(run.size for run in ordered)
@@ -317,8 +314,6 @@ def _expected_places(base: pl.DataFrame, other: pl.DataFrame, number: int) -> pl
 
 
 class _Answers:
-    """Whether sizes fit, with what is not known folded in."""
-
     def __init__(
         self, model: _Model, settings: AllocatorSettings, capacity: int | None, error: float
     ) -> None:
@@ -414,7 +409,6 @@ def _keyed(view: MemoryView, device: int, keys: dict[str, int]) -> pl.DataFrame:
 
 
 def _numbered(texts: pl.Series, keys: dict[str, int]) -> pl.Series:
-    """The number of each text: stacks are long, and every allocation has one."""
     return pl.Series([keys.setdefault(text, len(keys)) for text in texts], dtype=pl.Int64)
 
 

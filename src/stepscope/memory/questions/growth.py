@@ -19,7 +19,10 @@ from stepscope.memory.categories.kinds import MemoryCategory
 from stepscope.memory.questions.composition import main_category
 from stepscope.memory.schema import Types
 from stepscope.memory.view import MemoryView, held_at
+from stepscope.run.figures import binary_size, plural
 
+LEAST_LEAK = 0.001
+"""Of the peak: what all lines that leak leave behind in a step, to be worth a word."""
 _FEWEST_STEPS = 3
 _UNEVEN = 0.5
 """Standard deviation of the distances between allocations of a line, as a part of their mean."""
@@ -60,6 +63,25 @@ class Growth:
     steps: pl.DataFrame
     lines: pl.DataFrame
     notes: tuple[str, ...]
+
+
+def leak_in_words(view: MemoryView, device: int | None) -> str | None:
+    """The line that leaves most behind in each step; None: none, or too little to matter."""
+    grown = growth(view, device)
+    leaks = grown.lines.filter("is_leak")
+    per_step = int(leaks["per_step_bytes"].sum())
+    if per_step < max(1, LEAST_LEAK * view.peak_bytes(grown.device)):
+        return None
+    line, size, kept = (
+        leaks.sort("per_step_bytes", descending=True, maintain_order=True)
+        .select("line", "per_step_bytes", "survived_bytes")
+        .row(0)
+    )
+    words = f"every step leaves {binary_size(size)} behind at {line}, {binary_size(kept)} in all"
+    others = len(leaks) - 1
+    if others:
+        words += f"; so do{'es' if others == 1 else ''} {plural(others, 'further line')}"
+    return words
 
 
 def growth(view: MemoryView, device: int | None = None) -> Growth:

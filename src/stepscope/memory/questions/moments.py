@@ -24,9 +24,6 @@ def moment_of(view: MemoryView, device: int, text: str) -> Moment:
     """The moment that a text means.
 
     `WORDS` has the forms.
-
-    Raises:
-        UsageError: The text is not understood, or the history has no such moment.
     """
     word = text.strip().lower()
     if word == "peak":
@@ -84,9 +81,6 @@ def cut(
 
     What is held at its end is what the whole history held then, so that every question has the
     answer that a recording of that part alone would have. Events are numbered anew.
-
-    Raises:
-        UsageError: The history has no such moment, or the part ends before it begins.
     """
     chosen = view.device(device)
     begin = moment_of(view, chosen, from_text or "start")

@@ -30,7 +30,7 @@ class NamedQuestion:
 
 
 ABOUT: Mapping[str, str] = {
-    "overview": "the numbers of each device, and what the peak consists of",
+    "overview": "why a request failed, what leaks, the numbers, and what the peak consists of",
     "peak": "what was held when most was: by category, line, module and size",
     "held": "what is held at any other moment (--at)",
     "timeline": "allocated, reserved, and what the allocated bytes are for, over time",
@@ -66,9 +66,6 @@ def memory_question(name: str, paths: Sequence[str]) -> MemoryQuestion | None:
     """The question about snapshots that a name stands for; None: it is one about traces.
 
     `memory` itself is a question about traces, and about snapshots the overview.
-
-    Raises:
-        UsageError: There is no such question about snapshots, or it needs options.
     """
     asked = name.removeprefix(PREFIX) if name.startswith(PREFIX) else None
     if name == "memory" and paths:

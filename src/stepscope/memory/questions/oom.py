@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import polars as pl
 
@@ -16,7 +17,7 @@ from stepscope.memory.questions.composition import composition
 from stepscope.memory.questions.fragmentation import Fragmentation, fragmentation
 from stepscope.memory.questions.growth import growth
 from stepscope.memory.questions.remedies import Failure, failure_category, remedies
-from stepscope.memory.simulator.capacity import Capacity, needed_bytes
+from stepscope.memory.simulator.capacity import Capacity, capacity_of, needed_bytes
 from stepscope.memory.view import MemoryView, Moment, of_device
 from stepscope.run.figures import binary_size
 
@@ -95,40 +96,23 @@ def out_of_memory(
 
     By default on the fullest device on which one failed. `total_bytes` is what the GPU has, if that
     is known from elsewhere than samples.
-
-    Raises:
-        UsageError: None failed.
     """
     chosen = _device(view, device)
     failures = view.out_of_memory(chosen)
     row = failures.row(-1, named=True)
     moment = Moment(chosen, row["event"], row["time_ns"], "when a request failed")
     held = composition(view, moment)
-    parts = fragmentation(view, moment=moment)
     bounded = BoundedRuns(view.replay, chosen)
-    sampled = of_device(view.sampled, chosen)
-    if sampled is not None and sampled.total_bytes:
-        total_bytes = sampled.total_bytes
-    lines = lines_of(view.snapshot)
+    facts = _facts(view, moment, row, bounded.capacity, total_bytes)
+    parts = facts.parts
     later = view.replay.allocations.filter(
         (pl.col("device") == chosen) & (pl.col("start_event") > moment.event)
-    )
-    asked = int(row["size_bytes"] or 0)
-    facts = _Facts(
-        line=NO_STACK if row["stack"] is None else lines["line"][row["stack"]],
-        asked=asked,
-        needed=needed_bytes(asked, settings_of(view.snapshot.settings)),
-        device_free=row["device_free_bytes"],
-        place=(row["pool"] or 0, row["stream"] or 0, "large" if asked > SMALL_BYTES else "small"),
-        parts=parts,
-        capacity=bounded.capacity,
-        total=total_bytes,
     )
     failure = Failure(
         event=moment.event,
         line=facts.line,
         category=failure_category(view, row["stack"]),
-        asked_bytes=asked,
+        asked_bytes=facts.asked,
         card_bytes=facts.card,
         is_outside=facts.cause is Cause.OUTSIDE,
     )
@@ -149,7 +133,7 @@ def out_of_memory(
         failures=len(failures),
         requests_after=len(later),
         line=facts.line,
-        asked_bytes=asked,
+        asked_bytes=facts.asked,
         needed_bytes=facts.needed,
         device_free_bytes=facts.device_free,
         reserved_bytes=parts.reserved_bytes,
@@ -167,6 +151,41 @@ def out_of_memory(
         lines=held.lines,
         allocations=held.allocations,
         notes=tuple(notes),
+    )
+
+
+def failure_in_words(view: MemoryView, device: int) -> str | None:
+    """Why the last request of a device that failed did; None: none failed."""
+    failures = view.out_of_memory(device)
+    if failures.is_empty():
+        return None
+    row = failures.row(-1, named=True)
+    moment = Moment(device, row["event"], row["time_ns"], "when a request failed")
+    facts = _facts(view, moment, row, capacity_of(view.replay, device), None)
+    return f"out of memory ({facts.cause.value}): {facts.why}"
+
+
+def _facts(
+    view: MemoryView,
+    moment: Moment,
+    row: dict[str, Any],
+    capacity: Capacity,
+    total_bytes: int | None,
+) -> _Facts:
+    sampled = of_device(view.sampled, moment.device)
+    if sampled is not None and sampled.total_bytes:
+        total_bytes = sampled.total_bytes
+    asked = int(row["size_bytes"] or 0)
+    stack = row["stack"]
+    return _Facts(
+        line=NO_STACK if stack is None else lines_of(view.snapshot)["line"][stack],
+        asked=asked,
+        needed=needed_bytes(asked, settings_of(view.snapshot.settings)),
+        device_free=row["device_free_bytes"],
+        place=(row["pool"] or 0, row["stream"] or 0, "large" if asked > SMALL_BYTES else "small"),
+        parts=fragmentation(view, moment=moment),
+        capacity=capacity,
+        total=total_bytes,
     )
 
 

@@ -61,11 +61,7 @@ class Outside:
 
 
 def outside(view: MemoryView, device: int | None = None) -> Outside:
-    """Measures the memory outside torch's allocator.
-
-    Raises:
-        UsageError: There are no samples, or none within the history.
-    """
+    """Measures the memory outside torch's allocator."""
     chosen = view.device(device)
     sampled = of_device(view.sampled, chosen)
     if sampled is None:

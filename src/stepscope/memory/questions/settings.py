@@ -111,9 +111,6 @@ def settings(
 
     `asked` are values of PYTORCH_CUDA_ALLOC_CONF, by default those that help most often; options
     that they do not name are as recorded.
-
-    Raises:
-        UsageError: A value is not understood.
     """
     chosen = view.device(device)
     recorded = settings_of(view.snapshot.settings)

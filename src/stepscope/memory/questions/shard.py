@@ -121,9 +121,6 @@ def shard(
 
     The sizes of the runs are the ranks that share the state. The one with the fewest is what the
     prediction is made from; the others tell its error. `targets` are 2, 4 and 8 ranks by default.
-
-    Raises:
-        UsageError: A number of ranks is none, or nothing of the peak is known to be state.
     """
     asked = tuple(targets) or _USUAL_TARGETS
     for number in (*asked, *(run.size for run in runs)):

@@ -8,6 +8,8 @@ import polars as pl
 
 from stepscope.memory.allocator.settings import settings_of
 from stepscope.memory.questions.composition import by_category, by_line
+from stepscope.memory.questions.growth import leak_in_words
+from stepscope.memory.questions.oom import failure_in_words
 from stepscope.memory.schema import Types
 from stepscope.memory.view import MemoryView, held_at
 
@@ -30,6 +32,9 @@ class Totals:
     """A snapshot in numbers. The numbers are about one device; `devices` has all of them.
 
     Attributes:
+        failure: Why the last request that failed did; None: none failed. Of another device than the
+            one that the numbers are about if requests failed only there, and none was asked for.
+        leak: Which line leaves memory behind in each step; None: none does.
         allocations: Blocks that were active at any time of the recording.
         events: Events of the recorded history.
         span_ns: From the first event to the last; None where the file has no times.
@@ -46,6 +51,8 @@ class Totals:
         mismatches: contradiction, count, device, event, address, message.
     """
 
+    failure: str | None
+    leak: str | None
     device: int
     allocations: int
     events: int
@@ -76,6 +83,8 @@ def totals(view: MemoryView, device: int | None = None) -> Totals:
         {"size_bytes": "allocated_bytes"}
     )
     return Totals(
+        failure=_failure(view, chosen, is_asked=device is not None),
+        leak=leak_in_words(view, device),
         **{name: mine[name] for name in DEVICES if name != "segments"},
         span_ns=int(times[-1]) - int(times[0]) if len(times) else None,
         replay_mismatches=view.replay.mismatches,
@@ -86,6 +95,14 @@ def totals(view: MemoryView, device: int | None = None) -> Totals:
         mismatches=view.replay.contradictions,
         notes=view.notes(chosen),
     )
+
+
+def _failure(view: MemoryView, device: int, *, is_asked: bool) -> str | None:
+    others = () if is_asked else sorted(view.devices, key=view.peak_bytes, reverse=True)
+    for number in (device, *others):
+        if (said := failure_in_words(view, number)) is not None:
+            return said if number == device else f"device {number}: {said}"
+    return None
 
 
 def _device(view: MemoryView, device: int) -> tuple[int, ...]:

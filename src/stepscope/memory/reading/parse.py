@@ -43,10 +43,6 @@ def parse(data: Data, name: str, progress: Progress | None = None) -> Tree:
     """The tree of a file.
 
     `progress` is called with numbers of bytes that were read: each byte is read twice.
-
-    Raises:
-        UnreadableInputError: It is neither a pickle of plain values nor JSON, or is damaged, or
-            would take more memory than its size allows.
     """
     if not (len(data) > 1 and data[0] == 0x80 and 2 <= data[1] <= 5):
         data = _from_json(data, name)
@@ -56,7 +52,6 @@ def parse(data: Data, name: str, progress: Progress | None = None) -> Tree:
 
 
 def _from_json(data: Data, name: str) -> Data:
-    """A snapshot in JSON as a pickle."""
     text = data.tobytes().removeprefix(b"\xef\xbb\xbf")
     if text.lstrip()[:1] not in (b"{", b"["):
         raise UnreadableInputError(
@@ -101,8 +96,6 @@ def _hostile(name: str, size: int, needed: int) -> UnreadableInputError:
 
 
 class _Walk:
-    """One file, walked twice."""
-
     def __init__(self, data: Data, name: str, progress: Progress | None) -> None:
         self.data = data
         self.name = name
@@ -127,11 +120,7 @@ class _Walk:
         return state
 
     def build(self, counted: Any) -> Tree:
-        """Writes the tree that was counted.
-
-        Raises:
-            UnreadableInputError: It would be too large, or the walk fails.
-        """
+        """Writes the tree that was counted."""
         handle = self._handle(int(counted[w.CONTAINERS]))
         if counted[w.HIGHEST_MEMO] > counted[w.MEMO_PUTS] + _SPARE_MEMO:
             raise UnreadableInputError(

@@ -74,9 +74,6 @@ def tables_of(tree: Tree, name: str, progress: Callable[[int], None] | None = No
     """Reads the tables.
 
     `progress` is called with numbers of bytes that were converted: each byte once.
-
-    Raises:
-        UnreadableInputError: It is no snapshot, or was made to take more than its size allows.
     """
     return _Reader(tree, name, progress).read()
 
@@ -144,7 +141,6 @@ class _Reader:
         )
 
     def _compiled(self, loop: Callable[..., Any]) -> Callable[..., Any]:
-        """A loop as machine code for the tree's type of values."""
         return jit(loop, self.tree.items.dtype)
 
     def _advance(self) -> None:
@@ -188,12 +184,10 @@ class _Reader:
         return _Sections(segments, histories, list_under("external_annotations"), settings, host)
 
     def _list(self, value: int) -> int | None:
-        """The container of a value that is a list or tuple."""
         container = value - self.tree.base
         return container if container >= 0 and self.tree.kinds[container] != DICT else None
 
     def _length(self, *lists: int) -> int:
-        """How many values some lists have together."""
         count = self._compiled(records.count_values)
         return int(count(self.tree.arrays, np.array(lists, np.int32)))
 
@@ -276,7 +270,6 @@ class _Reader:
         blocks["frames"][rows] = uses["frames"]
 
     def _events(self, histories: dict[int, int]) -> tuple[Records, Array]:
-        """Events, and the device of each."""
         what = "its histories repeat the same events"
         found = self._dictionaries(np.array(list(histories.values())), what)
         devices = np.array([*histories, 0], np.int32)

@@ -118,9 +118,6 @@ def simulate(
     was allocated before the recording is requested again, in order of addresses. Without a capacity
     (`capacity_of`), memory has no bound; `limit_bytes` is what the process is allowed
     (`set_per_process_memory_fraction`). `requests` are known already from another simulation.
-
-    Raises:
-        UsageError: A threshold for garbage collection without a limit.
     """
     if settings.garbage_collection_threshold and limit_bytes is None:
         raise UsageError(
@@ -135,8 +132,6 @@ def simulate(
 
 
 class _Run:
-    """One simulation, as it is set up and run."""
-
     def __init__(
         self,
         replay: Replay,

@@ -6,28 +6,19 @@ empty: it contributes nothing to a set and has coverage 0. All times are int64 n
 ±2**62, so that no difference overflows.
 
 `Intervals` is a set in normal form (sorted, disjoint, not touching), so equal sets have equal
-arrays. All functions are vectorised; sorting is the most expensive operation. Two large sets are
-combined by a compiled loop, which sorts nothing.
+arrays. All functions are vectorised; sorting is the most expensive operation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.jit import compiled, jit
-
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
-COMPILED_PAYS_FROM = 50_000
-"""Intervals of two sets from which the compiled loop is used. Below, loading it takes longer."""
-COVERING_PAYS_FROM = 50_000
-"""The same of windows, for how much a set covers of each."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,86 +100,6 @@ _IN_FIRST, _IN_SECOND = 1, 2
 
 def _combine(first: Intervals, second: Intervals, wanted: tuple[int, ...]) -> Intervals:
     """Sweeps over both sets and keeps the time during which the state is in `wanted`."""
-    if len(first) + len(second) >= COMPILED_PAYS_FROM:
-        return combine_with(jit(combine_by_loop), first, second, wanted)
-    return combine_vectorised(first, second, wanted)
-
-
-def combine_with(
-    loop: Callable[..., int], first: Intervals, second: Intervals, wanted: tuple[int, ...]
-) -> Intervals:
-    """`_combine` by `combine_by_loop`, as Python or compiled."""
-    bounds = [
-        np.ascontiguousarray(times)
-        for times in (first.starts, first.ends, second.starts, second.ends)
-    ]
-    # Each interval found begins and ends where one of the two sets changes.
-    starts = np.empty(len(first) + len(second), np.int64)
-    ends = np.empty(len(first) + len(second), np.int64)
-    found = loop(*bounds, sum(1 << state for state in wanted), starts, ends)
-    return Intervals(starts[:found].copy(), ends[:found].copy())
-
-
-def combine_by_loop(
-    first_starts: Int64Array,
-    first_ends: Int64Array,
-    second_starts: Int64Array,
-    second_ends: Int64Array,
-    wanted: int,
-    starts: Written[np.int64],
-    ends: Written[np.int64],
-) -> int:
-    """Fills in the intervals of `_combine`, and returns how many they are.
-
-    `at` and `other` stay below the number of intervals of their set while it has a next change.
-    Two changes of the sets, which have two for each interval, make at most one interval, so there
-    is room for all.
-
-    Args:
-        first_starts: The starts of the first set.
-        first_ends: Its ends, as many.
-        second_starts: The starts of the second set.
-        second_ends: Its ends, as many.
-        wanted: A bit for each state that is wanted.
-        starts: Room for a start for each interval of both sets.
-        ends: The same for ends.
-    """
-    at, other, found, state = 0, 0, 0, 0
-    inside = False
-    while at < len(first_starts) or other < len(second_starts):
-        in_first = (state & 1) != 0
-        in_second = (state & 2) != 0
-        is_first = at < len(first_starts)
-        is_second = other < len(second_starts)
-        time, later = 0, 0
-        if is_first:
-            time = first_ends[at] if in_first else first_starts[at]
-        if is_second:
-            later = second_ends[other] if in_second else second_starts[other]
-        if is_first and is_second:
-            is_first, is_second = time <= later, later <= time
-        if not is_first:
-            time = later
-        if is_first:
-            state = state ^ 1
-            if in_first:
-                at += 1
-        if is_second:
-            state = state ^ 2
-            if in_second:
-                other += 1
-        is_inside = ((wanted >> state) & 1) != 0
-        if is_inside and not inside:
-            starts[found] = time
-        if inside and not is_inside:
-            ends[found] = time
-            found += 1
-        inside = is_inside
-    return found
-
-
-def combine_vectorised(first: Intervals, second: Intervals, wanted: tuple[int, ...]) -> Intervals:
-    """`_combine` with numpy alone."""
     times = np.concatenate((first.starts, second.starts, first.ends, second.ends))
     is_wanted = np.zeros(_IN_FIRST + _IN_SECOND + 1, np.bool_)
     is_wanted[list(wanted)] = True
@@ -280,83 +191,7 @@ def covered(intervals: Intervals, starts: npt.ArrayLike, ends: npt.ArrayLike) ->
     Windows can be steps or single events. They may overlap and be in any order. O(log n) each.
     """
     first, last = int64_times(starts), int64_times(ends)
-    if len(first) < COVERING_PAYS_FROM or not len(intervals):
-        return covered_vectorised(intervals, first, last)
-    before = np.zeros(len(intervals) + 1, np.int64)
-    np.cumsum(intervals.lengths, out=before[1:])
-    found = np.empty(len(first), np.int64)
-    compiled(cover_by_loop)(
-        *map(np.ascontiguousarray, (intervals.starts, intervals.ends, before, first, last)), found
-    )
-    return found
-
-
-def covered_vectorised(intervals: Intervals, first: Int64Array, last: Int64Array) -> Int64Array:
-    """`covered` with numpy alone."""
     return covered_before(intervals, np.maximum(first, last)) - covered_before(intervals, first)
-
-
-def cover_by_loop(
-    starts: Int64Array,
-    ends: Int64Array,
-    before: Int64Array,
-    first: Int64Array,
-    last: Int64Array,
-    found: Written[np.int64],
-) -> None:
-    """Fills in `covered`. Windows that follow one another are found from where the last one was.
-
-    `low` and `high` are from 0 to the number of intervals. Intervals are only looked at where a
-    comparison just before, or a search that ended above it, says that they are there.
-
-    Args:
-        starts: The starts of the set.
-        ends: Its ends, as many.
-        before: The length of all intervals before each, and of all: one number more.
-        first: Where each window begins.
-        last: Where it ends, as many.
-        found: As many numbers as windows.
-    """
-    number = len(starts)
-    low = 0
-    for row in range(len(first)):
-        begin, end = first[row], last[row]
-        # The first interval that ends after the window begins.
-        bottom, top, step = low, low, 1
-        if low > 0 and ends[low - 1] > begin:
-            bottom, top = 0, low - 1
-        else:
-            while top < number and ends[top] <= begin:
-                bottom = top + 1
-                top += step
-                step *= 2
-            top = min(top, number)
-        while bottom < top:
-            middle = (bottom + top) >> 1
-            if ends[middle] <= begin:
-                bottom = middle + 1
-            else:
-                top = middle
-        low = bottom
-        # The first that begins no sooner than the window ends.
-        bottom, top, step = low, low, 1
-        while top < number and starts[top] < end:
-            bottom = top + 1
-            top += step
-            step *= 2
-        top = min(top, number)
-        while bottom < top:
-            middle = (bottom + top) >> 1
-            if starts[middle] < end:
-                bottom = middle + 1
-            else:
-                top = middle
-        high = bottom
-        length = 0
-        if high > low and end > begin:
-            length = before[high] - before[low]
-            length -= max(begin - starts[low], 0) + max(ends[high - 1] - end, 0)
-        found[row] = length
 
 
 def clip_by_windows(

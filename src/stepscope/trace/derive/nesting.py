@@ -32,7 +32,6 @@ import numpy.typing as npt
 from stepscope.trace.arrays.grouped_intervals import merge_by_group
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.ordering import by_group_and_time
-from stepscope.trace.derive.lane_order import order_with_few_copies
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.jit import jit
 from stepscope.trace.schema import Category
@@ -178,14 +177,6 @@ def _sorted_rows(
 
     Also returns for each of them whether it is the first of its lane.
     """
-    is_narrow = rank is not None and rank.dtype == np.int8 and lanes.dtype == np.uint32
-    is_narrow &= len(durations) <= MOST_NARROW
-    if rows is not None and rank is not None and is_narrow and len(rows) >= COMPILED_PAYS_FROM:
-        numbers, ranks = lanes.astype(np.uint32, copy=False), rank.astype(np.int8, copy=False)
-        some = rows.astype(np.int32, copy=False)
-        found = order_with_few_copies(some, numbers, starts, durations, ranks)
-        if found is not None:
-            return found
     these = slice(None) if rows is None else rows
     lanes_of, durations_of = lanes[these], durations[these]
     # Outer events first: the longest, and for the same span the outer category.

@@ -135,7 +135,6 @@ def _sum(start: Int64Array, dur: Int64Array) -> Int64Array:
 
 
 def _last_host_end(events: pl.DataFrame) -> int:
-    """The last end of anything that is not on a device."""
     is_host = ~mask_of(events, GPU_CATEGORIES)
     ends = events.select(
         pl.col("start_ns") + pl.col("dur_ns").clip(upper_bound=_LATEST - pl.col("start_ns").abs())

@@ -93,7 +93,6 @@ def steps_and_places(
 
 
 def _annotated(tables: Tables, marks: pl.DataFrame) -> pl.DataFrame:
-    """Returns the steps of the thread with the most annotations."""
     main = (
         marks.group_by("lane_id")
         .agg(pl.col("step").n_unique().alias("steps"), pl.col("start_ns").min())

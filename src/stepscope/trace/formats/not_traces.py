@@ -65,7 +65,6 @@ def is_memory_timeline(beginning: bytes) -> bool:
 
 
 def _is_inspector_output(beginning: bytes) -> bool:
-    """Whether content that starts with these bytes is the JSON lines of NCCL Inspector."""
     start = beginning[:_BEGINNING_BYTES]
     return start.startswith(b"{") and b'"inspector_output_format_version"' in start
 
@@ -104,7 +103,6 @@ def _is_proton_tree(beginning: bytes) -> bool:
 
 
 def _is_rocpd(beginning: bytes) -> bool:
-    """Whether the content is a database of one of ROCm's recorders."""
     return beginning.startswith(b"SQLite format 3\0") and b"rocpd_" in beginning
 
 

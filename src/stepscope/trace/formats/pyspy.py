@@ -27,11 +27,7 @@ _THREAD_FRAME = r"^thread \([^)]*\)(?:: (.*))?$"
 
 
 def read_pyspy(trace: Input) -> Tables:
-    """Reads a recording.
-
-    Raises:
-        UnreadableInputError: The file cannot be read, or has no py-spy frames.
-    """
+    """Reads a recording."""
     tables = read_tables(trace.name, trace.content, trace.problems)
     if not (tables.names["raw_category"] == _RAW_CATEGORY).any():
         raise UnreadableInputError(

@@ -29,10 +29,6 @@ def format_of(name: str, beginning: bytes) -> TraceFormat:
 
     Content that no format recognises is treated as a Chrome trace, because that reader explains
     best what is wrong with it.
-
-    Raises:
-        UnreadableInputError: The file is known not to be a trace. The message says what it is and
-            what to do.
     """
     for known in NOT_TRACES:
         if known.recognises(beginning):

@@ -127,11 +127,7 @@ def _words_of(values: pl.Series) -> tuple[npt.NDArray[np.uint8], list[bytes]] | 
 
 
 def prepare() -> None:
-    """Compiles the encoders, unless their machine code is kept from earlier.
-
-    Raises:
-        OSError: The source code of Stepscope is not available.
-    """
+    """Compiles the encoders, unless their machine code is kept from earlier."""
     as_differences(np.zeros(1, np.int64), np.empty(most_bytes(1), np.uint8))
     as_packed(np.zeros(1, np.uint8), 1)
     pages = TextPages().of(pl.Series(["text"]), np.ones(1, np.bool_))
@@ -151,9 +147,6 @@ def write(
     Returns:
         Whether it was written: not if it has other columns than integers of 32 or 64 bits,
         categories and text.
-
-    Raises:
-        OSError: The file cannot be written.
     """
     schema = cast_to(types, numbered(frame.clear(), row_number)).schema
     if not all(map(is_suitable, schema.dtypes())):
@@ -179,9 +172,6 @@ def write_encoded(parts: Sequence[EncodedRows], types: Types, target: Path) -> N
 
     Args:
         parts: The rows, in order; at least one.
-
-    Raises:
-        OSError: The file cannot be written.
     """
     _write(pl.Schema(types), [_joined(parts, types)], target)
 

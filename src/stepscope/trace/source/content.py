@@ -6,7 +6,9 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Protocol, TypeVar
+from typing import TypeVar
+
+from stepscope.trace.source.limits import Limited
 
 BLOCK_BYTES = 15 * 256 * 1024
 """Block size, uncompressed.
@@ -21,19 +23,6 @@ _PEEK_BYTES = 64 * 1024
 Item = TypeVar("Item")
 
 
-class Watch(Protocol):
-    """Passes pieces on until a limit is reached; see `limited.Limited`."""
-
-    def passed_on(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Yields the pieces within the limits."""
-
-    def recognised(self, events: int) -> None:
-        """Marks the input as a trace, with so many events more."""
-
-    def only_total(self) -> None:
-        """Says that the content has no events: only the total is limited."""
-
-
 class Content(Iterator[bytes]):
     """The bytes of a trace, in order, each once.
 
@@ -42,6 +31,7 @@ class Content(Iterator[bytes]):
         size: Preferred block size.
         fill: Reads bytes straight into a buffer, without a copy, and returns how many; 0 at the
             end. Continues where `pieces` stopped, once iteration has started.
+        watch: Ends the pieces where a limit is reached.
 
     Attributes:
         has_events: Whether an event was recognised in it.
@@ -52,7 +42,7 @@ class Content(Iterator[bytes]):
         pieces: Iterable[bytes],
         size: int = BLOCK_BYTES,
         fill: Callable[[memoryview], int] | None = None,
-        watch: Watch | None = None,
+        watch: Limited | None = None,
         total_bytes: int | None = None,
     ) -> None:
         self.size = size

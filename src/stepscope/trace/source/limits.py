@@ -58,9 +58,6 @@ def limits_of(size_bytes: int | None, *, is_packed: bool, ratio: int = MOST_RATI
     Args:
         size_bytes: Its size as stored; None if unknown.
         ratio: Unpacked bytes for each packed byte.
-
-    Raises:
-        UsageError: `STEPSCOPE_INPUT_LIMIT` is not a size.
     """
     if size_bytes is not None and not is_packed:
         return Limits(None, None)
@@ -116,12 +113,7 @@ class Limited:
         self._limits = Limits(self._limits.total_bytes, None)
 
     def passed_on(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Yields the pieces within the limits.
-
-        Raises:
-            UnreadableInputError: There is no event for too long from the beginning, or content
-                that is read as a whole is too large.
-        """
+        """Yields the pieces within the limits."""
         for piece in pieces:
             total, without = self._limits.total_bytes, self._limits.without_events_bytes
             if total is not None and self._total + len(piece) > total:

@@ -28,9 +28,6 @@ def execute_apart(given: Execution, directory: Path, time_limit_s: float | None)
 
     Args:
         directory: An empty directory for what is exchanged.
-
-    Raises:
-        UsageError: The query is invalid, timed out, or took too much memory.
     """
     asked, errors = directory / "asked.json", directory / "errors.txt"
     asked.write_text(json.dumps(asdict(given)), "utf-8")

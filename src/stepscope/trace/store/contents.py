@@ -25,11 +25,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 def contents_of(directory: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Returns size, modification time and checksum of files, by their relative paths.
-
-    Raises:
-        OSError: One of them cannot be read.
-    """
+    """Returns size, modification time and checksum of files, by their relative paths."""
     found: dict[str, dict[str, Any]] = {}
     for name in names:
         path = directory / name

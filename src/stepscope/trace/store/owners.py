@@ -61,11 +61,7 @@ def _owners(path: str) -> set[int]:
 
 
 def keep_to_owner(directory: Path) -> None:
-    """Lets nobody else write to a directory and what it holds, whatever the user's mask allows.
-
-    Raises:
-        OSError: That cannot be set.
-    """
+    """Lets nobody else write to a directory and what it holds, whatever the user's mask allows."""
     for folder, _, names in os.walk(directory):
         for path in (folder, *(f"{folder}{os.sep}{name}" for name in names)):
             mode = stat.S_IMODE(os.lstat(path).st_mode)

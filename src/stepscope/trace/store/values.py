@@ -127,7 +127,6 @@ def _read_member(members: tuple[Any, ...], found: Any) -> Any:
 
 @functools.cache
 def _fields_of(kind: type) -> dict[str, Any]:
-    """The types of a dataclass's fields, by name."""
     try:
         hints = typing.get_type_hints(kind)
     except NameError as error:
@@ -136,7 +135,6 @@ def _fields_of(kind: type) -> dict[str, Any]:
 
 
 def _types_of_items(inner: tuple[Any, ...], count: int) -> tuple[Any, ...]:
-    """The type of each item of a tuple."""
     if len(inner) == 2 and inner[1] is Ellipsis:
         return (inner[0],) * count
     if len(inner) != count:

@@ -108,11 +108,7 @@ class StoreWriter:
         self._contents |= contents_of(self._temporary, [name])
 
     def _written(self, pending: Future[None]) -> None:
-        """Waits until a part is written.
-
-        Raises:
-            UnreadableInputError: The part could not be written, for example to a full disk.
-        """
+        """Waits until a part is written."""
         try:
             pending.result()
         except (OSError, pl.exceptions.ComputeError) as error:
@@ -131,9 +127,6 @@ class StoreWriter:
 
         Returns:
             The directory of the store.
-
-        Raises:
-            UnreadableInputError: It could not be written.
         """
         for name in GROWING:
             if self._held[name]:
@@ -177,11 +170,7 @@ def remove_own(claim: Claim, process: int) -> None:
 
 
 def claimed_path(origin: Origin) -> tuple[Path, Claim]:
-    """Returns the first writable path for a store, and a claimed temporary directory next to it.
-
-    Raises:
-        UnreadableInputError: No path is writable.
-    """
+    """Returns the first writable path for a store, and a claimed temporary directory next to it."""
     refusals = []
     for number, path in enumerate(origin.paths):
         temporary = temporary_name(path)

@@ -12,6 +12,7 @@ from tests.support.snapshots import Frames, plain_training, train
 from stepscope.memory.program.ranges import ranges_of
 from stepscope.memory.questions.growth import growth
 from stepscope.memory.questions.oom import out_of_memory
+from stepscope.memory.questions.totals import totals
 from stepscope.memory.view import MemoryView
 
 
@@ -60,6 +61,24 @@ def test_a_leak_is_named_with_its_line_and_its_bytes(mark):
     assert found.leaked_bytes == steps * 300 * KIB
     assert found.steps["growth_bytes"].to_list() == [None] + [300 * KIB] * 5
     assert found.notes == ()
+
+
+def test_the_overview_begins_with_the_leak_and_the_failure():
+    leaks = totals(viewed(leaking()))
+    assert leaks.failure is None
+    assert leaks.leak == (
+        "every step leaves 300 KiB behind at train.py:22 log_loss, 1.46 MiB in all"
+    )
+    allocator = Allocator(1024 * MIB)
+    train(allocator, steps=6)
+    with pytest.raises(OutOfMemory):
+        allocator.malloc(2048 * MIB, frames=Frames()("train.py:40:step"))
+    failed = totals(viewed(allocator.snapshot()))
+    assert failed.leak is None
+    assert failed.failure is not None
+    assert failed.failure.startswith(
+        "out of memory (larger than the card): train.py:40 step asked for 2 GiB"
+    )
 
 
 def test_steps_from_before_the_ring_dilute_no_leak():

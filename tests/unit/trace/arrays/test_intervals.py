@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.moments import as_set, moments
 
@@ -31,20 +31,7 @@ def test_algebra_of_two_sets(first, second):
     assert as_set(iv.difference(a, b)) == moments(first) - moments(second)
 
 
-STATES = st.sets(st.integers(1, 3), min_size=1).map(tuple)  # in the first, in the second, in both
-
-
-@given(PAIRS, PAIRS, STATES)
-def test_the_loop_combines_sets_as_the_sweep_does(first, second, wanted):
-    sets = merged(first), merged(second)
-    assume(len(sets[0]) and len(sets[1]))
-    looped = iv.combine_with(iv.combine_by_loop, *sets, wanted)
-    assert looped == iv.combine_vectorised(*sets, wanted)
-
-
-@pytest.mark.parametrize("threshold", [1, 10**9])
-def test_small_and_large_sets_are_combined_alike(monkeypatch, threshold):
-    monkeypatch.setattr(iv, "COMPILED_PAYS_FROM", threshold)
+def test_large_sets_are_combined():
     random = np.random.default_rng(3)
     starts = random.integers(0, 3000, 400).reshape(2, -1)
     pairs = [list(zip(some, some + random.integers(0, 9, 200), strict=True)) for some in starts]
@@ -62,9 +49,7 @@ def test_clip_and_complement(pairs, start, end):
     assert as_set(iv.complement(a, start, end)) == window - moments(pairs)
 
 
-@pytest.mark.parametrize("threshold", [1, 10**9])
-def test_few_and_many_windows_are_covered_alike(monkeypatch, threshold):
-    monkeypatch.setattr(iv, "COVERING_PAYS_FROM", threshold)
+def test_many_windows_are_covered():
     random = np.random.default_rng(5)
     starts = random.integers(0, 10**12, 400)
     a = iv.merge(starts, starts + random.integers(0, 10**10, 400))
@@ -84,12 +69,6 @@ def test_coverage_of_many_windows(pairs, windows):
     before = [len({m for m in moments(pairs) if m < s}) for s in starts]
     assert iv.covered_before(a, starts).tolist() == before
     assert iv.contains(a, starts).tolist() == [s in moments(pairs) for s in starts]
-
-    length_before = np.concatenate(([0], np.cumsum(a.lengths)))
-    found = np.full(len(windows), -1, np.int64)
-    bounds = (np.array(times, np.int64) for times in (starts, ends))
-    iv.cover_by_loop(a.starts, a.ends, length_before, *bounds, found)
-    assert found.tolist() == expected
 
     number, part_starts, part_ends = iv.clip_by_windows(a, starts, ends)
     for index, window in enumerate(windows):

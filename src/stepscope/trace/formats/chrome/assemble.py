@@ -183,7 +183,6 @@ class Assembler:
         return True
 
     def _fill_waiting(self) -> None:
-        """Starts writing the columns of the blocks that wait for it."""
         if not self._waiting:
             return
         from stepscope.trace.formats.chrome.plain.events import frames_of

@@ -194,7 +194,6 @@ class NamesAndLanes:
         return classify_names(self._unclassified()).select(list(NAMES)).cast(NAMES)  # type: ignore[arg-type]
 
     def _unclassified(self) -> pl.DataFrame:
-        """Returns the table `names` without what is found out about them."""
         names = list(self._names)
         return pl.DataFrame(
             {

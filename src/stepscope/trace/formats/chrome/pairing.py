@@ -221,7 +221,6 @@ def _merged_args(begins: pl.Series, ends: pl.Series) -> pl.Series:
 
 
 def _object(members: dict[str, str]) -> str:
-    """Returns the text of an object, by the texts of its values."""
     return "{" + ", ".join(f"{_quoted(key)}: {text}" for key, text in members.items()) + "}"
 
 

@@ -300,11 +300,7 @@ def read_document(
     read_events: ReadEvents,
     take: Take,
 ) -> None:
-    """Reads a Chrome trace: an object with `traceEvents`, or a bare list of events.
-
-    Raises:
-        UnreadableInputError: The content is not a trace.
-    """
+    """Reads a Chrome trace: an object with `traceEvents`, or a bare list of events."""
     _Walk(name, content, assembler).walk(read_events, take)
 
 
@@ -321,9 +317,6 @@ def read_tables(
 
     Returns:
         The tables. `problems` reports what was repaired or skipped.
-
-    Raises:
-        UnreadableInputError: The content is empty or not a trace.
     """
     chunks: list[Chunk] = []
     small = read_in_chunks(name, content, problems, read_events, chunks.append, stays=True)

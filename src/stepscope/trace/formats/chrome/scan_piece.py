@@ -199,7 +199,6 @@ class Scan:
             self.state.ctypes.data,
             self.words.names.table.ctypes.data,
             self.words.lanes.table.ctypes.data,
-            self.words.patterns.table.ctypes.data,
         )
 
     def _has_repaired(self) -> bool:
@@ -219,7 +218,6 @@ class Scan:
         return True
 
     def _scan_copy(self, repaired: RepairedBlock) -> None:
-        """Continues in the repaired copy."""
         self.data = repaired.data
         self.state[DATA], self.state[END] = repaired.data.ctypes.data, repaired.end
 

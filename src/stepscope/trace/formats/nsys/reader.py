@@ -48,7 +48,6 @@ _READ_ELSEWHERE = ("PROCESSES", "ThreadNames", "StringIds")
 
 
 def _export(report: Path, name: str, directory: Path) -> Path:
-    """Exports a report with `nsys`."""
     program = shutil.which("nsys")
     shown = Path(name)
     by_hand = f"nsys export --type sqlite --output {shown.stem}.sqlite {shown.name}"
@@ -74,21 +73,13 @@ def _export(report: Path, name: str, directory: Path) -> Path:
 
 
 def read_report(path: Path, name: str) -> Tables:
-    """Reads an Nsight Systems report (`.nsys-rep`) by exporting it with `nsys`.
-
-    Raises:
-        UnreadableInputError: `nsys` is not on PATH, or cannot export the report.
-    """
+    """Reads an Nsight Systems report (`.nsys-rep`) by exporting it with `nsys`."""
     with tempfile.TemporaryDirectory(prefix="stepscope-") as directory:
         return read_export(_export(path, name, Path(directory)), name)
 
 
 def read_export(path: Path, name: str) -> Tables:
-    """Reads an SQLite file exported by Nsight Systems.
-
-    Raises:
-        UnreadableInputError: The file is damaged, or was not exported by Nsight Systems.
-    """
+    """Reads an SQLite file exported by Nsight Systems."""
     with SqliteTables(path, name) as database:
         if all(database.has(table) for table in _SIGNS_OF_A_SNAPSHOT):
             raise UnreadableInputError(

@@ -17,15 +17,25 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
+import orjson
 import polars as pl
 
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
-from stepscope.trace.formats.perfetto.packets import BEGIN, END
+from stepscope.trace.formats.chrome.written import member, microseconds
+from stepscope.trace.formats.perfetto.packets import (
+    BEGIN,
+    CATEGORIES,
+    COUNTER,
+    END,
+    INSTANT,
+    NAMES,
+    Packets,
+    Track,
+    read_packets,
+)
 from stepscope.trace.formats.trace_format import Input, TraceFormat
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from stepscope.trace.formats.perfetto.gpu_stages import GpuStages
     from stepscope.trace.formats.perfetto.packets import Packets, Track
     from stepscope.trace.tables import Tables
@@ -94,13 +104,10 @@ def _begins_message(data: bytes) -> bool:
 
 
 def _read(trace: Input) -> Tables:
-    import numpy as np
-
     from stepscope.errors import UnreadableInputError
     from stepscope.trace.formats.chrome.reader import read_tables
     from stepscope.trace.formats.perfetto.annotations import arguments_of
     from stepscope.trace.formats.perfetto.gpu_stages import read_gpu_stages
-    from stepscope.trace.formats.perfetto.packets import read_packets
     from stepscope.trace.source.content import Content
 
     trace.content.expect_no_events()
@@ -123,8 +130,6 @@ def _read(trace: Input) -> Tables:
 
 def _document(packets: Packets, args: pl.DataFrame, stages: GpuStages) -> Iterator[bytes]:
     """The events as a Chrome trace; track events are in the order of time."""
-    import polars as pl
-
     yield b'{"traceEvents": [\n'
     separator = b""
     for piece in (*_of_tracks(packets.tracks), *_of_lanes(stages.lanes)):
@@ -140,18 +145,6 @@ def _document(packets: Packets, args: pl.DataFrame, stages: GpuStages) -> Iterat
 
 
 def _described(packets: Packets, args: pl.DataFrame) -> pl.DataFrame:
-    import polars as pl
-
-    from stepscope.trace.formats.chrome.written import member, microseconds
-    from stepscope.trace.formats.perfetto.packets import (
-        BEGIN,
-        CATEGORIES,
-        COUNTER,
-        END,
-        INSTANT,
-        NAMES,
-    )
-
     events = with_durations(packets.events)
     for column, kind in (("name", NAMES), ("category", CATEGORIES)):
         known = packets.names.filter(kind=kind).select(
@@ -209,8 +202,6 @@ def _described(packets: Packets, args: pl.DataFrame) -> pl.DataFrame:
 
 
 def _value() -> pl.Expr:
-    import polars as pl
-
     return pl.concat_str(pl.lit('{"value": '), pl.col("value").cast(pl.String), pl.lit("}"))
 
 
@@ -220,10 +211,6 @@ def _is_overhead(track: Track) -> bool:
 
 
 def _stages(stages: GpuStages) -> pl.DataFrame:
-    import polars as pl
-
-    from stepscope.trace.formats.chrome.written import member, microseconds
-
     slices = stages.slices
     return slices.with_columns(
         name=_quoted(slices["name"]), category=_quoted(slices["category"])
@@ -240,10 +227,6 @@ def _stages(stages: GpuStages) -> pl.DataFrame:
 
 
 def _samples(stages: GpuStages) -> pl.DataFrame:
-    import polars as pl
-
-    from stepscope.trace.formats.chrome.written import microseconds
-
     samples = stages.counters
     return samples.with_columns(name=_quoted(samples["name"])).select(
         text=pl.concat_str(
@@ -258,7 +241,6 @@ def _samples(stages: GpuStages) -> pl.DataFrame:
 def _quoted(texts: pl.Series) -> pl.Series:
     """Texts as JSON, each distinct one encoded once."""
     import orjson
-    import polars as pl
 
     distinct = texts.drop_nulls().unique().to_list()
     known = {text: orjson.dumps(text).decode() for text in distinct}
@@ -267,8 +249,6 @@ def _quoted(texts: pl.Series) -> pl.Series:
 
 def _places(tracks: dict[int, Track], used: list[int]) -> dict[int, str]:
     """For each track, the part of an event that says where it is."""
-    import orjson
-
     found = {}
     taken: set[tuple[object, object]] = set()
     for number in sorted(used):
@@ -301,7 +281,6 @@ def _lane(tracks: dict[int, Track], number: int) -> tuple[int | str, int | str]:
 
 
 def _of_tracks(tracks: dict[int, Track]) -> Iterator[str]:
-    """Names of processes and threads."""
     for number, track in tracks.items():
         pid, tid = _lane(tracks, number)
         if track.process_name and track.pid is not None:
@@ -312,16 +291,11 @@ def _of_tracks(tracks: dict[int, Track]) -> Iterator[str]:
 
 
 def _of_lanes(lanes: pl.DataFrame) -> Iterator[str]:
-    """Names of the lanes of GPUs."""
-    import orjson
-
     for device, lane, title in lanes.iter_rows():
         yield _named("thread_name", device, orjson.loads(lane), title)
 
 
 def _named(key: str, pid: object, tid: object, name: str) -> str:
-    import orjson
-
     event = {"ph": "M", "name": key, "pid": pid, "tid": tid, "ts": 0, "args": {"name": name}}
     return orjson.dumps(event).decode()
 

@@ -214,5 +214,4 @@ def _fields_of(other: OtherRows, fields: npt.NDArray[np.int64]) -> npt.NDArray[n
 
 
 def _bits(count: int) -> npt.NDArray[np.uint8]:
-    """Returns validity bits, none set."""
     return np.zeros((count + 7) // 8, np.uint8)

@@ -88,7 +88,6 @@ class RepairedBlock:
         self._copy_to(at + (end - at) * 5 // 4, at)
 
     def _copy_to(self, size: int, used: int) -> None:
-        """Goes on in a larger array."""
         units = -(-(size + PADDING) // _COPY_UNIT) + 1
         data = self._buffers.take(units * _COPY_UNIT, np.uint8)
         data[:used] = self.data[:used]

@@ -16,7 +16,6 @@ from stepscope.trace.formats.chrome.scanner.scan_bytes import (
     hash_bytes,
     same_bytes,
 )
-from stepscope.trace.formats.chrome.scanner.scan_patterns import Patterns
 from stepscope.trace.machine.instructions import (
     Data,
     Longs,
@@ -120,7 +119,6 @@ class Words:
         self.scale = scale
         self.names: ScannedWords[NamePair] = ScannedWords(2**13 * scale, 2**20 * scale, _read_name)
         self.lanes: ScannedWords[LanePair] = ScannedWords(2**9 * scale, 2**16 * scale, _read_lane)
-        self.patterns = Patterns()
         self.copies = Buffers()
 
     def catch_up(self) -> None:
@@ -146,6 +144,5 @@ def _text(texts: memoryview, start: int, length: int) -> bytes | None:
 
 
 def _string(token: bytes) -> str:
-    """Returns the value of a JSON string with quotes."""
     value: Any = json.loads(token) if b"\\" in token else token[1:-1].decode()
     return str(value)

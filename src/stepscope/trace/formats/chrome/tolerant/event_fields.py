@@ -109,7 +109,6 @@ def event_of(
 def _numbers_of(
     arguments: dict[str, Any], problems: Problems, position: int
 ) -> tuple[int | None, int | None, int | None, int | None, int | None]:
-    """Returns correlation, external id, device, stream and bytes."""
     if not arguments:
         return _NO_NUMBERS
     asked = arguments.get
