@@ -623,7 +623,7 @@ def strict(schema: Any) -> Any:
 
 def problems_of(document: dict[str, Any], schema: dict[str, Any] | None = None) -> list[str]:
     """How an output differs from its schema; fields and columns that the schema lacks, too."""
-    from jsonschema import Draft202012Validator
+    from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
     name = name_of(document)
     schema = schema or written(name)
