@@ -107,7 +107,8 @@ _MOST_NAMED = 8
 NOBODY_LATE = "no rank makes the others wait for an unusual reason"
 _LONGER_COMPUTE = (in_words(COMPUTE), in_words(COMPUTE, several=True))
 _NOTABLE_WAITS = 0.05
-"""Of the ranks' steps: what waits must take for the verdict to say whom they are for."""
+"""Of the ranks' steps: what waits must take for the verdict to say whom they are for, and what a
+rank must cost to be more than slightly late."""
 
 
 @dataclass(frozen=True)
@@ -317,11 +318,16 @@ def _verdict(
         words = NOBODY_LATE
         most = _slightly_late(blame, recorded)
         if most is not None:
-            of_it = percent(most["gain_ns"] / blame.step_ns)
+            share = most["gain_ns"] / blame.step_ns
+            more = f"rank {most['rank']} has more than usual ({in_words(most['cause'])})"
+            less = f"{duration(most['gain_ns'])} less, {percent(share)} of it"
             words = (
-                f"no rank makes the others wait for long: rank {most['rank']} has more than usual "
-                f"({in_words(most['cause'])}), but without that a step would take only "
-                f"{duration(most['gain_ns'])} less, {of_it} of it"
+                f"no rank makes the others wait for long: {more}, but without that a step would "
+                f"take only {less}"
+                if share < _NOTABLE_WAITS
+                else "no rank makes the others wait beyond chance, as far as "
+                f"{blame.steps} recorded steps tell: {more} in them, and without that they would "
+                f"take {less}. Record more steps"
             )
         elif recorded is not None and len(blame.accused):
             words = (

@@ -11,7 +11,7 @@ from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, Severity, without_batch_pace
 from stepscope.advice.severities import severity_of
 from stepscope.analysis.graph.changes import Changes
-from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
+from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.graph.replay import host_alone_ns, is_host_bound, replay, unchanged
 from stepscope.analysis.record.summary import NOTABLY_LONGER, is_uneven
 from stepscope.run.figures import duration
@@ -146,8 +146,7 @@ def replayed_finding(
 
 def _comes_sooner_than_known(subject: Subject, window: WindowView) -> bool:
     """Whether workers make the batches, and no wait shows how soon they can."""
-    has_pace = (window.graph.edge_kind == EdgeKind.ARRIVAL).any()
-    return not has_pace and bool(facts_of(subject).has_workers)
+    return not window.graph.waits_for_batches and bool(facts_of(subject).has_workers)
 
 
 def host_alone_of(window: WindowView) -> int:

@@ -90,6 +90,22 @@ def unrecorded_share(late: Sequence[int], gain_ns: float, ranks: Sequence[RankSu
     return min((rank.host_scale for rank in ranks if rank.rank in late), default=1.0)
 
 
+def no_sooner_than_batches(gain_ns: int, late: Sequence[int], ranks: Sequence[RankSummary]) -> int:
+    """What a step is shorter by without the late ranks' lateness, as far as batches come in time.
+
+    Arrivals at collectives do not show that batches come late on the other ranks as well. There,
+    the step is shorter by what waiting for others costs such a rank, and no more.
+
+    Args:
+        gain_ns: What it is shorter by if all batches are in time.
+        late: The late ranks.
+        ranks: All ranks.
+    """
+    others = (rank for rank in ranks if rank.rank not in late and rank.waits_for_batches)
+    costs = (rank.cost_of_waits_ns for rank in others if rank.cost_of_waits_ns is not None)
+    return min([gain_ns, *costs])
+
+
 def _limited(
     ranks: Sequence[RankSummary], rank: RankSummary, between: RankComparison, limits: Thresholds
 ) -> RankSummary:

@@ -33,6 +33,7 @@ _FETCHING_SHARE = 0.03  # of a step
 _WAITING_SHARE = 0.25  # of a step: fetching never takes so much
 _MOST_WORKERS = 64
 _PAIRS = 2
+_PAIRS_OF_ONE_ROUND = 3  # where there are less than two rounds of batches
 _ALIKE = 0.05  # of a worker's time for a batch
 _OFTEN = 0.25  # of all batches
 _BY_TWOS = 0.4  # of all batches
@@ -45,14 +46,19 @@ class BatchArrivals:
     Attributes:
         start_ns: When the main thread began to wait.
         end_ns: When the batch arrived.
-        after_ns: From the arrival before to each arrival; for the first, from the last one, if the
-            same steps came again.
+        source: The arrival after which each one comes, by its place: the one before. If only the
+            mean pace is known, the first that was waited for in its epoch, or itself in the same
+            steps before: a host that comes late once finds the next batches in store.
+        after_ns: How long after it.
+        is_carried: Whether that one is of the same steps before, if they come again.
         has_pace: Whether they show the pace of the workers, if batches came late.
     """
 
     start_ns: Int64Array
     end_ns: Int64Array
+    source: Int64Array
     after_ns: Int64Array
+    is_carried: BoolArray
     has_pace: bool = True
 
     def __len__(self) -> int:
@@ -78,11 +84,12 @@ def find_arrivals(
         batch_ns: The pace at which batches come, by a step record; 0: as these steps show it.
     """
     none = np.zeros(0, np.int64)
+    nothing = BatchArrivals(none, none, none, none, np.zeros(0, np.bool_))
     waits = host.table.filter(
         (pl.col("cause") == int(HostCause.INPUT)) & (pl.col("lane_id") == main_lane)
     ).filter(pl.col("end_ns") <= window[1])
     if waits.is_empty() or not steps:
-        return BatchArrivals(none, none, none)
+        return nothing
     names = trace.name_rows["name"]
     events = waits["event"].to_numpy()
     name_id = trace.columns("name_id")["name_id"][np.maximum(events, 0)]
@@ -100,18 +107,18 @@ def find_arrivals(
     )
     is_late = end - start > max(ready_ns, _FETCHING_SHARE * step_ns)
     is_steady = ~_begins_epoch(is_first, is_late)
+    epoch = np.cumsum(is_first & (start >= window[0]))[is_steady]
     start, end, is_late = start[is_steady], end[is_steady], is_late[is_steady]
     is_inside = start >= window[0]
     if batch_ns:
-        start, end = start[is_inside], end[is_inside]
-        return BatchArrivals(start, end, np.full(len(end), batch_ns))
+        return _at_mean_pace(start[is_inside], end[is_inside], epoch[is_inside], batch_ns)
     late = np.flatnonzero(is_late & is_inside)
     if not len(late):
-        return BatchArrivals(none, none, none)
+        return nothing
     share = max(is_late.mean(), len(late) / is_inside.sum())  # earlier steps may have had a store
     is_often = (is_late.sum() >= _PAIRS and share >= _OFTEN) or is_late.all()
     if not is_often:
-        return BatchArrivals(none, none, none)
+        return nothing
     start, end, batch_count = start[is_inside], end[is_inside], int(is_inside.sum())
     late -= len(is_inside) - batch_count
     # Steps that had batches in store, as while the recorder starts, are shorter than the pace.
@@ -119,7 +126,27 @@ def find_arrivals(
     length_ns = max(length_ns, round(pace_ns * batch_count))
     has_pace = pace_ns > 0 or late[0] == 0
     start, end = start[late], end[late]
-    return BatchArrivals(start, end, np.diff(end, prepend=end[-1] - length_ns), has_pace)
+    before = np.arange(len(late)) - 1
+    after_ns = np.diff(end, prepend=end[-1] - length_ns)
+    return BatchArrivals(start, end, before, after_ns, before < 0, has_pace)
+
+
+def _at_mean_pace(
+    start_ns: Int64Array, end_ns: Int64Array, epoch: Int64Array, batch_ns: int
+) -> BatchArrivals:
+    """Arrivals of batches that are made one after another, anew from the start of each epoch.
+
+    The second batch of an epoch comes as long after its first as it did: the others count from it.
+    """
+    count, place = len(end_ns), np.arange(len(end_ns))
+    is_second = np.diff(epoch, prepend=0) > 0
+    source = np.maximum.accumulate(np.where(is_second, place, -1))
+    is_carried = source < 0
+    source[is_carried] = np.flatnonzero(is_second)[-1] if is_second.any() else place[is_carried]
+    after_ns = (place - source + np.where(is_carried, count, 0)) * batch_ns
+    start_ns = np.where(is_second, end_ns, start_ns)
+    source[is_second] -= 1
+    return BatchArrivals(start_ns, end_ns, source, after_ns, is_carried | (source < 0))
 
 
 def _pace_of_workers(end_ns: Int64Array, late: Int64Array) -> float:
@@ -130,11 +157,11 @@ def _pace_of_workers(end_ns: Int64Array, late: Int64Array) -> float:
     """
     is_late = np.zeros(len(end_ns), np.bool_)
     is_late[late] = True
-    for workers in range(1, min(len(end_ns) // 2, _MOST_WORKERS) + 1):
+    for workers in range(1, min(len(end_ns) - _PAIRS, _MOST_WORKERS) + 1):
         after_ns = end_ns[workers:] - end_ns[:-workers]
         from_late, to_late = is_late[:-workers], is_late[workers:]
         both = after_ns[from_late & to_late]
-        if len(both) < _PAIRS:
+        if len(both) < (_PAIRS if 2 * workers <= len(end_ns) else _PAIRS_OF_ONE_ROUND):
             continue
         usual_ns = float(np.median(both))
         room_ns = _ALIKE * usual_ns

@@ -52,7 +52,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.analysis.graph.kinds import NodeKind
+from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.events import HostEvents
 from stepscope.trace.arrays import intervals
@@ -102,12 +102,13 @@ class StepGraph:
         clock_lag_ns: By how much the GPUs' clock is behind the host's at least, if much of the work
             began before its launch; else 0.
         notes: What limits the graph, in words.
-        steady_state_ns: What the steps take together in the steady state (`steady_state`), at most
-            as long as measured.
+        steady_state_ns: What the steps take together in the steady state (`steady_state`).
         host_scale: What a replay takes of the measured time of threads, but for waits for input:
             less than 1 where recording slowed them down (`steady_state`).
         has_recorded_pace: Whether the steady state is that of unrecorded steps.
         has_batch_pace: Whether batches that came late show at what pace they come.
+        had_store: Whether the steps were notably shorter than the pace at which batches come: some
+            were in store, or the devices had work of earlier steps.
         has_outrun_record: Whether the steps of the step record were the host's alone, which ran
             ahead of the devices.
     """
@@ -140,6 +141,7 @@ class StepGraph:
     has_recorded_pace: bool = False
     has_outrun_record: bool = False
     has_batch_pace: bool = True
+    had_store: bool = False
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -206,9 +208,17 @@ class StepGraph:
         return np.searchsorted(self.first_edge, edges, side="right") - 1
 
     @property
+    def waits_for_batches(self) -> bool:
+        """Whether batches arrive while the main thread waits, at a pace that limits the steps."""
+        return bool((self.edge_kind == EdgeKind.ARRIVAL).any())
+
+    @property
     def replayed_step_ns(self) -> int:
-        """The mean step that replays save from: as measured, or as it is without recording."""
-        if not self.has_recorded_pace:
+        """The mean step that replays save from.
+
+        As measured; or as it is without recording, or without batches in store.
+        """
+        if not (self.has_recorded_pace or self.had_store):
             return self.mean_step_ns
         return round(self.steady_state_ns / max(1, len(self.steps)))
 
