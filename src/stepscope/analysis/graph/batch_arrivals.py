@@ -8,19 +8,21 @@ begins.
 A wait counts as one for a batch's arrival if it is noted by a loader with workers, or is one for
 another thread, and takes longer than fetching a batch that is ready. Where few batches are waited
 for, nothing shows the pace of the workers, which may be ahead: such waits keep their length. So do
-those for the first batch of an epoch, for which workers start or begin anew. Where batches were in
+those for the first batch of an epoch, for which workers start or begin anew. Batches right after it
+that are waited for as well come as long after it as they did. Where batches were in
 store at first, and late ones are those of one round, they show that the workers do not keep up, but
 not at what pace they work.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 
 from stepscope.analysis.host.causes import HostCause
+from stepscope.analysis.host.epochs import epoch_starts
 from stepscope.analysis.host.events import HostEvents
 from stepscope.analysis.selection.odd_steps import round_starts
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
@@ -36,7 +38,24 @@ _PAIRS = 2
 _PAIRS_OF_ONE_ROUND = 3  # where there are less than two rounds of batches
 _ALIKE = 0.05  # of a worker's time for a batch
 _OFTEN = 0.25  # of all batches
-_BY_TWOS = 0.4  # of all batches
+
+
+@dataclass(frozen=True)
+class BatchesOfEpochs:
+    """Waits for batches that come late only because their epoch has just begun, in order.
+
+    Attributes:
+        start_ns: When the main thread began to wait.
+        end_ns: When the batch arrived.
+        first_ns: When the first batch of its epoch arrived.
+    """
+
+    start_ns: Int64Array
+    end_ns: Int64Array
+    first_ns: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.end_ns)
 
 
 @dataclass(frozen=True)
@@ -51,6 +70,7 @@ class BatchArrivals:
             steps before: a host that comes late once finds the next batches in store.
         after_ns: How long after it.
         is_carried: Whether that one is of the same steps before, if they come again.
+        of_epochs: What comes late besides, because epochs begin.
         has_pace: Whether they show the pace of the workers, if batches came late.
     """
 
@@ -59,6 +79,7 @@ class BatchArrivals:
     source: Int64Array
     after_ns: Int64Array
     is_carried: BoolArray
+    of_epochs: BatchesOfEpochs
     has_pace: bool = True
 
     def __len__(self) -> int:
@@ -84,7 +105,9 @@ def find_arrivals(
         batch_ns: The pace at which batches come, by a step record; 0: as these steps show it.
     """
     none = np.zeros(0, np.int64)
-    nothing = BatchArrivals(none, none, none, none, np.zeros(0, np.bool_))
+    nothing = BatchArrivals(
+        none, none, none, none, np.zeros(0, np.bool_), BatchesOfEpochs(none, none, none)
+    )
     waits = host.table.filter(
         (pl.col("cause") == int(HostCause.INPUT)) & (pl.col("lane_id") == main_lane)
     ).filter(pl.col("end_ns") <= window[1])
@@ -95,8 +118,9 @@ def find_arrivals(
     name_id = trace.columns("name_id")["name_id"][np.maximum(events, 0)]
     is_batch = names[name_id].str.contains(_WITH_WORKERS, literal=True).to_numpy() | (events < 0)
     batches = waits.filter(pl.Series(is_batch)).sort("start_ns")
-    brings_none, is_first = _epochs(batches, host, main_lane)
-    batches, is_first = batches.filter(pl.Series(~brings_none)), is_first[~brings_none]
+    epochs = epoch_starts(trace)
+    batches = batches.filter(~pl.col("end_ns").is_in(pl.Series(epochs.ended_ns).implode()))
+    is_first = np.isin(batches["start_ns"].to_numpy(), epochs.began_ns)
     start, end = batches["start_ns"].to_numpy(), batches["end_ns"].to_numpy()
     length_ns = window[1] - window[0]
     step_ns = length_ns / steps
@@ -107,11 +131,16 @@ def find_arrivals(
     )
     is_late = end - start > max(ready_ns, _FETCHING_SHARE * step_ns)
     is_steady = ~_begins_epoch(is_first, is_late)
-    epoch = np.cumsum(is_first & (start >= window[0]))[is_steady]
+    epoch = np.cumsum(is_first & (start >= window[0]))
+    begun = (start, end, epoch, is_first)
+    of_epochs = _of_epochs(*begun, is_late & ~is_steady & ~is_first)
+    nothing = replace(nothing, of_epochs=_of_epochs(*begun, _late_in_all(*begun[2:], is_late)))
+    epoch = epoch[is_steady]
     start, end, is_late = start[is_steady], end[is_steady], is_late[is_steady]
     is_inside = start >= window[0]
     if batch_ns:
-        return _at_mean_pace(start[is_inside], end[is_inside], epoch[is_inside], batch_ns)
+        at_pace = (start[is_inside], end[is_inside], epoch[is_inside])
+        return _at_mean_pace(*at_pace, batch_ns, of_epochs)
     late = np.flatnonzero(is_late & is_inside)
     if not len(late):
         return nothing
@@ -128,11 +157,46 @@ def find_arrivals(
     start, end = start[late], end[late]
     before = np.arange(len(late)) - 1
     after_ns = np.diff(end, prepend=end[-1] - length_ns)
-    return BatchArrivals(start, end, before, after_ns, before < 0, has_pace)
+    return BatchArrivals(start, end, before, after_ns, before < 0, of_epochs, has_pace)
+
+
+def _of_epochs(
+    start_ns: Int64Array,
+    end_ns: Int64Array,
+    epoch: Int64Array,
+    is_first: BoolArray,
+    is_one: BoolArray,
+) -> BatchesOfEpochs:
+    """Some of the batches of epochs that begin within the window, which are numbered from 1."""
+    rows = np.flatnonzero(is_one & (epoch > 0))
+    firsts = _firsts(epoch, is_first)
+    return BatchesOfEpochs(start_ns[rows], end_ns[rows], end_ns[firsts[epoch[rows] - 1]])
+
+
+def _firsts(epoch: Int64Array, is_first: BoolArray) -> Int64Array:
+    firsts: Int64Array = np.flatnonzero(is_first & (np.diff(epoch, prepend=0) > 0))
+    return firsts
+
+
+def _late_in_all(epoch: Int64Array, is_first: BoolArray, is_late: BoolArray) -> BoolArray:
+    """Late batches whose place in their epoch is late in each, as workers start one by one."""
+    found = np.zeros(len(epoch), np.bool_)
+    inside = np.flatnonzero(epoch > 0)
+    place = inside - _firsts(epoch, is_first)[epoch[inside] - 1]
+    times, late = np.bincount(place), np.bincount(place, is_late[inside])
+    recurs = (late == times) & (times >= _PAIRS)
+    # Right after the first one, it is late because that was.
+    recurs[1:2] |= late[1:2] == times[1:2]
+    found[inside] = recurs[place] & is_late[inside] & (place > 0)
+    return found
 
 
 def _at_mean_pace(
-    start_ns: Int64Array, end_ns: Int64Array, epoch: Int64Array, batch_ns: int
+    start_ns: Int64Array,
+    end_ns: Int64Array,
+    epoch: Int64Array,
+    batch_ns: int,
+    of_epochs: BatchesOfEpochs,
 ) -> BatchArrivals:
     """Arrivals of batches that are made one after another, anew from the start of each epoch.
 
@@ -146,7 +210,7 @@ def _at_mean_pace(
     after_ns = (place - source + np.where(is_carried, count, 0)) * batch_ns
     start_ns = np.where(is_second, end_ns, start_ns)
     source[is_second] -= 1
-    return BatchArrivals(start_ns, end_ns, source, after_ns, is_carried | (source < 0))
+    return BatchArrivals(start_ns, end_ns, source, after_ns, is_carried | (source < 0), of_epochs)
 
 
 def _pace_of_workers(end_ns: Int64Array, late: Int64Array) -> float:
@@ -180,20 +244,6 @@ def _pace_of_rounds(start_ns: Int64Array, end_ns: Int64Array) -> float:
     if len(rounds) < 2:
         return 0.0
     return float((end_ns[rounds[-1]] - end_ns[rounds[0]]) / (rounds[-1] - rounds[0]))
-
-
-def _epochs(batches: pl.DataFrame, host: HostEvents, main_lane: int) -> tuple[BoolArray, BoolArray]:
-    """Of each wait whether it ends an epoch, and so brings no batch, and whether it begins one.
-
-    Nothing is done between the two. Where that is so of most batches, they are taken by twos.
-    """
-    is_mine = host.table["is_work"] & (host.table["lane_id"] == main_lane)
-    work_ns = np.sort(host.table["start_ns"].filter(is_mine).to_numpy())
-    done = np.searchsorted(work_ns, batches["start_ns"].to_numpy())
-    is_first = np.insert(done[1:] == done[:-1], 0, False)[: len(done)]
-    if len(done) and is_first.mean() >= _BY_TWOS:
-        is_first[:] = False
-    return np.append(is_first[1:], False)[: len(done)], is_first
 
 
 def _begins_epoch(is_first: BoolArray, is_late: BoolArray) -> BoolArray:

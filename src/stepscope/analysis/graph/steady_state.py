@@ -73,8 +73,8 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
         pace: The pace of unrecorded ones; None: not known.
     """
     is_kept = np.ones(len(graph.source), np.bool_)
-    batches = graph.edge_kind == EdgeKind.ARRIVAL
-    has_batches = bool(batches.any())
+    has_batches = graph.waits_for_batches
+    batches = (graph.edge_kind == EdgeKind.ARRIVAL) & has_batches
 
     def cycle_ns(scale: float, kept: BoolArray, *, host_only: bool = False) -> int:
         dur = replayed_durations(graph, scale)

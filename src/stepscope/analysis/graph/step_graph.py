@@ -52,7 +52,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
+from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.events import HostEvents
 from stepscope.trace.arrays import intervals
@@ -106,6 +106,8 @@ class StepGraph:
         host_scale: What a replay takes of the measured time of threads, but for waits for input:
             less than 1 where recording slowed them down (`steady_state`).
         has_recorded_pace: Whether the steady state is that of unrecorded steps.
+        waits_for_batches: Whether batches arrive while the main thread waits, and not only because
+            epochs begin.
         has_batch_pace: Whether batches that came late show at what pace they come.
         had_store: Whether the steps were notably shorter than the pace at which batches come: some
             were in store, or the devices had work of earlier steps.
@@ -140,6 +142,7 @@ class StepGraph:
     host_scale: float = 1.0
     has_recorded_pace: bool = False
     has_outrun_record: bool = False
+    waits_for_batches: bool = False
     has_batch_pace: bool = True
     had_store: bool = False
 
@@ -206,11 +209,6 @@ class StepGraph:
     def target_of(self, edges: Int64Array) -> Int64Array:
         """Node that each of some edges leads to."""
         return np.searchsorted(self.first_edge, edges, side="right") - 1
-
-    @property
-    def waits_for_batches(self) -> bool:
-        """Whether batches arrive while the main thread waits, at a pace that limits the steps."""
-        return bool((self.edge_kind == EdgeKind.ARRIVAL).any())
 
     @property
     def replayed_step_ns(self) -> int:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from stepscope.advice.evidence.odd_steps import extra_time, one_off_parts, one_offs_of_steps
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.finding import Evidence, Finding, Severity
-from stepscope.analysis.host.steady_steps import StepState, epoch_starts
+from stepscope.analysis.host.epochs import epoch_starts
+from stepscope.analysis.host.steady_steps import StepState
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.analysis.selection.odd_steps import FIRST_FACTOR, START_UP_FACTOR
 from stepscope.run.figures import duration, significant
@@ -71,7 +72,7 @@ def _from_trace(subject: Subject) -> _Start | None:
     if window is None or not slow:
         return None
     steady = window.steady
-    begin = set(epoch_starts(window.trace))
+    begin = set(epoch_starts(window.trace).steps)
     later = [step.dur_ns for step in steady.of_state(StepState.COMPLETE) if step.step in begin]
 
     def usual_ns(step: int) -> int:
