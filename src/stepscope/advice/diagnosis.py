@@ -28,8 +28,8 @@ from stepscope.advice.job.compared import (
 from stepscope.advice.job.imbalance import imbalance
 from stepscope.advice.job.late_parts import longer_parts
 from stepscope.advice.job.late_ranks import causes_first, imbalance_first, lateness
+from stepscope.advice.job.pipeline import slow_stage, stage_first
 from stepscope.advice.job.reading import EachRank, MeetingTask, SummaryTask, answers, in_turn
-from stepscope.advice.job.stages import slow_stage, stage_first
 from stepscope.advice.job.worth import limited_by_the_job, limited_to_transfers
 from stepscope.advice.job.worth_of_waits import (
     limited_by_the_next,

@@ -94,9 +94,12 @@ def replayed_finding(
     alone_ns = host_alone_of(window)
     if alone_ns < _WAITS_FOR_GPU * graph.replayed_step_ns and is_host_bound(changes, again):
         then_ns = window.per_step(again.steady_state_ns)
+        # Unrecorded steps that the GPU limits do not show how much sooner their host is done.
+        is_slowed = subject.steps is not None and graph.host_scale == 1.0
+        less = " as recorded, and less without recording" if is_slowed else ""
         assumption += (
-            f"; the host then needs {duration(then_ns)} per step: below that, a faster GPU does "
-            "not help"
+            f"; the host then needs {duration(then_ns)} per step{less}: below that, a faster GPU "
+            "does not help"
         )
         host_needs = Evidence("host time per step, waits for the GPU apart", alone_ns, "ns")
         evidence = (*evidence, host_needs)
