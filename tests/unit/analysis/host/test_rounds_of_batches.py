@@ -13,7 +13,6 @@ from tests.support.simulator.program import MS, US, Copy, Kernels, Loader, Once,
 
 import stepscope
 from stepscope.analysis.graph.build import build_step_graph
-from stepscope.analysis.graph.kinds import EdgeKind
 from stepscope.analysis.graph.replay import replay, unchanged
 from stepscope.analysis.host.steady_steps import StepState, steady_steps
 
