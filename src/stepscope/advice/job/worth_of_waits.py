@@ -75,7 +75,8 @@ def unrecorded_share(late: Sequence[int], gain_ns: float, ranks: Sequence[RankSu
     """How much of what late ranks cost in recorded steps they cost in unrecorded ones.
 
     Recording slows the host: a rank whose host makes it late comes less late without it, as far as
-    the pace of its unrecorded steps tells. Its devices are not slowed.
+    the pace of its unrecorded steps tells. Neither its devices nor batches that it waits for are
+    slowed.
 
     Args:
         late: The late ranks.
@@ -87,7 +88,8 @@ def unrecorded_share(late: Sequence[int], gain_ns: float, ranks: Sequence[RankSu
     more_ns = max(beyond_others(computing, late).values(), default=0)
     if more_ns >= _MOSTLY * gain_ns:
         return 1.0
-    return min((rank.host_scale for rank in ranks if rank.rank in late), default=1.0)
+    slowed = (one for one in ranks if one.rank in late and not one.waits_for_batches)
+    return min((one.host_scale for one in slowed), default=1.0)
 
 
 def no_sooner_than_batches(gain_ns: int, late: Sequence[int], ranks: Sequence[RankSummary]) -> int:
