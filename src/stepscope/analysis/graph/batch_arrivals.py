@@ -131,16 +131,17 @@ def find_arrivals(
     )
     is_late = end - start > max(ready_ns, _FETCHING_SHARE * step_ns)
     is_steady = ~_begins_epoch(is_first, is_late)
-    epoch = np.cumsum(is_first & (start >= window[0]))
-    begun = (start, end, epoch, is_first)
-    of_epochs = _of_epochs(*begun, is_late & ~is_steady & ~is_first)
-    nothing = replace(nothing, of_epochs=_of_epochs(*begun, _late_in_all(*begun[2:], is_late)))
+    epoch: Int64Array = np.cumsum(is_first & (start >= window[0]), dtype=np.int64)
+    is_late_again = _late_in_all(epoch, is_first, is_late)
+    nothing = replace(nothing, of_epochs=_of_epochs(start, end, epoch, is_first, is_late_again))
+    is_after_first = is_late & ~is_steady & ~is_first
+    of_epochs = _of_epochs(start, end, epoch, is_first, is_after_first)
     epoch = epoch[is_steady]
     start, end, is_late = start[is_steady], end[is_steady], is_late[is_steady]
     is_inside = start >= window[0]
     if batch_ns:
-        at_pace = (start[is_inside], end[is_inside], epoch[is_inside])
-        return _at_mean_pace(*at_pace, batch_ns, of_epochs)
+        inside = start[is_inside], end[is_inside]
+        return _at_mean_pace(*inside, epoch[is_inside], batch_ns, of_epochs)
     late = np.flatnonzero(is_late & is_inside)
     if not len(late):
         return nothing
