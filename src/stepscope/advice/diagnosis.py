@@ -28,10 +28,14 @@ from stepscope.advice.job.compared import (
 from stepscope.advice.job.imbalance import imbalance
 from stepscope.advice.job.late_parts import longer_parts
 from stepscope.advice.job.late_ranks import causes_first, imbalance_first, lateness
+from stepscope.advice.job.pipeline import slow_stage, stage_first
 from stepscope.advice.job.reading import EachRank, MeetingTask, SummaryTask, answers, in_turn
-from stepscope.advice.job.stages import slow_stage, stage_first
 from stepscope.advice.job.worth import limited_by_the_job, limited_to_transfers
-from stepscope.advice.job.worth_of_waits import limited_by_the_next, unrecorded_share
+from stepscope.advice.job.worth_of_waits import (
+    limited_by_the_next,
+    no_sooner_than_batches,
+    unrecorded_share,
+)
 from stepscope.advice.rank.summary import RankSummary, Request
 from stepscope.advice.rules import OF_THE_RUN, RULES
 from stepscope.advice.severities import heavier
@@ -187,7 +191,8 @@ def judge(
     judged = find_late(windows, skew, limits, steps)
     if judged is not None and judged.basis == ARRIVALS:
         share = unrecorded_share(judged.late, judged.saving_ns, ranks)
-        judged = replace(judged, saving_ns=round(share * judged.saving_ns))
+        saving_ns = round(share * judged.saving_ns)
+        judged = replace(judged, saving_ns=no_sooner_than_batches(saving_ns, judged.late, ranks))
     stage = slow_stage(ranks, windows)
     if stage is not None and judged is not None and set(judged.late) == set(stage.ranks):
         judged = None if stage.saving_ns is not None else judged

@@ -40,7 +40,8 @@ class WhatIfTable:
     """The step without each cause.
 
     Attributes:
-        step_ns: Mean step: as measured in the trace, or the run's (`host.run_steps`).
+        step_ns: Mean step: as measured in the trace, or as it is once batches in store are used up;
+            or the run's (`host.run_steps`).
         causes: Columns `WHAT_IF`, the largest saving first; causes that the steps lack are left
             out.
         scope: The steps that were replayed.
@@ -100,7 +101,7 @@ def what_if_table(
         rows.append((cause, again.mean_step_ns, again.saving_ns, again.saving_share))
     table = pl.DataFrame(rows, schema=WHAT_IF, orient="row")
     return WhatIfTable(
-        graph.mean_step_ns,
+        graph.replayed_step_ns,
         table.sort("saving_ns", "without", descending=[True, False]),
         AnsweredScope(Scope(steps=asked.steps), graph.steps, (), events=int(graph.is_gpu.sum())),
         (*steady.notes, *graph.notes, *what_steps_depend_on(asked)),

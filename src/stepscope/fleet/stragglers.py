@@ -8,6 +8,10 @@ Definitions
     Of a run, step records and windows are judged together, as its report does it
     (`advice.accused`): three recorded steps accuse nobody where the records of many steps say
     otherwise, and the gain is that of the many steps. Only steady steps of the windows count.
+    A rank's GPU is throttled if its clock is lower than its peers' (`analysis.record.gpu_clocks`)
+    and that explains at least half of what the rank computes longer than the median rank: at its
+    peers' clock it would compute in that share of the time which its clock is of theirs. Work that
+    memory limits gains less, so this is the most that the clock explains.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from stepscope.advice.evidence.turns import find_turns
@@ -26,10 +31,9 @@ from stepscope.analysis.blame.report import Blame
 from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.ranks.local_time import COMPUTE
 from stepscope.analysis.ranks.rank_clocks import RankClocks
-from stepscope.analysis.record.gpu_clocks import SlowClock
+from stepscope.analysis.record.gpu_clocks import SlowClock, slow_clocks
 from stepscope.analysis.selection.scope import AnsweredScope
 from stepscope.fleet.job import Job
-from stepscope.fleet.throttled import throttled_gpus, with_throttled
 from stepscope.run.figures import duration, percent
 from stepscope.skew.rank_causes import FEWEST_RANKS, LATE_START, OTHER, in_words
 from stepscope.skew.rank_skew import RankSkew, rank_skew
@@ -104,10 +108,12 @@ class Stragglers:
 
 
 _MOST_NAMED = 8
+_MOSTLY_BY_CLOCK = 0.5
 NOBODY_LATE = "no rank makes the others wait for an unusual reason"
 _LONGER_COMPUTE = (in_words(COMPUTE), in_words(COMPUTE, several=True))
 _NOTABLE_WAITS = 0.05
-"""Of the ranks' steps: what waits must take for the verdict to say whom they are for."""
+"""Of the ranks' steps: what waits must take for the verdict to say whom they are for, and what a
+rank must cost to be more than slightly late."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +154,7 @@ class ComparedJob:
             waits.setdefault(rank, {})[step] = ns
         arrivals = [part.arrivals for part in job.parts]
         windows = compare_windows(compare_ranks(arrivals, steady, clock), job.step_ns, waits)
-        steps_of_ranks, slow = job.recorded_steps(), throttled_gpus(job)
+        steps_of_ranks, slow = job.recorded_steps(), _throttled_gpus(job)
         recorded = rank_skew(steps_of_ranks)
         late = find_late(windows, recorded, Thresholds(), steps_of_ranks)
         late = late if late is not None and late.accuses else None
@@ -177,7 +183,7 @@ def stragglers_of_job(job: Job, clock: Clock | str = Clock.AUTO) -> Stragglers:
     """
     found = ComparedJob.of(job, clock)
     compared, late = found.windows.compared, found.late
-    blame = with_throttled(found.windows.blame, found.throttled)
+    blame = _with_throttled(found.windows.blame, found.throttled)
     report, matched, clocks = compared.report, compared.matched, compared.clocks
     notes = [
         *compared.notes,
@@ -206,6 +212,40 @@ def stragglers_of_job(job: Job, clock: Clock | str = Clock.AUTO) -> Stragglers:
         scopes=report.scopes,
         scope=report.scope.leaving_out(blame.left_out),
         notes=tuple(notes),
+    )
+
+
+def _throttled_gpus(job: Job) -> dict[int, SlowClock]:
+    """The ranks of a job whose GPU's clock explains why they compute longer."""
+    clocks = {part.rank: part.gpu_clock for part in job.parts if part.gpu_clock is not None}
+    slow = slow_clocks(clocks)
+    if not slow:
+        return {}
+    means = dict(job.steps().group_by("rank").agg(pl.col("compute_ns").mean()).iter_rows())
+    usual = float(np.median(list(means.values()))) if means else 0.0
+    return {
+        rank: one
+        for rank, one in slow.items()
+        if rank in means
+        and means[rank] * (1 - one.share) >= _MOSTLY_BY_CLOCK * max(0.0, means[rank] - usual)
+    }
+
+
+def _with_throttled(blame: Blame, slow: Mapping[int, SlowClock]) -> Blame:
+    """Names the throttled GPU as the cause where a rank with one computes longer."""
+    if not slow:
+        return blame
+    named = (
+        pl.when(pl.col("rank").is_in(list(slow)) & (pl.col("cause") == COMPUTE))
+        .then(pl.lit("throttled GPU"))
+        .otherwise("cause")
+        .alias("cause")
+    )
+    return replace(
+        blame,
+        causes=blame.causes.with_columns(named),
+        ranks=blame.ranks.with_columns(named),
+        accused=blame.accused.with_columns(named),
     )
 
 
@@ -317,11 +357,16 @@ def _verdict(
         words = NOBODY_LATE
         most = _slightly_late(blame, recorded)
         if most is not None:
-            of_it = percent(most["gain_ns"] / blame.step_ns)
+            share = most["gain_ns"] / blame.step_ns
+            more = f"rank {most['rank']} has more than usual ({in_words(most['cause'])})"
+            less = f"{duration(most['gain_ns'])} less, {percent(share)} of it"
             words = (
-                f"no rank makes the others wait for long: rank {most['rank']} has more than usual "
-                f"({in_words(most['cause'])}), but without that a step would take only "
-                f"{duration(most['gain_ns'])} less, {of_it} of it"
+                f"no rank makes the others wait for long: {more}, but without that a step would "
+                f"take only {less}"
+                if share < _NOTABLE_WAITS
+                else "no rank makes the others wait beyond chance, as far as "
+                f"{blame.steps} recorded steps tell: {more} in them, and without that they would "
+                f"take {less}. Record more steps"
             )
         elif recorded is not None and len(blame.accused):
             words = (

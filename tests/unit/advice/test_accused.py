@@ -69,7 +69,7 @@ def _windows(
         ranks=ranks,
         excess_ns={5: {"input": excess_ns}},
         usual=SimpleNamespace(excess_ns=np.full((steps, 1), excess_ns)),
-        gains=SimpleNamespace(by_step_ns=lambda _: np.full(steps, gain_ns)),
+        gains=SimpleNamespace(by_step_ns=lambda _: np.full(steps, gain_ns), on_time=lambda _: None),
     )
     compared = SimpleNamespace(
         of_host=of_host,

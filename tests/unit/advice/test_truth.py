@@ -63,12 +63,29 @@ def test_promises_come_true_and_the_first_finding_is_the_best_fix(
     [
         pytest.param(601480, None, id="receiving a batch that is ready is no wait"),
         pytest.param(600665, "rank-waiting", id="one round of late batches shows no pace"),
+        pytest.param(3003063, None, id="a pause of the host is made up for by batches in store"),
+        pytest.param(3001813, None, id="workers start anew in each epoch, and keep up within it"),
+        pytest.param(3000125, None, id="batches come late on all ranks, whoever comes last"),
     ],
 )
 def test_what_a_window_cannot_show_is_not_promised(seed, reason, cache):
     job = truth.judge(seed, with_answers=False)
     assert not any(one.is_false or abs(one.error) > truth.NEAR for one in job.findings)
     assert reason is None or truth._SAME_FIX[reason] in job.stated
+
+
+@pytest.mark.parametrize(
+    ("seed", "finding"),
+    [
+        pytest.param(3001182, "input-bound", id="the GPU works off a backlog all the time"),
+        pytest.param(3004537, "input-bound", id="the first batch was partly in store"),
+        pytest.param(3000405, "late-rank", id="a late rank's host no longer runs ahead"),
+    ],
+)
+def test_the_steady_state_is_not_that_of_the_window(seed, finding, cache):
+    job = truth.judge(seed, with_answers=False)
+    promised = next(one for one in job.findings if one.subject == finding)
+    assert abs(promised.error) < 0.02
 
 
 def test_a_file_of_trainings_goes_on_where_it_was_cut_off(tmp_path, cache, monkeypatch, capsys):

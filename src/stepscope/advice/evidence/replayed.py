@@ -11,7 +11,7 @@ from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, Severity, without_batch_pace
 from stepscope.advice.severities import severity_of
 from stepscope.analysis.graph.changes import Changes
-from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
+from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.graph.replay import host_alone_ns, is_host_bound, replay, unchanged
 from stepscope.analysis.record.summary import NOTABLY_LONGER, is_uneven
 from stepscope.run.figures import duration
@@ -93,9 +93,12 @@ def replayed_finding(
     alone_ns = host_alone_of(window)
     if alone_ns < _WAITS_FOR_GPU * graph.replayed_step_ns and is_host_bound(changes, again):
         then_ns = window.per_step(again.steady_state_ns)
+        # Unrecorded steps that the GPU limits do not show how much sooner their host is done.
+        is_slowed = subject.steps is not None and graph.host_scale == 1.0
+        less = " as recorded, and less without recording" if is_slowed else ""
         assumption += (
-            f"; the host then needs {duration(then_ns)} per step: below that, a faster GPU does "
-            "not help"
+            f"; the host then needs {duration(then_ns)} per step{less}: below that, a faster GPU "
+            "does not help"
         )
         host_needs = Evidence("host time per step, waits for the GPU apart", alone_ns, "ns")
         evidence = (*evidence, host_needs)
@@ -144,8 +147,7 @@ def replayed_finding(
 
 def _comes_sooner_than_known(subject: Subject, window: WindowView) -> bool:
     """Whether workers make the batches, and no wait shows how soon they can."""
-    has_pace = (window.graph.edge_kind == EdgeKind.ARRIVAL).any()
-    return not has_pace and bool(facts_of(subject).has_workers)
+    return not window.graph.waits_for_batches and bool(facts_of(subject).has_workers)
 
 
 def host_alone_of(window: WindowView) -> int:

@@ -165,6 +165,11 @@ class InWindows:
             whole = blame.whole.get(late[0])
             if whole is not None and len(late) == 1 and whole.gain_ns > gain_ns:
                 caused_wait_ns, gain_ns = whole.caused_wait_ns, whole.gain_ns
+        # With the cause goes what it makes the rank wait for: a host that runs ahead again hides
+        # copies and launches that the others hide now.
+        on_time = blame.gains.on_time(late) if cause != SLOW_LINK and not self.stages else None
+        if on_time is not None:
+            gain_ns = max(gain_ns, on_time.gain_ns)
         wait_ns = round(caused_wait_ns / (ranks - len(late)) / blame.steps)
         return Accused(late, cause, min(wait_ns, self.longest_step_ns), gain_ns)
 

@@ -22,7 +22,7 @@ from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.job.accused import InWindows
 from stepscope.advice.job.compared import RankComparison
 from stepscope.advice.job.late_ranks import Lateness
-from stepscope.advice.job.worth_in_a_pipeline import limited_by_the_stages
+from stepscope.advice.job.pipeline import limited_by_the_stages
 from stepscope.advice.rank.summary import RankSummary
 from stepscope.advice.rules import OF_COMMUNICATION
 from stepscope.advice.severities import severity_again, with_saving
@@ -96,7 +96,7 @@ def limited_by_the_job(
     """The ranks, with no finding that saves notably more than the job gains by fixing it.
 
     Stages of a pipeline wait for each other in sends and receives, and what these waits cost is
-    not known: `worth_in_a_pipeline` is about them.
+    not known: `advice.job.pipeline` is about them.
 
     Args:
         ranks: The ranks.

@@ -74,7 +74,8 @@ def unrecorded_share(late: Sequence[int], gain_ns: float, ranks: Sequence[RankSu
     """How much of what late ranks cost in recorded steps they cost in unrecorded ones.
 
     Recording slows the host: a rank whose host makes it late comes less late without it, as far as
-    the pace of its unrecorded steps tells. Its devices are not slowed.
+    the pace of its unrecorded steps tells. Neither its devices nor batches that it waits for are
+    slowed.
 
     Args:
         late: The late ranks.
@@ -86,7 +87,24 @@ def unrecorded_share(late: Sequence[int], gain_ns: float, ranks: Sequence[RankSu
     more_ns = max(beyond_others(computing, late).values(), default=0)
     if more_ns >= _MOSTLY * gain_ns:
         return 1.0
-    return min((rank.host_scale for rank in ranks if rank.rank in late), default=1.0)
+    slowed = (one for one in ranks if one.rank in late and not one.waits_for_batches)
+    return min((one.host_scale for one in slowed), default=1.0)
+
+
+def no_sooner_than_batches(gain_ns: int, late: Sequence[int], ranks: Sequence[RankSummary]) -> int:
+    """What a step is shorter by without the late ranks' lateness, as far as batches come in time.
+
+    Arrivals at collectives do not show that batches come late on the other ranks as well. There,
+    the step is shorter by what waiting for others costs such a rank, and no more.
+
+    Args:
+        gain_ns: What it is shorter by if all batches are in time.
+        late: The late ranks.
+        ranks: All ranks.
+    """
+    others = (rank for rank in ranks if rank.rank not in late and rank.waits_for_batches)
+    costs = (rank.cost_of_waits_ns for rank in others if rank.cost_of_waits_ns is not None)
+    return min([gain_ns, *costs])
 
 
 def _limited(

@@ -156,6 +156,7 @@ class RankSummary:
         cost_of_waits_ns: What its window's step is shorter by if it never waits for other ranks in
             collectives; None if the other ranks' traces do not show how long it waits.
         costs_of_waits_ns: The same of each of `window_steps`; of the whole file without steps.
+        waits_for_batches: Whether batches arrive while it waits in that window.
         exchanges: Whether it sends to single ranks or receives, as the stages of a pipeline do.
         exchanges_per_step: How many sends and receives its GPUs run in a step.
         is_cut_off: Whether the file of the window lacks its end: then the window tells at most how
@@ -196,6 +197,7 @@ class RankSummary:
     behind_waits_ns: tuple[tuple[str, int], ...] = ()
     without_collectives_ns: int | None = None
     costs_of_waits_ns: tuple[int, ...] | None = None
+    waits_for_batches: bool = False
     exchanges: bool = False
     exchanges_per_step: float = 0.0
     is_cut_off: bool = False

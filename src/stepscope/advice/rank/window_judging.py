@@ -236,6 +236,7 @@ class WindowJudge:
             meeting=meeting,
             cost_of_waits_ns=cost_ns,
             costs_of_waits_ns=costs_ns,
+            waits_for_batches=view.graph.waits_for_batches,
             clock_lag_ns=view.graph.clock_lag_ns,
             purpose=subject.purpose,
             has_recorded_pace=view.graph.has_recorded_pace,

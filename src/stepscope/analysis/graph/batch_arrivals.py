@@ -8,19 +8,21 @@ begins.
 A wait counts as one for a batch's arrival if it is noted by a loader with workers, or is one for
 another thread, and takes longer than fetching a batch that is ready. Where few batches are waited
 for, nothing shows the pace of the workers, which may be ahead: such waits keep their length. So do
-those for the first batch of an epoch, for which workers start or begin anew. Where batches were in
+those for the first batch of an epoch, for which workers start or begin anew. Batches right after it
+that are waited for as well come as long after it as they did. Where batches were in
 store at first, and late ones are those of one round, they show that the workers do not keep up, but
 not at what pace they work.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 
 from stepscope.analysis.host.causes import HostCause
+from stepscope.analysis.host.epochs import epoch_starts
 from stepscope.analysis.host.events import HostEvents
 from stepscope.analysis.selection.odd_steps import round_starts
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
@@ -33,9 +35,27 @@ _FETCHING_SHARE = 0.03  # of a step
 _WAITING_SHARE = 0.25  # of a step: fetching never takes so much
 _MOST_WORKERS = 64
 _PAIRS = 2
+_PAIRS_OF_ONE_ROUND = 3  # where there are less than two rounds of batches
 _ALIKE = 0.05  # of a worker's time for a batch
 _OFTEN = 0.25  # of all batches
-_BY_TWOS = 0.4  # of all batches
+
+
+@dataclass(frozen=True)
+class BatchesOfEpochs:
+    """Waits for batches that come late only because their epoch has just begun, in order.
+
+    Attributes:
+        start_ns: When the main thread began to wait.
+        end_ns: When the batch arrived.
+        first_ns: When the first batch of its epoch arrived.
+    """
+
+    start_ns: Int64Array
+    end_ns: Int64Array
+    first_ns: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.end_ns)
 
 
 @dataclass(frozen=True)
@@ -45,14 +65,21 @@ class BatchArrivals:
     Attributes:
         start_ns: When the main thread began to wait.
         end_ns: When the batch arrived.
-        after_ns: From the arrival before to each arrival; for the first, from the last one, if the
-            same steps came again.
+        source: The arrival after which each one comes, by its place: the one before. If only the
+            mean pace is known, the first that was waited for in its epoch, or itself in the same
+            steps before: a host that comes late once finds the next batches in store.
+        after_ns: How long after it.
+        is_carried: Whether that one is of the same steps before, if they come again.
+        of_epochs: What comes late besides, because epochs begin.
         has_pace: Whether they show the pace of the workers, if batches came late.
     """
 
     start_ns: Int64Array
     end_ns: Int64Array
+    source: Int64Array
     after_ns: Int64Array
+    is_carried: BoolArray
+    of_epochs: BatchesOfEpochs
     has_pace: bool = True
 
     def __len__(self) -> int:
@@ -78,18 +105,22 @@ def find_arrivals(
         batch_ns: The pace at which batches come, by a step record; 0: as these steps show it.
     """
     none = np.zeros(0, np.int64)
+    nothing = BatchArrivals(
+        none, none, none, none, np.zeros(0, np.bool_), BatchesOfEpochs(none, none, none)
+    )
     waits = host.table.filter(
         (pl.col("cause") == int(HostCause.INPUT)) & (pl.col("lane_id") == main_lane)
     ).filter(pl.col("end_ns") <= window[1])
     if waits.is_empty() or not steps:
-        return BatchArrivals(none, none, none)
+        return nothing
     names = trace.name_rows["name"]
     events = waits["event"].to_numpy()
     name_id = trace.columns("name_id")["name_id"][np.maximum(events, 0)]
     is_batch = names[name_id].str.contains(_WITH_WORKERS, literal=True).to_numpy() | (events < 0)
     batches = waits.filter(pl.Series(is_batch)).sort("start_ns")
-    brings_none, is_first = _epochs(batches, host, main_lane)
-    batches, is_first = batches.filter(pl.Series(~brings_none)), is_first[~brings_none]
+    epochs = epoch_starts(trace)
+    batches = batches.filter(~pl.col("end_ns").is_in(pl.Series(epochs.ended_ns).implode()))
+    is_first = np.isin(batches["start_ns"].to_numpy(), epochs.began_ns)
     start, end = batches["start_ns"].to_numpy(), batches["end_ns"].to_numpy()
     length_ns = window[1] - window[0]
     step_ns = length_ns / steps
@@ -100,18 +131,24 @@ def find_arrivals(
     )
     is_late = end - start > max(ready_ns, _FETCHING_SHARE * step_ns)
     is_steady = ~_begins_epoch(is_first, is_late)
+    epoch: Int64Array = np.cumsum(is_first & (start >= window[0]), dtype=np.int64)
+    is_late_again = _late_in_all(epoch, is_first, is_late)
+    nothing = replace(nothing, of_epochs=_of_epochs(start, end, epoch, is_first, is_late_again))
+    is_after_first = is_late & ~is_steady & ~is_first
+    of_epochs = _of_epochs(start, end, epoch, is_first, is_after_first)
+    epoch = epoch[is_steady]
     start, end, is_late = start[is_steady], end[is_steady], is_late[is_steady]
     is_inside = start >= window[0]
     if batch_ns:
-        start, end = start[is_inside], end[is_inside]
-        return BatchArrivals(start, end, np.full(len(end), batch_ns))
+        inside = start[is_inside], end[is_inside]
+        return _at_mean_pace(*inside, epoch[is_inside], batch_ns, of_epochs)
     late = np.flatnonzero(is_late & is_inside)
     if not len(late):
-        return BatchArrivals(none, none, none)
+        return nothing
     share = max(is_late.mean(), len(late) / is_inside.sum())  # earlier steps may have had a store
     is_often = (is_late.sum() >= _PAIRS and share >= _OFTEN) or is_late.all()
     if not is_often:
-        return BatchArrivals(none, none, none)
+        return nothing
     start, end, batch_count = start[is_inside], end[is_inside], int(is_inside.sum())
     late -= len(is_inside) - batch_count
     # Steps that had batches in store, as while the recorder starts, are shorter than the pace.
@@ -119,7 +156,62 @@ def find_arrivals(
     length_ns = max(length_ns, round(pace_ns * batch_count))
     has_pace = pace_ns > 0 or late[0] == 0
     start, end = start[late], end[late]
-    return BatchArrivals(start, end, np.diff(end, prepend=end[-1] - length_ns), has_pace)
+    before = np.arange(len(late)) - 1
+    after_ns = np.diff(end, prepend=end[-1] - length_ns)
+    return BatchArrivals(start, end, before, after_ns, before < 0, of_epochs, has_pace)
+
+
+def _of_epochs(
+    start_ns: Int64Array,
+    end_ns: Int64Array,
+    epoch: Int64Array,
+    is_first: BoolArray,
+    is_one: BoolArray,
+) -> BatchesOfEpochs:
+    """Some of the batches of epochs that begin within the window, which are numbered from 1."""
+    rows = np.flatnonzero(is_one & (epoch > 0))
+    firsts = _firsts(epoch, is_first)
+    return BatchesOfEpochs(start_ns[rows], end_ns[rows], end_ns[firsts[epoch[rows] - 1]])
+
+
+def _firsts(epoch: Int64Array, is_first: BoolArray) -> Int64Array:
+    firsts: Int64Array = np.flatnonzero(is_first & (np.diff(epoch, prepend=0) > 0))
+    return firsts
+
+
+def _late_in_all(epoch: Int64Array, is_first: BoolArray, is_late: BoolArray) -> BoolArray:
+    """Late batches whose place in their epoch is late in each, as workers start one by one."""
+    found = np.zeros(len(epoch), np.bool_)
+    inside = np.flatnonzero(epoch > 0)
+    place = inside - _firsts(epoch, is_first)[epoch[inside] - 1]
+    times, late = np.bincount(place), np.bincount(place, is_late[inside])
+    recurs = (late == times) & (times >= _PAIRS)
+    # Right after the first one, it is late because that was.
+    recurs[1:2] |= late[1:2] == times[1:2]
+    found[inside] = recurs[place] & is_late[inside] & (place > 0)
+    return found
+
+
+def _at_mean_pace(
+    start_ns: Int64Array,
+    end_ns: Int64Array,
+    epoch: Int64Array,
+    batch_ns: int,
+    of_epochs: BatchesOfEpochs,
+) -> BatchArrivals:
+    """Arrivals of batches that are made one after another, anew from the start of each epoch.
+
+    The second batch of an epoch comes as long after its first as it did: the others count from it.
+    """
+    count, place = len(end_ns), np.arange(len(end_ns))
+    is_second = np.diff(epoch, prepend=0) > 0
+    source = np.maximum.accumulate(np.where(is_second, place, -1))
+    is_carried = source < 0
+    source[is_carried] = np.flatnonzero(is_second)[-1] if is_second.any() else place[is_carried]
+    after_ns = (place - source + np.where(is_carried, count, 0)) * batch_ns
+    start_ns = np.where(is_second, end_ns, start_ns)
+    source[is_second] -= 1
+    return BatchArrivals(start_ns, end_ns, source, after_ns, is_carried | (source < 0), of_epochs)
 
 
 def _pace_of_workers(end_ns: Int64Array, late: Int64Array) -> float:
@@ -130,11 +222,11 @@ def _pace_of_workers(end_ns: Int64Array, late: Int64Array) -> float:
     """
     is_late = np.zeros(len(end_ns), np.bool_)
     is_late[late] = True
-    for workers in range(1, min(len(end_ns) // 2, _MOST_WORKERS) + 1):
+    for workers in range(1, min(len(end_ns) - _PAIRS, _MOST_WORKERS) + 1):
         after_ns = end_ns[workers:] - end_ns[:-workers]
         from_late, to_late = is_late[:-workers], is_late[workers:]
         both = after_ns[from_late & to_late]
-        if len(both) < _PAIRS:
+        if len(both) < (_PAIRS if 2 * workers <= len(end_ns) else _PAIRS_OF_ONE_ROUND):
             continue
         usual_ns = float(np.median(both))
         room_ns = _ALIKE * usual_ns
@@ -153,20 +245,6 @@ def _pace_of_rounds(start_ns: Int64Array, end_ns: Int64Array) -> float:
     if len(rounds) < 2:
         return 0.0
     return float((end_ns[rounds[-1]] - end_ns[rounds[0]]) / (rounds[-1] - rounds[0]))
-
-
-def _epochs(batches: pl.DataFrame, host: HostEvents, main_lane: int) -> tuple[BoolArray, BoolArray]:
-    """Of each wait whether it ends an epoch, and so brings no batch, and whether it begins one.
-
-    Nothing is done between the two. Where that is so of most batches, they are taken by twos.
-    """
-    is_mine = host.table["is_work"] & (host.table["lane_id"] == main_lane)
-    work_ns = np.sort(host.table["start_ns"].filter(is_mine).to_numpy())
-    done = np.searchsorted(work_ns, batches["start_ns"].to_numpy())
-    is_first = np.insert(done[1:] == done[:-1], 0, False)[: len(done)]
-    if len(done) and is_first.mean() >= _BY_TWOS:
-        is_first[:] = False
-    return np.append(is_first[1:], False)[: len(done)], is_first
 
 
 def _begins_epoch(is_first: BoolArray, is_late: BoolArray) -> BoolArray:

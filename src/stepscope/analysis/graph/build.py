@@ -32,8 +32,9 @@ from stepscope.analysis.graph.window import (
     whole_window,
 )
 from stepscope.analysis.graph.work import StepWork, read_work
+from stepscope.analysis.host.epochs import epoch_starts
 from stepscope.analysis.host.events import HostEvents, events_of_feeding_lanes, host_events
-from stepscope.analysis.host.steady_steps import epoch_starts, loop_tail
+from stepscope.analysis.host.steady_steps import loop_tail
 from stepscope.analysis.record.pace import RecordedPace
 from stepscope.errors import UsageError
 from stepscope.trace.model import Trace
@@ -71,7 +72,7 @@ def build_step_graph(
         graph = _graph_of(trace, chosen, window, main_lane, lanes, work, host, batch_ns)
         claims.result()
         if pace is not None:
-            begun = set(graph.steps).intersection(epoch_starts(trace))
+            begun = set(graph.steps).intersection(epoch_starts(trace).steps)
             pace = pace.with_epochs(len(begun), len(graph.steps))
         graph = with_steady_state(graph, pace)
     if not len(graph):
@@ -119,17 +120,18 @@ def _graph_of(
         resolved.wait_end_ns,
         lanes,
     )
-    on_main = np.full(len(arrivals) + len(resolved.backlog.call), main_lane, np.int64)
+    begun, backlog = arrivals.of_epochs, resolved.backlog
+    on_main = np.full(len(arrivals) + len(begun) + len(backlog.call), main_lane, np.int64)
     elastic_lane = np.concatenate((on_main, queue.wait_lane))
     elastic_start = np.concatenate(
-        (arrivals.start_ns, resolved.backlog.start_ns, queue.wait_start_ns)
+        (arrivals.start_ns, begun.start_ns, backlog.start_ns, queue.wait_start_ns)
     )
-    elastic_end = np.concatenate((arrivals.end_ns, resolved.backlog.end_ns, queue.wait_end_ns))
+    elastic_end = np.concatenate((arrivals.end_ns, begun.end_ns, backlog.end_ns, queue.wait_end_ns))
     boundaries = chosen["start_ns"].to_numpy() if len(chosen) else np.zeros(0, np.int64)
     cut_lanes = np.concatenate(
         (
             resolved.cut_lane,
-            np.full(2 * len(handovers.lane) + len(boundaries), main_lane, np.int64),
+            np.full(2 * len(handovers.lane) + len(boundaries) + len(begun), main_lane, np.int64),
             handovers.lane,
             elastic_lane,
             elastic_lane,
@@ -141,6 +143,7 @@ def _graph_of(
             handovers.start_ns,
             handovers.back_ns,
             boundaries,
+            begun.first_ns,
             handovers.back_ns,
             elastic_start,
             elastic_end,
@@ -187,4 +190,4 @@ def _graph_of(
             measured_step_ns(trace, chosen) if has_steps_or_work else window[1] - window[0]
         ),
     )
-    return replace(graph, has_batch_pace=arrivals.has_pace)
+    return replace(graph, has_batch_pace=arrivals.has_pace, waits_for_batches=len(arrivals) > 0)

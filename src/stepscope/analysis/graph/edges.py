@@ -227,11 +227,16 @@ def find_fixed_edges(
 
     # A wait for a batch is a piece that takes no time in a replay, and begins when it arrives.
     waits = piece(pieces.ending_by(main(len(arrivals)), arrivals.end_ns))
-    found.add(waits[:-1], waits[1:], EdgeKind.ARRIVAL, arrivals.after_ns[1:])
-    if len(arrivals):
-        found.add(waits[-1:], waits[:1], EdgeKind.ARRIVAL, arrivals.after_ns[:1], is_carried=True)
-        first_ns = arrivals.end_ns[:1] - origin_ns
-        found.add(-1, waits[:1], EdgeKind.ARRIVAL, first_ns)
+    for is_carried in (False, True):
+        rows = np.flatnonzero(arrivals.is_carried == is_carried)
+        source, after_ns = waits[arrivals.source[rows]], arrivals.after_ns[rows]
+        found.add(source, waits[rows], EdgeKind.ARRIVAL, after_ns, is_carried=is_carried)
+    found.add(-1, waits[:1], EdgeKind.ARRIVAL, arrivals.end_ns[:1] - origin_ns)
+    begun = arrivals.of_epochs
+    firsts, waits = (
+        piece(pieces.ending_by(main(len(begun)), ns)) for ns in (begun.first_ns, begun.end_ns)
+    )
+    found.add(firsts, waits, EdgeKind.ARRIVAL, begun.end_ns - begun.first_ns)
 
     following = piece(pieces.starting_from(queue.lane, queue.after_ns))
     leaves = np.where(queue.work >= 0, queue.leaves_ns, queue.leaves_ns - origin_ns)

@@ -30,6 +30,7 @@ _SWEPT = WorkSoFar()
 _LONG_AGO_NS = -(1 << 60)
 _MOST_PASSES = 8
 _NOTABLY_SLOWED = 1.01
+_NOTABLY_LONGER = 1.02
 _OUTRUN = 1.1
 """How many times as long as unrecorded steps what the devices need must be: more than chance."""
 _MOST_SLOWED = 0.25
@@ -57,7 +58,8 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
     """The graph with what its steps take in the steady state, at most as long as measured.
 
     A host that was ahead at the start made them shorter than they would be later. Nothing is
-    promised of time that was not measured.
+    promised of time that was not measured, unless batches limit the steps: at what pace these come
+    was measured, and steps that had some in store are shorter than all later ones.
 
     Recording slows the host's threads, but not the devices or what waits for input take. Where the
     pace of unrecorded steps is known, all pieces of threads are shortened alike, by as little as
@@ -71,8 +73,8 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
         pace: The pace of unrecorded ones; None: not known.
     """
     is_kept = np.ones(len(graph.source), np.bool_)
-    batches = graph.edge_kind == EdgeKind.ARRIVAL
-    has_batches = bool(batches.any())
+    has_batches = graph.waits_for_batches
+    batches = (graph.edge_kind == EdgeKind.ARRIVAL) & has_batches
 
     def cycle_ns(scale: float, kept: BoolArray, *, host_only: bool = False) -> int:
         dur = replayed_durations(graph, scale)
@@ -83,8 +85,12 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
         return run_passes(graph, dur, graph.delay_ns, kept).cycle_ns
 
     if pace is None or not graph.steps or not graph.is_gpu.any():
-        steady_ns = min(cycle_ns(1.0, is_kept), graph.total_ns)
-        return replace(graph, steady_state_ns=steady_ns)
+        steady_ns = cycle_ns(1.0, is_kept)
+        shown_ns = graph.mean_step_ns * len(graph.steps)
+        is_paced = has_batches and graph.has_batch_pace
+        if is_paced and steady_ns > _NOTABLY_LONGER * shown_ns > 0:
+            return replace(graph, steady_state_ns=steady_ns, had_store=True)
+        return replace(graph, steady_state_ns=min(steady_ns, graph.total_ns))
     own = is_kept & ~batches
     alone = own & ~np.isin(graph.edge_kind, (EdgeKind.SYNC, EdgeKind.QUEUE))
     wanted_ns = (pace.own_ns if has_batches else pace.step_ns) * len(graph.steps)

@@ -102,12 +102,15 @@ class StepGraph:
         clock_lag_ns: By how much the GPUs' clock is behind the host's at least, if much of the work
             began before its launch; else 0.
         notes: What limits the graph, in words.
-        steady_state_ns: What the steps take together in the steady state (`steady_state`), at most
-            as long as measured.
+        steady_state_ns: What the steps take together in the steady state (`steady_state`).
         host_scale: What a replay takes of the measured time of threads, but for waits for input:
             less than 1 where recording slowed them down (`steady_state`).
         has_recorded_pace: Whether the steady state is that of unrecorded steps.
+        waits_for_batches: Whether batches arrive while the main thread waits, and not only because
+            epochs begin.
         has_batch_pace: Whether batches that came late show at what pace they come.
+        had_store: Whether the steps were notably shorter than the pace at which batches come: some
+            were in store, or the devices had work of earlier steps.
         has_outrun_record: Whether the steps of the step record were the host's alone, which ran
             ahead of the devices.
     """
@@ -139,7 +142,9 @@ class StepGraph:
     host_scale: float = 1.0
     has_recorded_pace: bool = False
     has_outrun_record: bool = False
+    waits_for_batches: bool = False
     has_batch_pace: bool = True
+    had_store: bool = False
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -207,8 +212,11 @@ class StepGraph:
 
     @property
     def replayed_step_ns(self) -> int:
-        """The mean step that replays save from: as measured, or as it is without recording."""
-        if not self.has_recorded_pace:
+        """The mean step that replays save from.
+
+        As measured; or as it is without recording, or without batches in store.
+        """
+        if not (self.has_recorded_pace or self.had_store):
             return self.mean_step_ns
         return round(self.steady_state_ns / max(1, len(self.steps)))
 

@@ -39,6 +39,7 @@ import polars as pl
 
 from stepscope.analysis.calls.one_off import one_off_calls
 from stepscope.analysis.host.causes import is_input_wait
+from stepscope.analysis.host.epochs import epoch_starts
 from stepscope.analysis.host.idle_gaps import idle_segments
 from stepscope.analysis.selection.gpu_work import in_steps, work_on_devices
 from stepscope.analysis.selection.lost_work import lost_work
@@ -363,28 +364,9 @@ def _states(
     return states
 
 
-def epoch_starts(trace: Trace) -> tuple[int, ...]:
-    """The steps in which a DataLoader's iterator begins anew, of the thread of the steps.
-
-    In such a step the loader is asked once more than in others: the first time, it has no more
-    batches.
-    """
-    host = trace.steps
-    if host.is_empty():
-        return ()
-    asked = events_named(trace, pl.col("group") == "dataloader", (host["lane_id"][0],))
-    starts = trace.columns("start_ns")["start_ns"].to_numpy()[asked]
-    step = np.searchsorted(host["start_ns"].to_numpy(), starts, side="right") - 1
-    inside = (step >= 0) & (starts < host["end_ns"].to_numpy()[np.maximum(step, 0)])
-    times = np.bincount(step[inside], minlength=len(host))
-    more = times == np.median(times) + 1
-    found: tuple[int, ...] = tuple(host["step"].to_numpy()[more].tolist())
-    return found
-
-
 def _epochs(trace: Trace, host: pl.DataFrame, whole: BoolArray) -> tuple[int, BoolArray]:
     """How many steps an epoch has, and which begin one; 0 and none if they do not come again."""
-    begins = np.isin(host["step"].to_numpy(), epoch_starts(trace)) & whole
+    begins = np.isin(host["step"].to_numpy(), epoch_starts(trace).steps) & whole
     distances = np.diff(np.flatnonzero(begins))
     if not len(distances) or (distances != distances[0]).any():
         return 0, np.zeros(len(host), np.bool_)

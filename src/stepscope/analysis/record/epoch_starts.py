@@ -65,17 +65,18 @@ class EpochStarts:
         return self.workers_ns + max(0, self.first_batches_ns - made_ns)
 
 
+def begins_epoch(record: StepRecord) -> bool:
+    """Whether an epoch starts in a step. The training's first step is none of them."""
+    return bool(record.step and (record.loader_workers_ns or record.epoch_start_ns))
+
+
 def epoch_starts(steady: Sequence[StepRecord]) -> EpochStarts:
-    """Sum up the steps in which an epoch starts. The training's first step is none of them.
+    """Sum up the steps in which an epoch starts.
 
     If epochs start in most steps, the usual wait of a step is unknown, and only the parts that were
     measured count.
     """
-    starts = [
-        record
-        for record in steady
-        if record.step and (record.loader_workers_ns or record.epoch_start_ns)
-    ]
+    starts = [record for record in steady if begins_epoch(record)]
     if not starts:
         return EpochStarts()
     there = {record.step for record in starts}

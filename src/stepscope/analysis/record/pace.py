@@ -8,6 +8,8 @@ from stepscope.analysis.record.summary import StepSummary
 
 _STARVED = 0.05
 """Share of its steps that a training waits for batches, from which these set its pace."""
+RECEIVING_NS = 50_000
+"""What it takes at least to receive a batch that a worker has ready."""
 _RARE = 0.05
 """Share of the steps up to which slow ones are too rare for a window of a few steps."""
 
@@ -50,7 +52,7 @@ def recorded_pace(record: StepSummary) -> RecordedPace:
     late_ns = starts.excess_wait_ns // len(record.steps)
     times = max(1, len(starts.steps))
     mean_ns, wait_ns = record.mean_ns - late_ns, record.lasting_wait_ns - late_ns
-    is_starved = wait_ns >= _STARVED * mean_ns
+    is_starved = wait_ns >= max(_STARVED * mean_ns, RECEIVING_NS)
     is_rare = len(set(record.slow_steps) - set(starts.steps)) < _RARE * len(record.steps)
     in_cycle = set() if record.cycle is None else set(record.cycle.excess_ns)
     is_in_cycle = 2 * len(in_cycle - set(starts.steps)) > len(in_cycle)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
 from stepscope.analysis.record.course import LevelShift, StepCycle, find_cycle, find_level_shift
-from stepscope.analysis.record.epoch_starts import EpochStarts, epoch_starts
+from stepscope.analysis.record.epoch_starts import EpochStarts, begins_epoch, epoch_starts
 from stepscope.analysis.record.host_time import (
     CompileTimes,
     HostTimes,
@@ -26,6 +27,7 @@ from stepscope.analysis.selection.odd_steps import (
 )
 from stepscope.analysis.selection.partition import INPUT, OTHER, Part, Partition
 from stepscope.run.step_record import StepRecord, input_wait, is_input_phase
+from stepscope.trace.arrays.intervals import Int64Array
 
 UNEVEN_FACTOR = 1.15
 """If the mean exceeds the median by this factor, reports show both."""
@@ -61,7 +63,8 @@ class ExcludedSteps:
         stalled: The single step that took more than three times the median.
         after_window: Slow right after steps recorded in detail: the files of a window are made
             beside them, which takes CPUs.
-        part_of_round: Part of a round of batches of which other steps do not count (`_in_rounds`).
+        part_of_round: Part of an epoch, or of a round of batches, of which other steps do not count
+            (`_in_rounds`).
     """
 
     partial: int = 0
@@ -234,7 +237,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
     Steady steps are complete training steps except the slow first ones, slow ones right after a
     window, a single stall (`selection.odd_steps`), and those that compiled something new. Steps
     recorded in detail are slower, so they count only if fewer than five others remain. Where
-    batches come several at a time, whole rounds count.
+    epochs begin at one distance, or batches come several at a time, whole rounds count.
     """
     partial = [record for record in records if record.is_partial]
     other = [record for record in records if not record.is_partial and record.kind != "train"]
@@ -321,38 +324,61 @@ def _stall(usual: list[StepRecord]) -> StepRecord | None:
 
 
 def _in_rounds(steady: list[StepRecord]) -> list[StepRecord]:
-    """The steps of whole rounds, where batches come so many at a time; else all.
+    """The steps of whole epochs, or where batches come so many at a time of whole rounds; else all.
 
     Several workers that cannot keep up finish their batches together: one step waits for a round of
     them, and the next ones find theirs ready. Steps that do not count take parts of rounds with
     them, and while a window is recorded, batches are made that its next round does not wait for.
     """
-    waits = np.array([input_wait(record) for record in steady], np.int64)
-    if not len(waits) or waits.sum() < _NOTABLE_WAIT * sum(record.dur_ns for record in steady):
-        return steady
     numbers = np.array([record.step for record in steady], np.int64)
-    starts = round_starts(waits)
-    follows = np.diff(numbers, prepend=numbers[0] - 1) == 1
-    run = np.cumsum(~follows)
-    same_run = run[starts[1:]] == run[starts[:-1]]
-    lengths = np.diff(starts)[same_run]
-    if not len(lengths):
+    if not len(numbers):
         return steady
-    length = int(np.median(lengths))
-    if length == 1 or (lengths == length).mean() < _MOSTLY_ALIKE:
+    run = np.cumsum(np.diff(numbers, prepend=numbers[0] - 1) != 1)
+    epochs = np.flatnonzero([begins_epoch(record) for record in steady])
+    if found := _whole(steady, run, epochs, alike=1.0, is_first_odd=False):
+        return found
+    waits = np.array([input_wait(record) for record in steady], np.int64)
+    if waits.sum() < _NOTABLE_WAIT * sum(record.dur_ns for record in steady):
         return steady
+    rounds = round_starts(waits)
+    return _whole(steady, run, rounds, alike=_MOSTLY_ALIKE, is_first_odd=True) or steady
+
+
+def _whole(
+    steady: list[StepRecord],
+    run: Int64Array,
+    starts: Int64Array,
+    *,
+    alike: float,
+    is_first_odd: bool,
+) -> list[StepRecord]:
+    """The steps of whole rounds, half of all at least; else none.
+
+    Args:
+        steady: The steps.
+        run: To which steps that follow one another each belongs.
+        starts: The places where rounds begin.
+        alike: How many of the rounds must have the same length, of all.
+        is_first_odd: Whether the first round after a gap does not count.
+    """
+    lengths = np.diff(starts)[run[starts[1:]] == run[starts[:-1]]]
+    length = int(np.median(lengths)) if len(lengths) else 1
+    if length == 1 or (lengths == length).mean() < alike:
+        return []
     kept: list[StepRecord] = []
     for one in range(int(run[-1]) + 1):
-        mine = starts[run[starts] == one][int(one > 0) :]
+        mine = starts[run[starts] == one][int(is_first_odd and one > 0) :]
         if len(mine):
             size = (int((run <= one).sum()) - mine[0]) // length * length
             kept += steady[mine[0] : mine[0] + size]
-    return kept if 2 * len(kept) >= len(steady) else steady
+    return kept if 2 * len(kept) >= len(steady) else []
 
 
 def _mean_device_ns(steady: Sequence[StepRecord]) -> int | None:
-    known = [record.device_ns for record in steady if record.device_ns is not None]
-    return _mean(known) if 10 * len(known) >= 9 * len(steady) else None
+    """Without steps right after some that do not count, which may have work of those in them."""
+    follows = [later for one, later in pairwise(steady) if later.step == one.step + 1]
+    known = [record.device_ns for record in follows if record.device_ns is not None]
+    return _mean(known) if known and 10 * len(known) >= 9 * len(follows) else None
 
 
 def _lasting_wait_ns(steady: Sequence[StepRecord]) -> int:

@@ -13,7 +13,6 @@ from tests.support.simulator.program import MS, US, Copy, Kernels, Loader, Once,
 
 import stepscope
 from stepscope.analysis.graph.build import build_step_graph
-from stepscope.analysis.graph.kinds import EdgeKind
 from stepscope.analysis.graph.replay import replay, unchanged
 from stepscope.analysis.host.steady_steps import StepState, steady_steps
 
@@ -55,7 +54,7 @@ def test_a_first_step_that_waited_is_left_out_with_its_reason(tmp_path):
 def test_waits_at_the_start_of_epochs_are_no_pace(tmp_path):
     costs = {"waiting_ns": 0, "cpu_ns": MS // 10, "epoch": 4, "worker_start_ns": 30 * MS}
     graph = build_step_graph(recorded(program(2, 12, 8, is_persistent=False, **costs), tmp_path))
-    assert not (graph.edge_kind == EdgeKind.ARRIVAL).any()
+    assert not graph.waits_for_batches
     assert graph.steps == tuple(range(12, 20))
 
 

@@ -11,7 +11,9 @@ prepared beside the step. Each step then lasts as long as it does now without it
 it costs to receive a batch from another process.
 
 In a trace with GPU work the steps are replayed without the wait, because the host may wait while
-the GPU works.
+the GPU works. Where the window began with batches or work in store, its steps are shorter than the
+pace at which batches come: then the saving is counted from that pace, which the training has once
+the store is used up.
 """
 
 from __future__ import annotations
@@ -26,15 +28,15 @@ from stepscope.advice.rules.input import slow_epoch_start
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.replay import Replay, replay, unchanged
+from stepscope.analysis.record.pace import RECEIVING_NS
 from stepscope.analysis.record.summary import is_uneven
 from stepscope.analysis.selection.partition import INPUT
+from stepscope.run.figures import duration
 from stepscope.trace.arrays import intervals
 
 WORKERS_LABEL = "loader workers to begin with"
 ALONE_LABEL = "step with these workers alone"
 TRANSFER_LABEL = "receiving a batch from a worker, about"
-_RECEIVING_NS = 50_000
-"""What it takes at least to receive a batch that a worker has ready."""
 _RECORD, _HOST, _REPLAY = "step record", "trace", "trace, replayed"
 _SHARE_LABELS = {
     _RECORD: "share of waiting in the step",
@@ -46,7 +48,7 @@ _SHARE_LABELS = {
 def find_input_bound(subject: Subject) -> list[Finding]:
     """The finding, if the wait's share of the step is above the threshold."""
     measured = _from_record(subject) or _from_trace(subject)
-    if measured is None or measured[5] < _RECEIVING_NS:
+    if measured is None or measured[5] < RECEIVING_NS:
         return []
     step_ns, saved_ns, share = measured[:3]
     limits = subject.thresholds
@@ -67,7 +69,7 @@ def find_input_bound(subject: Subject) -> list[Finding]:
             rank=subject.rank,
             saving_ns=saving_ns,
             saving_reason=loader.no_saving,
-            assumption=loader.assumption,
+            assumption=loader.assumption + _pace_in_words(subject, measured),
             predicted_step_ns=None if saving_ns is None else step_ns - saving_ns,
             evidence=_evidence(subject, measured, _of_the_loader(facts, loader)),
             advice=loader.advice,
@@ -76,6 +78,16 @@ def find_input_bound(subject: Subject) -> list[Finding]:
             is_upper_bound=loader.needs_cheaper,
         )
     ]
+
+
+def _pace_in_words(subject: Subject, measured: _Measured) -> str:
+    window = subject.window
+    if measured[3] != _REPLAY or window is None or not window.graph.had_store:
+        return ""
+    return (
+        f"; the steps shown had batches or work in store: later ones take {duration(measured[0])}, "
+        "the pace at which batches come"
+    )
 
 
 def _severity(share: float, limits: Thresholds) -> Severity:
@@ -208,6 +220,8 @@ def _from_replay(subject: Subject, window: WindowView) -> _Measured | None:
         return None
     share = again.saving_share
     step_ns = subject.step_ns or window.step_ns
+    if window.graph.had_store:
+        step_ns = window.graph.replayed_step_ns
     saved_ns = round(share * step_ns)
     return step_ns, saved_ns, share, _REPLAY, window.steps, window.per_step(waited_ns)
 

@@ -30,6 +30,7 @@ from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.graph.replay import replay, unchanged
 from stepscope.analysis.host.causes import CAUSES, UNNAMED
+from stepscope.analysis.host.epochs import epoch_starts
 from stepscope.analysis.record.epoch_starts import EpochStarts
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.run.figures import duration
@@ -41,8 +42,6 @@ _KEPT = "the workers live on from epoch to epoch"
 _TOO_WIDE = 0.1
 """Of the step: how far the least and the most that a fix can save lie apart at most."""
 _MOSTLY = 0.5
-_BY_TWOS = 0.4
-"""Share of the steps from which on two calls in a row are no end of an epoch."""
 _SAMPLER = (
     "Make the sampler cheaper where an epoch begins: draw indices with torch.randperm or NumPy "
     "instead of a Python loop, keep what does not change between epochs, or compute the next "
@@ -192,17 +191,15 @@ def _share_of_starts(window: WindowView) -> float | None:
 def between_epochs(window: WindowView, least_ns: int) -> Intervals:
     """Long stretches of the main thread between one epoch's last call and the next one's first.
 
-    There a loader is called twice, and nothing is done in between: the first call finds no more
-    batches. Where most steps call loaders twice, they read two of them, and none is found.
+    Nothing else is known to be done in them.
     """
-    graph = window.graph
-    calls = window.main_spans(pl.col("group") == "dataloader").sort("start_ns")
-    starts, ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
-    gaps = intervals.merge(ends[:-1], np.maximum(starts[1:], ends[:-1]))
+    graph, epochs = window.graph, epoch_starts(window.trace)
+    gaps = intervals.merge(epochs.ended_ns, np.maximum(epochs.began_ns, epochs.ended_ns))
     known = graph.host.of(*(set(CAUSES) - set(UNNAMED)), lanes=(graph.main_lane,))
     is_idle = (intervals.covered(known, gaps.starts, gaps.ends) == 0) & (gaps.lengths >= least_ns)
-    found = Intervals(gaps.starts[is_idle], gaps.ends[is_idle])
-    return intervals.empty() if len(found) >= _BY_TWOS * window.steps else found
+    begin_ns, end_ns = window.window
+    is_idle &= (gaps.starts >= begin_ns) & (gaps.ends <= end_ns)
+    return Intervals(gaps.starts[is_idle], gaps.ends[is_idle])
 
 
 def _seen_in_window(subject: Subject) -> list[Finding]:

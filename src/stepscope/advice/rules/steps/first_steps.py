@@ -20,7 +20,8 @@ from stepscope.analysis.calls.one_off import (
     one_off_calls,
 )
 from stepscope.analysis.host.causes import CAUSES, NOT_RECORDED, HostCause
-from stepscope.analysis.host.steady_steps import StepState, epoch_starts
+from stepscope.analysis.host.epochs import epoch_starts
+from stepscope.analysis.host.steady_steps import StepState
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.analysis.selection.gpu_work import recorded_work
 from stepscope.analysis.selection.odd_steps import FIRST_FACTOR, START_UP_FACTOR
@@ -74,7 +75,7 @@ def _from_trace(subject: Subject) -> _Start | None:
     if window is None or not slow:
         return None
     steady = window.steady
-    begin = set(epoch_starts(window.trace))
+    begin = set(epoch_starts(window.trace).steps)
     later = [step.dur_ns for step in steady.of_state(StepState.COMPLETE) if step.step in begin]
 
     def usual_ns(step: int) -> int:

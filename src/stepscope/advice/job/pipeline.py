@@ -1,4 +1,4 @@
-"""What fixing a finding on one stage of a pipeline is worth to the whole job, at most.
+"""A pipeline of ranks: which stage computes longest, and what a finding on one stage is worth.
 
 A replay of one stage keeps its sends and receives as long as they are, with the waits for other
 stages in them. How these change is not known from one stage, so what its own step gets shorter by
@@ -11,16 +11,61 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean, median_low
 
+from stepscope.advice.evidence.other_ranks import SlowStage
 from stepscope.advice.finding import Finding, Severity
+from stepscope.advice.job.accused import InWindows
 from stepscope.advice.rank.summary import RankSummary
 from stepscope.advice.severities import severity_again
 from stepscope.advice.thresholds import Thresholds
 from stepscope.run.figures import duration
 
+_UNEVEN, _BUBBLE = "uneven-stages", "pipeline-bubble"
+_LEAST_RING = 3
+"""Two stages of a pipeline have as many sends and receives as each other, too."""
 _APART = frozenset({"slow-first-steps", "stalled-step", "uneven-steps"})
 """Rules about other steps than the one shown."""
 _FIXED_HERE = "; the other stages wait for this one, and do not hold it up then"
+
+
+def slow_stage(ranks: Sequence[RankSummary], windows: InWindows | None) -> SlowStage | None:
+    """The stage that computes longest; None where fewer than two ranks send or receive."""
+    computing = {
+        rank.rank: ns for rank in ranks if rank.exchanges and (ns := rank.compute_ns) is not None
+    }
+    if len(computing) < 2:
+        return None
+    known = windows.stages if windows is not None else ()
+    stages = [one for one in known if set(one) <= computing.keys()] or [(r,) for r in computing]
+    of_stages = {one: median_low([computing[rank] for rank in one]) for one in stages}
+    slowest = max(stages, key=lambda one: (of_stages[one], -one[0]))
+    others = [ns for one, ns in of_stages.items() if one != slowest]
+    if not others:
+        return None
+    counts = {rank.exchanges_per_step for rank in ranks if rank.rank in computing}
+    slow = windows.slow_in_pipeline if windows is not None else None
+    return SlowStage(
+        slowest,
+        round(of_stages[slowest]),
+        round(fmean(others)),
+        round(fmean(of_stages.values())),
+        len(stages),
+        len(computing) >= _LEAST_RING and len(counts) == 1,
+        slow.gain_ns if slow is not None and slow.ranks == slowest and slow.is_stage else None,
+    )
+
+
+def stage_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Findings with a slow stage above the bubbles of the stages that wait for it."""
+    slow = next((one for one in findings if one.id == _UNEVEN and one.saving_ns), None)
+    bubbles = [one for one in findings if one.id == _BUBBLE]
+    if slow is None or not bubbles:
+        return tuple(findings)
+    others = [one for one in findings if one is not slow]
+    place = others.index(bubbles[0])
+    others.insert(place, replace(slow, placed="above bubbles of stages that wait for this one"))
+    return tuple(others)
 
 
 @dataclass(frozen=True)
