@@ -173,7 +173,7 @@ def shapes() -> Iterator[tuple[str, Any]]:
         if (other := OTHER_RESULTS.get(question.name)) is not None:
             known = _hints(found.of)
             added = {f"{name}?": of for name, of in _hints(other).items() if name not in known}
-            found = dataclasses.replace(found, more=added | found.more)
+            found = dataclasses.replace(found, more={**added, **found.more})
         yield f"show-{question.name}", found
     for name in ABOUT:
         more = {"question": (name,), "path": str, "kind": str}
