@@ -14,7 +14,6 @@ import polars as pl
 
 from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_named
-from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.categories import HOST_CALLS, is_one_of
 from stepscope.trace.model import Trace
@@ -37,7 +36,7 @@ class EpochStarts:
 
 
 @memoized
-def epoch_starts(trace: Trace, _scope: Scope | None = None) -> EpochStarts:
+def epoch_starts(trace: Trace) -> EpochStarts:
     """The starts of epochs within the steps of a trace."""
     host, none = trace.steps, np.zeros(0, np.int64)
     if host.is_empty():
