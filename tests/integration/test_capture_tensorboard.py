@@ -8,12 +8,12 @@ import subprocess
 
 import pytest
 from click.testing import CliRunner
-from stepscope.analysis.record.progress import progress_over
 from tests.support.guides import environment
 from tests.support.training import SmallTraining, batches
 from tests.support.warm_python import warm_python
 
 import stepscope
+from stepscope.analysis.record.live import progress_over
 from stepscope.commands.main import cli
 from stepscope.run.step_record import read_steps
 

@@ -75,7 +75,7 @@ def test_the_torchtitan_style_loop(run_here, tmp_path):
     run_here("torchtitan_style.py")
     traces = tmp_path / "outputs" / "profiling" / "traces"
     names = sorted(path.relative_to(traces).as_posix() for path in traces.glob("iteration_*/*"))
-    assert names == ["iteration_10/rank0_trace.json", "iteration_5/rank0_trace.json"]
+    assert names == ["iteration_10/rank0_trace.json.gz", "iteration_5/rank0_trace.json.gz"]
     assert len(the_rank(traces).steps) == 11
 
 

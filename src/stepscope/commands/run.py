@@ -31,6 +31,7 @@ LEFT_OUT = {
     "max_steps_per_loop",
     "memory_snapshot_path",
     "deepspeed_flops",
+    "deepspeed_flops_step",
     "deepspeed_memory",
 }
 """Options that this verb sets itself, or that only code inside the script can give."""
