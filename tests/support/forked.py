@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import resource
 from collections.abc import Sequence
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -48,6 +49,12 @@ def run_verb(
         process.join()
         return Ending(None, 0, None, f"it took more than {seconds} s")
     return Ending(answer, peak, process.exitcode, said)
+
+
+def end_server() -> None:
+    """End the process that the others are forked from; the next verb starts another."""
+    forkserver._forkserver._stop()
+    resource_tracker._resource_tracker._stop()
 
 
 def _answer(

@@ -14,6 +14,12 @@ from stepscope.memory.opening import census_beside, read_censuses
 from stepscope.run.layout import RankLayout
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_compiled(monkeypatch):
+    """The watch leaves modules alone once anything is compiled, as by a test before this one."""
+    monkeypatch.setattr("stepscope.capture.steps.tensor_watch._has_compiled", lambda: False)
+
+
 @pytest.fixture
 def layout(tmp_path):
     return RankLayout(tmp_path / "rank00000")
