@@ -66,6 +66,9 @@ def frees_when_idle() -> pl.Expr:
     return (pl.col("group") == "allocation") & pl.col("name").str.contains(_FREES)
 
 
+_AT_ONCE = 50_000
+"""How many texts are decoded at once: their documents take many times their length."""
+
 _PEAKS: dict[str, pl.DataType | type[pl.DataType]] = {
     "device": pl.Int32,
     "allocated_bytes": pl.Int64,
@@ -95,15 +98,20 @@ def _read(trace: Trace) -> pl.DataFrame:
 
 def _parsed(instants: pl.LazyFrame) -> pl.DataFrame:
     """lane_id, time_ns and the numbers of each event; null where one is missing."""
+    rows = instants.select("lane_id", "time_ns", "args").collect()
+    parts = [rows.slice(first, _AT_ONCE) for first in range(0, max(1, len(rows)), _AT_ONCE)]
+    return pl.concat(map(_decoded, parts))
+
+
+def _decoded(rows: pl.DataFrame) -> pl.DataFrame:
     wanted = pl.Struct(dict.fromkeys(_FIELDS.values(), pl.Int64))
     whole = pl.col("args").str.json_decode(wanted)
     decoded = [whole.struct.field(key).alias(name) for name, key in _FIELDS.items()]
     try:
-        # The streaming engine reads the texts on all cores.
-        return instants.select("lane_id", "time_ns", *decoded).collect(engine="streaming")
+        return rows.select("lane_id", "time_ns", *decoded)
     except pl.exceptions.ComputeError:  # one text that is no JSON, or holds other than integers
         found = [whole_number(key).alias(name) for name, key in _FIELDS.items()]
-        return instants.select("lane_id", "time_ns", *found).collect()
+        return rows.select("lane_id", "time_ns", *found)
 
 
 @memoized
