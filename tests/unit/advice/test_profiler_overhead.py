@@ -19,7 +19,7 @@ RECORDS = tuple(step_records([20.0] * 20 + [40.0] * 8, recorded=range(20, 28)))
 """Of 28 steps, eight were recorded and took twice as long."""
 
 
-def advice(header=None, files=(), frames=False, gpu=True):
+def advice(header=None, frames=False, gpu=True):
     t = GpuTrace(header=header or {})
     for _ in range(3):
         with t.step():
@@ -31,9 +31,7 @@ def advice(header=None, files=(), frames=False, gpu=True):
             else:
                 t.op("aten::mm").python(ms(1))
     view = WindowView(t.load())
-    (finding,) = find_profiler_overhead(
-        Subject(0, summarise_steps(RECORDS), window=view, window_files=frozenset(files))
-    )
+    (finding,) = find_profiler_overhead(Subject(0, summarise_steps(RECORDS), window=view))
     return finding.advice
 
 
@@ -42,8 +40,8 @@ def test_only_what_was_recorded_can_be_left_out():
         {"with_stack": 1, "record_shapes": 1}
     )
     assert "record less: without memory, or" in advice({"profile_memory": True, "with_stack": 0})
-    many = advice({"record_shapes": 1, "with_flops": 1}, files=["trace", "execution_trace"])
-    assert "without torch's execution trace, shapes and FLOPs, or" in many
+    many = advice({"record_shapes": 1, "with_flops": 1, "profile_memory": 1})
+    assert "without shapes, FLOPs and memory, or" in many
 
 
 def test_functions_of_python_show_stacks_where_the_file_does_not_say_so():

@@ -25,7 +25,6 @@ _DETAILS = {
     "profile_memory": "memory",
 }
 """What torch's profiler records beside events, by the key of the trace's header that says so."""
-_EXECUTION_TRACE = "execution_trace"
 _PYTHON_MEMORY = "python_memory"
 
 
@@ -72,7 +71,7 @@ def _advice(subject: Subject) -> str:
     trust = "Trust GPU times and shares more than host times"
     if not subject.window.has_gpu:
         trust = "Trust shares, and the times of the unrecorded steps, more than the recorded times"
-    details = _details(subject.window.trace, subject.window_files)
+    details = _details(subject.window.trace)
     if not details:
         return (
             f"{trust}, and record fewer steps at a time: no detail (stacks, shapes, memory) was "
@@ -82,9 +81,9 @@ def _advice(subject: Subject) -> str:
     return f"{trust}, and record less: without {named}, or fewer steps at a time."
 
 
-def _details(trace: Trace, files: frozenset[str]) -> list[str]:
+def _details(trace: Trace) -> list[str]:
     """What was recorded beyond operators and kernels, the most expensive first."""
-    found = ["torch's execution trace"] if _EXECUTION_TRACE in files else []
+    found = []
     has_frames = (trace.name_rows["category"] == Category.PYTHON_FUNCTION.value).any()
     for key, words in _DETAILS.items():
         # Files of 2021 do not say what was asked for, but show Python's functions.
