@@ -199,6 +199,7 @@ class Scan:
             self.state.ctypes.data,
             self.words.names.table.ctypes.data,
             self.words.lanes.table.ctypes.data,
+            self.words.patterns.table.ctypes.data,
         )
 
     def _has_repaired(self) -> bool:

@@ -23,6 +23,12 @@ from stepscope.trace.formats.chrome.scanner.scan_bytes import (
     unusual_string_end,
     word_of,
 )
+from stepscope.trace.formats.chrome.scanner.scan_patterns import (
+    NEGATIVE,
+    POSITIVE,
+    note,
+    note_unfit,
+)
 from stepscope.trace.formats.chrome.scanner.scan_values import (
     integer_end,
     is_digit,
@@ -89,12 +95,15 @@ def slot_bit(slot: int) -> int:
 
 
 @jit_inline
-def scan_arguments(data: Data, at: int, columns: Longs, stride: int) -> tuple[int, int]:
+def scan_arguments(
+    data: Data, at: int, columns: Longs, stride: int, notes: Longs
+) -> tuple[int, int]:
     """Reads the arguments at `at`.
 
     Args:
         columns: Address of the event's row in the first column.
         stride: Distance between columns.
+        notes: Notes for a pattern (`scan_patterns`).
 
     Returns:
         The position after the arguments, or -1 if they are unusual; and flags of what was found.
@@ -136,11 +145,18 @@ def scan_arguments(data: Data, at: int, columns: Longs, stride: int) -> tuple[in
                 if slot in (CORRELATION, EXTERNAL, _EXTERNAL_NEW_SLOT):
                     if not negative:
                         target = EXTERNAL if is_new else slot
+                        note(notes, at, end, POSITIVE, target)
                         put_long(columns, target * stride, as_long(value))
                         flags |= bit
+                    else:
+                        note_unfit(notes)  # as -0 has a number
                 elif value > np.uint64(0x7FFFFFFFFFFFFFFF):
                     return -1, 0
                 else:
+                    if character == MINUS:
+                        note(notes, at + 1, end, NEGATIVE, slot)
+                    else:
+                        note(notes, at, end, POSITIVE, slot)
                     put_long(
                         columns, slot * stride, -as_long(value) if negative else as_long(value)
                     )

@@ -31,6 +31,7 @@ _WIDTH = 32  # bytes compared at once
 QUOTE, BACKSLASH, COMMA, COLON, MINUS, PERIOD, ZERO, NINE = 34, 92, 44, 58, 45, 46, 48, 57
 OPEN_OBJECT, CLOSE_OBJECT, OPEN_LIST, CLOSE_LIST = 123, 125, 91, 93
 SPACE = 32
+_LOWER_CASE = 32  # the bit that tells small letters from capital ones
 _SPACES = (SPACE, 9, 10, 13)
 
 _BYTE, _MASK = ir.IntType(8), ir.IntType(_WIDTH)
@@ -77,6 +78,12 @@ def _is_no_digit(builder: Any, some: Any, all_of: Callable[[int], Any]) -> Any:
     return builder.icmp_unsigned(">=", builder.sub(some, all_of(ZERO)), all_of(10))
 
 
+def _is_no_hexadecimal(builder: Any, some: Any, all_of: Callable[[int], Any]) -> Any:
+    letters = builder.sub(builder.or_(some, all_of(_LOWER_CASE)), all_of(ord("a")))
+    is_no_letter = builder.icmp_unsigned(">=", letters, all_of(6))
+    return builder.and_(_is_no_digit(builder, some, all_of), is_no_letter)
+
+
 def _copy_some(builder: Any, arguments: list[Any]) -> None:
     form = ir.VectorType(_BYTE, _WIDTH)
     some = load(builder, arguments[1], form)
@@ -91,6 +98,9 @@ if TYPE_CHECKING:
     def digit_length(data: Data, at: int) -> int:
         """Returns how many of the next bytes are digits, 32 at most."""
 
+    def hexadecimal_length(data: Data, at: int) -> int:
+        """Returns how many of the next bytes are hexadecimal digits, 32 at most."""
+
     def plain_length(data: Data, at: int) -> int:
         """Returns how many of the next bytes belong to a string without an escape, 32 at most."""
 
@@ -100,6 +110,7 @@ if TYPE_CHECKING:
 else:
     plain_length, space_length = _run_length(_ends_plain), _run_length(_is_no_space)
     digit_length = _run_length(_is_no_digit)
+    hexadecimal_length = _run_length(_is_no_hexadecimal)
     copy_some = Instruction("copy_some", (I64, I64), VOID, _copy_some)
 
 

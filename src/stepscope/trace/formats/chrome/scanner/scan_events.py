@@ -2,7 +2,8 @@
 
 It handles the events that recorders write, in any layout and order of keys, and validates every
 byte. At anything else, it stops before the event, which is then read by the tolerant reader, and
-continues after it.
+continues after it. Most events are not read in full, but compared with earlier ones of their kind
+(`scan_alike.py`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.trace.formats.chrome.rows import HAS_DURATION, HAS_FLOW, HAS_TIME
+from stepscope.trace.formats.chrome.scanner.scan_alike import HEAD_BYTES, remember, scan_alike
 from stepscope.trace.formats.chrome.scanner.scan_arguments import ARGUMENT_BITS, scan_arguments
 from stepscope.trace.formats.chrome.scanner.scan_bytes import (
     CLOSE_LIST,
@@ -24,6 +26,17 @@ from stepscope.trace.formats.chrome.scanner.scan_bytes import (
     skip_space,
     string_end,
     word_of,
+)
+from stepscope.trace.formats.chrome.scanner.scan_patterns import (
+    AFTER_ARGUMENTS,
+    ARGUMENTS,
+    CREDIT,
+    DECIMAL,
+    MOST_CREDIT,
+    NOTES,
+    POSITIVE,
+    RECOGNISED,
+    note,
 )
 from stepscope.trace.formats.chrome.scanner.scan_rows import put_row, put_view
 from stepscope.trace.formats.chrome.scanner.scan_values import (
@@ -46,6 +59,7 @@ from stepscope.trace.formats.chrome.scanner.scanned import (
     VIEWS,
 )
 from stepscope.trace.formats.chrome.tolerant.event_text import Between
+from stepscope.trace.machine.helpers import jit_inline
 from stepscope.trace.machine.instructions import (
     Data,
     Longs,
@@ -71,6 +85,23 @@ _CAT, _PID = word_of(b'cat"'), word_of(b'pid"')
 _TID, _DUR = word_of(b'tid"'), word_of(b'dur"')
 _NAME, _ARGS = word_of(b'name"'), word_of(b'args"')
 
+_SAMPLED = 15  # mask of the rows for which patterns are looked for although these bring nothing
+
+
+@jit_inline
+def looks_for_patterns(credit: int, row: int) -> bool:
+    """Whether to compare with patterns: if that pays, and now and then to find out."""
+    return credit > 0 or (credit == 0 and (row & _SAMPLED) == 0)
+
+
+@jit_inline
+def credit_after(credit: int, recognised: int) -> int:
+    """Returns the new credit after so many events in a row were like patterns, and one was not.
+
+    It is used up unless two of three events are like patterns.
+    """
+    return max(min(credit + recognised, MOST_CREDIT) - 2, 0)
+
 
 @jit
 def lane_word(data: Data, at: int) -> tuple[int, int, int]:
@@ -85,7 +116,7 @@ def lane_word(data: Data, at: int) -> tuple[int, int, int]:
 
 
 @jit
-def scan_events(block: Longs, name_table: Longs, lane_table: Longs) -> int:
+def scan_events(block: Longs, name_table: Longs, lane_table: Longs, pattern_table: Longs) -> int:
     """Scans events up to the end of the block, the end of the list, or something unusual.
 
     Args:
@@ -93,6 +124,7 @@ def scan_events(block: Longs, name_table: Longs, lane_table: Longs) -> int:
             view of length 0 means no arguments.
         name_table: Address of the table of names (`scan_words`), which include quotes.
         lane_table: Address of the table of lanes, which do not.
+        pattern_table: Address of the description of the patterns (`scan_patterns`).
 
     Returns:
         `USED_UP`, `ENDED`, `HANDED_OVER` (the event at the position is unusual) or `FULL` (no room
@@ -101,6 +133,8 @@ def scan_events(block: Longs, name_table: Longs, lane_table: Longs) -> int:
     data, end, most_rows = long_at(block, DATA), long_at(block, END), long_at(block, ROOM)
     at, between, row = long_at(block, POSITION), long_at(block, BETWEEN), long_at(block, ROWS)
     columns, views = long_at(block, COLUMNS), long_at(block, VIEWS)
+    notes, credit = long_at(pattern_table, NOTES), long_at(pattern_table, CREDIT)
+    has_looked = False
     last_pid_start = last_tid_start = lane_number = 0
     last_pid_length = last_tid_length = -2  # unlike any
     status = HANDED_OVER
@@ -128,6 +162,17 @@ def scan_events(block: Longs, name_table: Longs, lane_table: Longs) -> int:
             status = FULL
             break
 
+        if not has_looked and at + HEAD_BYTES <= end and looks_for_patterns(credit, row):
+            after, next_row = scan_alike(block, pattern_table, at, row)
+            recognised = next_row - row
+            credit = credit_after(credit, recognised)
+            has_looked = True
+            if recognised:
+                put_long(pattern_table, RECOGNISED, long_at(pattern_table, RECOGNISED) + recognised)
+                at, row, between = after, next_row, _AFTER_COMMA
+                continue
+
+        put_long(notes, 0, 0)
         name_start = name_length = category_start = 0
         pid_start = tid_start = 0
         category_length = pid_length = tid_length = -1
@@ -159,10 +204,12 @@ def scan_events(block: Longs, name_table: Longs, lane_table: Longs) -> int:
             here = skip_space(data, here + 1)
             character = byte_at(data, here)
             if word3 == _TS or word4 == _DUR:
+                start = here
                 value, here = nanoseconds_at(data, here)
                 if here < 0:
                     break
                 column = TIME if word3 == _TS else DURATION
+                note(notes, start, here, DECIMAL, column)
                 put_long(columns, column * most_rows + row, value)
                 if word3 == _TS:
                     flags |= HAS_TIME
@@ -177,8 +224,10 @@ def scan_events(block: Longs, name_table: Longs, lane_table: Longs) -> int:
                     here = -1
                     break
                 args_start = here
-                here, found = scan_arguments(data, here, columns + 8 * row, most_rows)
+                note(notes, here, here, ARGUMENTS, 0)
+                here, found = scan_arguments(data, here, columns + 8 * row, most_rows, notes)
                 args_end = here
+                note(notes, here, here, AFTER_ARGUMENTS, 0)
                 flags = (flags & ~ARGUMENT_BITS) | found
             elif word3 == _ID:
                 start = here
@@ -187,6 +236,7 @@ def scan_events(block: Longs, name_table: Longs, lane_table: Longs) -> int:
                 if character == MINUS or not fits:
                     here = -1
                     break
+                note(notes, start, here, POSITIVE, FLOW)
                 put_long(columns, FLOW * most_rows + row, as_long(number))
                 flags |= HAS_FLOW
             else:  # a string
@@ -239,8 +289,17 @@ def scan_events(block: Longs, name_table: Longs, lane_table: Longs) -> int:
         put_row(block, row, name_number, lane_number, phase, flags, at)
         put_view(views, row, data, args_start, args_end)
         row += 1
+        if has_looked:
+            has_looked = False
+            here = skip_space(data, here)
+            after = skip_space(data, here + 1)
+            is_followed = byte_at(data, here) == COMMA and byte_at(data, after) == OPEN_OBJECT
+            if is_followed and row < most_rows:
+                numbers, codes = name_number | (lane_number << 32), phase | (flags << 8)
+                remember(block, pattern_table, at, after, row, numbers, codes)
         at = here
         between = _AFTER_EVENT
+    put_long(pattern_table, CREDIT, credit)
     put_long(block, POSITION, at)
     put_long(block, BETWEEN, between)
     put_long(block, ROWS, row)

@@ -16,6 +16,7 @@ from stepscope.trace.formats.chrome.scanner.scan_bytes import (
     hash_bytes,
     same_bytes,
 )
+from stepscope.trace.formats.chrome.scanner.scan_patterns import Patterns
 from stepscope.trace.machine.instructions import (
     Data,
     Longs,
@@ -119,6 +120,7 @@ class Words:
         self.scale = scale
         self.names: ScannedWords[NamePair] = ScannedWords(2**13 * scale, 2**20 * scale, _read_name)
         self.lanes: ScannedWords[LanePair] = ScannedWords(2**9 * scale, 2**16 * scale, _read_lane)
+        self.patterns = Patterns()
         self.copies = Buffers()
 
     def catch_up(self) -> None:
