@@ -2,7 +2,7 @@
 
 Runs the same work in the same process, in turns: torch.profiler with
 `tensorboard_trace_handler(use_gzip=True)` and `key_averages()` in its handler, as guides recommend,
-and stepscope with each export mode. "Beyond stop" is the pause minus torch's own time to stop.
+and stepscope. "Beyond stop" is the pause minus torch's own time to stop.
 
     python benchmarks/capture_pause.py [--operators 20000] [--rounds 3]
 """
