@@ -13,6 +13,7 @@ from tests.support.runs import steps_in_trace
 from tests.support.training import SmallTraining, bare_losses, batches
 
 from stepscope import open_run
+from stepscope.adapters.options.settings import values_of
 from stepscope.adapters.torchtitan import (
     Profiler,
     SnapshotRing,
@@ -213,7 +214,7 @@ def test_torchtitans_own_configuration_builds_ours(own_profiler, tmp_path):
 @THIRD_PARTY
 def test_every_option_of_torchtitans_configuration_is_understood(own_profiler):
     source = (Path(__file__).parents[2] / "src/stepscope/adapters/torchtitan.py").read_text()
-    names = vars(own_profiler.Profiler.Config())
+    names = values_of(own_profiler.Profiler.Config())
     assert {name for name in names if f'"{name}"' not in source} == set()
 
 
