@@ -16,7 +16,7 @@ from stepscope.advice.evidence.window_view import WindowView
 from stepscope.analysis.selection.lost_work import NOTABLE_LOSS, lost_work
 from stepscope.run.figures import percent
 
-_NOT_UNDERSTOOD = ("device_lanes_unknown", "xla_on_cpu")
+NOT_UNDERSTOOD = ("device_lanes_unknown", "xla_on_cpu")
 """Problems of traces whose work cannot be told from waiting for it."""
 _TOO_MUCH = 0.5  # of the steps
 
@@ -40,7 +40,7 @@ class Loss:
 
 def loss_of(window: WindowView) -> Loss:
     """The GPU work that a window lacks, which its launches say it had."""
-    unknown = window.trace.problems.filter(pl.col("problem").is_in(_NOT_UNDERSTOOD))
+    unknown = window.trace.problems.filter(pl.col("problem").is_in(NOT_UNDERSTOOD))
     if len(unknown):
         return Loss(unknown["message"][0], 0, is_too_much=True, leaves_nothing=True)
     lost = lost_work(window.trace)

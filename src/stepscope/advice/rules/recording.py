@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from stepscope.advice.evidence.believable import loss_of
+from stepscope.advice.evidence.believable import NOT_UNDERSTOOD, loss_of
 from stepscope.advice.evidence.replayed import finding_without_saving
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.finding import Evidence, Finding, Severity
@@ -107,6 +107,11 @@ _BEFORE = (
     "Nothing was lost: the host runs ahead, and the GPU was still busy with earlier work when the "
     "recording began. Annotate the steps (profiler.step()): then no step includes this work."
 )
+_NOT_TOLD = (
+    "Nothing was lost: `stepscope view`, `show` and `query` have all that the file holds. What "
+    "limits the step shows in a recording of torch's profiler, or of a device whose lanes are "
+    "understood."
+)
 _NEARLY_ALL = 0.9
 
 
@@ -148,8 +153,12 @@ def find_trace_incomplete(subject: Subject) -> list[Finding]:
     if window is not None and (loss := window.once(loss_of)).words:
         title = loss.words if severity is Severity.INFO else title or loss.words
         severity = Severity.MEDIUM
-        advice = _LOST
-        evidence.append(Evidence("launches without GPU work", loss.launches, "count"))
+        advice = _LOST if loss.launches else _NOT_TOLD
+        evidence += [
+            Evidence("lanes not understood", count, "count")
+            for problem, count, _ in subject.problems
+            if problem in NOT_UNDERSTOOD
+        ] or [Evidence("launches without GPU work", loss.launches, "count")]
     if not evidence:
         return []
     return finding_without_saving(

@@ -244,6 +244,9 @@ def test_a_device_that_is_not_understood_leaves_the_host_unjudged(process, threa
         "uncertain: lanes that look like a device's were not understood "
         f"({process} / {thread}), so what limits the step cannot be told"
     )
+    (finding,) = diagnose(open_run(tmp_path / "trace.json")).findings
+    assert finding.id == "trace-incomplete"
+    assert finding.advice.startswith("Nothing was lost")
 
 
 def test_lanes_of_torch_are_no_unknown_devices():
