@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -29,6 +30,16 @@ CPU = [torch.profiler.ProfilerActivity.CPU]
 def work(count: int, tensor: torch.Tensor) -> None:
     for _ in range(count):
         tensor.add(1)
+
+
+def pause_of(profiler: Any, count: int, tensor: torch.Tensor) -> float:
+    """How long the end of a step takes that ends a window, in seconds."""
+    work(10, tensor)
+    profiler.step()
+    work(count, tensor)
+    started = time.perf_counter()
+    profiler.step()
+    return time.perf_counter() - started
 
 
 def stock(count: int, tensor: torch.Tensor, directory: str) -> tuple[float, float]:
@@ -48,12 +59,7 @@ def stock(count: int, tensor: torch.Tensor, directory: str) -> tuple[float, floa
         schedule=torch.profiler.schedule(wait=0, warmup=1, active=1, repeat=1),
         on_trace_ready=handler,
     ) as profiler:
-        work(10, tensor)
-        profiler.step()
-        work(count, tensor)
-        started = time.perf_counter()
-        profiler.step()
-        pause_s = time.perf_counter() - started
+        pause_s = pause_of(profiler, count, tensor)
     return pause_s, pause_s - handler_s
 
 
@@ -61,12 +67,7 @@ def ours(count: int, tensor: torch.Tensor, directory: str) -> tuple[float, float
     with stepscope.Profiler(
         output_dir=directory, wait=0, warmup=1, active=1, activities="cpu"
     ) as profiler:
-        work(10, tensor)
-        profiler.step()
-        work(count, tensor)
-        started = time.perf_counter()
-        profiler.step()
-        pause_s = time.perf_counter() - started
+        pause_s = pause_of(profiler, count, tensor)
     assert profiler.run_path is not None
     (window,) = stepscope.open_run(profiler.run_path).windows
     record = window.record

@@ -20,6 +20,7 @@ from stepscope.analysis.calls.places import (
 )
 from stepscope.analysis.critical_path import path_partition
 from stepscope.analysis.graph.build import build_step_graph
+from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.nodes import (
     calls_of_threads,
     events_of_threads,
@@ -29,6 +30,7 @@ from stepscope.analysis.graph.nodes import (
     spans_of_threads,
     work_of_nodes,
 )
+from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.graph.step_graph import StepGraph
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.steady_steps import SteadySteps, steady_steps, steps_on_end
@@ -233,6 +235,11 @@ class WindowView:
         """
         spans = spans_of_sources(self.trace, work)
         return intervals.difference(spans, self.graph.host.of(HostCause.ONE_OFF))
+
+    def without(self, work: pl.DataFrame) -> Changes:
+        """The step without some rows of `work`, and without what the host does for them alone."""
+        changes = unchanged(self.graph).scale_work(self.nodes(work), 0.0)
+        return changes.scale_host(self.spans_of_sources(work))
 
     def names_of(self, events: pl.Series) -> pl.Series:
         """Names of some events; null for null."""

@@ -381,9 +381,7 @@ def find_layout_copies(subject: Subject) -> list[Finding]:
     return replayed_finding(
         subject,
         window,
-        unchanged(window.graph)
-        .scale_work(window.nodes(copies), 0.0)
-        .scale_host(window.spans_of_sources(copies)),
+        window.without(copies),
         rule="layout-copies",
         title=f"{percent(share)} of the step only rearranges tensors in memory",
         assumption="none of these copies is needed, on the GPU or on the host",

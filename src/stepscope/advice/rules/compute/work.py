@@ -159,9 +159,7 @@ def find_unfused_attention(subject: Subject) -> list[Finding]:
     return replayed_finding(
         subject,
         window,
-        unchanged(window.graph)
-        .scale_work(window.nodes(between), 0.0)
-        .scale_host(window.spans_of_sources(between)),
+        window.without(between),
         rule="unfused-attention",
         title=f"attention runs unfused and takes {percent(share)} of the step",
         assumption=(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -82,9 +82,7 @@ def find_uneven_steps(subject: Subject) -> list[Finding]:
             severity=Severity.MEDIUM if share >= limits.uneven_steps_medium else Severity.LOW,
             evidence=(
                 Evidence("beyond the median, together", excess_ns, "ns"),
-                Evidence("share of the time", share, "share"),
-                Evidence("longest", summary.worst_ns, "ns"),
-                Evidence("median step", summary.median_ns, "ns"),
+                *_lengths(summary, share, summary.worst_ns),
             ),
             steps=tuple(slow),
             advice=(
@@ -149,9 +147,7 @@ def _of_busy_cpus(subject: Subject, summary: StepSummary, slow: dict[int, int]) 
         evidence=(
             Evidence("beyond the median, together", excess_ns, "ns"),
             Evidence("waiting for a CPU beyond the median", summary.queued_excess_ns, "ns"),
-            Evidence("share of the time", share, "share"),
-            Evidence("longest", summary.worst_ns, "ns"),
-            Evidence("median step", summary.median_ns, "ns"),
+            *_lengths(summary, share, summary.worst_ns),
         ),
         steps=tuple(slow),
         advice=(
@@ -160,6 +156,12 @@ def _of_busy_cpus(subject: Subject, summary: StepSummary, slow: dict[int, int]) 
             "training CPUs of its own (taskset, --cpus-per-task)."
         ),
     )
+
+
+def _lengths(summary: StepSummary, share: float, longest_ns: int) -> Iterator[Evidence]:
+    yield Evidence("share of the time", share, "share")
+    yield Evidence("longest", longest_ns, "ns")
+    yield Evidence("median step", summary.median_ns, "ns")
 
 
 def _is_of_shift(slow: Mapping[int, int], shift: LevelShift) -> bool:
@@ -213,9 +215,7 @@ def _regular(subject: Subject, summary: StepSummary, cycle: StepCycle) -> Findin
         evidence=(
             Evidence("a slow step every", f"{distance} steps", "text"),
             Evidence("beyond the median, per step", saving_ns, "ns"),
-            Evidence("share of the time", share, "share"),
-            Evidence("longest", summary.median_ns + max(slow.values()), "ns"),
-            Evidence("median step", summary.median_ns, "ns"),
+            *_lengths(summary, share, summary.median_ns + max(slow.values())),
         ),
         steps=tuple(slow),
         advice=(
