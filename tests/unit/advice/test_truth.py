@@ -66,6 +66,7 @@ def test_promises_come_true_and_the_first_finding_is_the_best_fix(
         pytest.param(3003063, None, id="a pause of the host is made up for by batches in store"),
         pytest.param(3001813, None, id="workers start anew in each epoch, and keep up within it"),
         pytest.param(3000125, None, id="batches come late on all ranks, whoever comes last"),
+        pytest.param(5000140, None, id="one late batch is not hidden by a host that launches less"),
     ],
 )
 def test_what_a_window_cannot_show_is_not_promised(seed, reason, cache):

@@ -190,4 +190,9 @@ def _graph_of(
             measured_step_ns(trace, chosen) if has_steps_or_work else window[1] - window[0]
         ),
     )
-    return replace(graph, has_batch_pace=arrivals.has_pace, waits_for_batches=len(arrivals) > 0)
+    return replace(
+        graph,
+        has_batch_pace=arrivals.has_pace,
+        waits_for_batches=len(arrivals) > 0,
+        rare_waits=arrivals.rare,
+    )
