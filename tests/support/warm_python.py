@@ -293,7 +293,12 @@ def serve(address: str, client: str) -> None:
                     selector.register(os.pidfd_open(pid), selectors.EVENT_READ, connection)
                 elif key.data is None:
                     connection = key.fileobj
-                    sent = connection.recv(64)
+                    if connection.fileno() < 0:  # its process ended at the same moment
+                        continue
+                    try:
+                        sent = connection.recv(64)
+                    except ConnectionError:
+                        sent = b""
                     for number in sent or [signal.SIGKILL]:
                         if connection in children:
                             os.kill(children[connection], number)
