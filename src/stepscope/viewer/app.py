@@ -211,7 +211,6 @@ def serve_app(
     """Serve an application until interrupted.
 
     Args:
-        app: The application.
         keys: What its guard asks for.
         port: 0: any free one.
         started: Called with the link as soon as requests are accepted.

@@ -120,9 +120,7 @@ class Arranged:
         origin_ns: As `TraceIndex`.
         end_ns: As `TraceIndex`.
         rows: One slice per event; GPU work in the colour that its name alone suggests.
-        band: Band of each row.
         busy: When each device is busy, in the trace's own time.
-        events: Number of events of the trace.
         notes: What a reader must know.
     """
 

@@ -49,7 +49,6 @@ def build_step_graph(
     """Build the graph.
 
     Args:
-        trace: The trace.
         steps: Numbers of consecutive steps; default: the steady ones (`host.steady_steps`). A
             trace without steps is taken whole.
         pace: The pace of unrecorded steps, which replays have; default: that of these steps.
