@@ -196,11 +196,6 @@ def whole_index(trace: Trace, arranged: Arranged) -> TraceIndex:
     return _indexed(trace, arranged, replace(arranged.rows, colour=colour), trace.device_steps)
 
 
-def build_index(trace: Trace) -> TraceIndex:
-    """Put all slices of a trace into rows, and add steps and lanes."""
-    return whole_index(trace, arrange(trace))
-
-
 def _indexed(
     trace: Trace, arranged: Arranged, rows: SliceRows, device_steps: pl.DataFrame | None
 ) -> TraceIndex:
