@@ -50,7 +50,8 @@ LATER = (
 """What torch imports when it is used, which takes as long again."""
 BESIDE = ("polars",)
 """What many scripts import for themselves, and torch does not bring with it."""
-VARIABLES = {"OMP_NUM_THREADS": "1"}
+VARIABLES = {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
+"""Those of a script in a process of this kind: each processor is busy with another test."""
 READ_EARLY = (
     "CUDA",
     "GOMP",

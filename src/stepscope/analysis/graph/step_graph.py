@@ -95,7 +95,6 @@ class StepGraph:
         first_edge: The edges into node i stand from `first_edge[i]` to `first_edge[i + 1]`.
         source: Node that each edge leaves, `ORIGIN` for the origin; `CARRIED` and below: a node of
             the steps before.
-        delay_ns: Delay of each edge.
         edge_kind: `EdgeKind` of each edge.
         call: Number of the call that made each edge: launch, sync; -1: none.
         host: What the threads were doing, by cause.
@@ -266,7 +265,6 @@ class StepRows:
     """The nodes that tell when steps end: GPU work; without any, pieces of the main thread.
 
     Attributes:
-        rows: Nodes by step.
         first: Where the nodes of each step that has any begin.
         step: Index of that step.
     """
