@@ -34,7 +34,7 @@ class Change:
 
 
 class Outcome(NamedTuple):
-    """What a run came to, without its curve, which is as large as the history.
+    """What a run came to, without its machine.
 
     Attributes:
         is_enough: Whether memory sufficed.
@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
         device_requests: How often memory was asked of the device.
         device_releases: How often it was given back.
         retries: How often everything cached had to be given back first.
-        operations: How long its curve is.
+        operations: How many there are.
     """
 
     is_enough: bool
@@ -60,19 +60,15 @@ class Outcome(NamedTuple):
     def of(cls, run: Simulation) -> Outcome:
         """What one simulation comes to."""
         most = run.peak_reserved_bytes
-        unused = None
-        if most:
-            peak = run.curve.row(int(run.curve["reserved_bytes"].to_numpy().argmax()), named=True)
-            unused = 1 - int(peak["allocated_bytes"]) / most
         return cls(
             is_enough=run.is_enough,
             peak_reserved_bytes=most,
             peak_allocated_bytes=run.peak_allocated_bytes,
-            unused_share=unused,
+            unused_share=1 - run.allocated_then_bytes / most if most else None,
             device_requests=run.device_allocs,
             device_releases=run.device_frees,
             retries=run.retries,
-            operations=len(run.curve),
+            operations=run.operations,
         )
 
 
