@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.memory.allocator.rounding import SMALL_BYTES, SMALL_SEGMENT_BYTES
+from stepscope.memory.allocator.settings import settings_of
 from stepscope.memory.replay.arrays import Int64Array, last_before, whole
 from stepscope.memory.replay.replay import Replay
 from stepscope.memory.schema import EXACT_SIZES, Action
@@ -31,7 +32,6 @@ from stepscope.memory.simulator.machine import (
 )
 
 _GIVES_BACK = (Action.SEGMENT_FREE.value, Action.SEGMENT_UNMAP.value)
-_FOR_ROOM = (RELEASE_FOR_ROOM, RELEASE_SEGMENT)
 _ASKS = (Action.SEGMENT_ALLOC.value, Action.SEGMENT_MAP.value, Action.OOM.value)
 
 
@@ -124,16 +124,16 @@ def operations_of(
     device: int,
     places: dict[tuple[int, int], int],
     stretches: pl.DataFrame,
-    *,
-    is_by_segment: bool,
     failed: pl.DataFrame | None = None,
 ) -> Operations:
     """The operations of a device, in order; first, what was active before the recording.
 
-    Pairs of pool and stream that are new are added to `places`. If `is_by_segment`, the allocator
-    may give single segments back (garbage collection, or blocks that are never split): then each
-    goes as recorded. `failed` are the requests that failed, by default as recorded.
+    Pairs of pool and stream that are new are added to `places`. Where the recorded allocator may
+    have given single segments back (garbage collection, or blocks that are never split), each goes
+    as recorded. `failed` are the requests that failed, by default as recorded.
     """
+    recorded = settings_of(replay.snapshot.settings)
+    is_by_segment = recorded.max_split_bytes is not None or recorded.garbage_collection_threshold
     if failed is None:
         failed = failed_requests(replay, device)
     parts = _pools_let_go(stretches, places)
@@ -142,8 +142,8 @@ def operations_of(
         if segments is not None:
             parts.append(_part(RELEASE_SEGMENT, segments["event"], place=segments["address"]))
         else:
-            what = RELEASE if release.cause is ReleaseCause.PROGRAM else RELEASE_FOR_ROOM
-            parts.append(_part(what, pl.Series([release.last_event])))
+            kind = RELEASE if release.cause is ReleaseCause.PROGRAM else RELEASE_FOR_ROOM
+            parts.append(_part(kind, pl.Series([release.last_event])))
     parts += _lives(replay, device, places)
     parts.append(
         _part(FAILED, failed["event"], failed["size_bytes"], place_numbers(failed, places))
@@ -313,31 +313,16 @@ class Requests:
     Attributes:
         stretches: What was reserved of the device.
         places: The number of each pair of pool and stream.
+        operations: See `operations_of`.
     """
 
     def __init__(self, replay: Replay, device: int, failed: pl.DataFrame | None = None) -> None:
-        self._replay = replay
-        self._device = device
-        self._failed = failed
-        self._operations: dict[bool, Operations] = {}
         self.stretches = stretches_of(replay, device)
         self.places: dict[tuple[int, int], int] = {(0, 0): 0}
         mine = replay.allocations.filter(pl.col("device") == device)
         for things in (self.stretches, mine):
             place_numbers(things, self.places)
         # Requests that failed may have a place of their own.
-        self.operations(is_by_segment=False)
-
-    def operations(self, *, is_by_segment: bool) -> Operations:
-        """The operations in order; see `operations_of`."""
-        # Without recorded releases both are the same.
-        known = self._operations
-        if is_by_segment not in known:
-            other = known.get(not is_by_segment)
-            if other is not None and not np.isin(other.what, _FOR_ROOM).any():
-                return other
-            known[is_by_segment] = operations_of(
-                self._replay, self._device, self.places, self.stretches,
-                is_by_segment=is_by_segment, failed=self._failed,
-            )  # fmt: skip
-        return known[is_by_segment]
+        self.operations: Operations = operations_of(
+            replay, device, self.places, self.stretches, failed
+        )

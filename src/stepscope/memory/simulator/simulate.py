@@ -56,7 +56,6 @@ class Simulation:
     """What the allocator would have done.
 
     Attributes:
-        capacity_bytes: The most that it could reserve; None: without a bound.
         peak_reserved_bytes: The most that was reserved at any time.
         allocated_then_bytes: What was allocated when the most was reserved.
         peak_allocated_bytes: The most that was allocated at any time, in rounded sizes.
@@ -74,8 +73,6 @@ class Simulation:
     """
 
     device: int
-    settings: AllocatorSettings
-    capacity_bytes: int | None
     peak_reserved_bytes: int
     allocated_then_bytes: int
     peak_allocated_bytes: int
@@ -88,6 +85,12 @@ class Simulation:
     retries: int
     machine: Machine = field(repr=False)
     places: tuple[tuple[int, int], ...]
+
+    @property
+    def unused_share(self) -> float | None:
+        """How much of the most that was reserved was not allocated at that moment."""
+        most = self.peak_reserved_bytes
+        return 1 - self.allocated_then_bytes / most if most else None
 
     @property
     def is_enough(self) -> bool:
@@ -140,10 +143,7 @@ class _Run:
         self.device = device
         self.settings = settings
         self.requests = requests or Requests(replay, device)
-        is_by_segment = (
-            settings.max_split_bytes is not None or settings.garbage_collection_threshold > 0
-        )
-        self.operations = self.requests.operations(is_by_segment=is_by_segment)
+        self.operations = self.requests.operations
         self.first = 0
         places = self.requests.places
         pools = [pool for pool, _ in places]
@@ -174,15 +174,14 @@ class _Run:
         status = np.array([NEEDS_ROOM])
         while status[0] == NEEDS_ROOM:
             at = jit(run_by_loop)(
-                *operations, at, is_tried, machine.arrays, divisions, *kept, served, status
-            )
+                *operations, at, is_tried, machine.arrays, divisions, kept[0], kept[1], served,
+                status,
+            )  # fmt: skip
             if status[0] == NEEDS_ROOM:
                 machine.grow()
         has_failed = bool(status[0] == OUT_OF_MEMORY)
         return Simulation(
             device=self.device,
-            settings=self.settings,
-            capacity_bytes=capacity_bytes,
             peak_reserved_bytes=int(numbers[b.PEAK_RESERVED]),
             allocated_then_bytes=int(numbers[b.ALLOCATED_THEN]),
             peak_allocated_bytes=int(numbers[b.PEAK_ALLOCATED]),
