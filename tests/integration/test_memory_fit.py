@@ -20,7 +20,9 @@ pytestmark = pytest.mark.slow
 
 SIZES = (4, 6, 8)
 TARGET = 16
-MODELS = ("perceptron", "transformer", "convolutions", "language", "pairs")
+MODELS = ("perceptron", "transformer", "convolutions", "language", "pairs", "sequences")
+TIMES = {"sequences": 10}
+"""By what the sizes of some models are larger."""
 
 SCRIPT = textwrap.dedent(
     """
@@ -91,8 +93,14 @@ SCRIPT = textwrap.dedent(
         return Pairs(), lambda n: torch.randn(n, 40)
 
 
+    def sequences():
+        # The size is the length: scores of attention grow with its square.
+        return Language(), lambda n: torch.randint(0, 1000, (3, n))
+
+
     for name in sys.argv[2].split(","):
         for size in map(int, sys.argv[3].split(",")):
+            size *= 10 if name == "sequences" else 1
             model, make = globals()[name]()
             optimizer = torch.optim.Adam(model.parameters())
 
@@ -127,13 +135,21 @@ def traces(tmp_path_factory):
 
 
 def view(traces, name, size):
-    return open_memory(str(traces / f"{name}-{size}.pt.trace.json")).view
+    return open_memory(str(traces / f"{name}-{size * TIMES.get(name, 1)}.pt.trace.json")).view
+
+
+def run(traces, name, size):
+    return Run(size * TIMES.get(name, 1), view(traces, name, size))
+
+
+def target(name):
+    return TARGET * TIMES.get(name, 1)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_peak_of_a_larger_batch_is_predicted(traces, name, capsys):
-    runs = [Run(size, view(traces, name, size)) for size in SIZES]
-    found = will_it_fit(runs, [TARGET])
+    runs = [run(traces, name, size) for size in SIZES]
+    found = will_it_fit(runs, [target(name)])
     truth = int(view(traces, name, TARGET).curve(-1)["requested_bytes"].to_numpy().max())
     row = found.targets.filter(~found.targets["is_observed"]).row(0, named=True)
     error = row["peak_requested_bytes"] / truth - 1
@@ -151,7 +167,7 @@ def test_the_peak_of_a_larger_batch_is_predicted(traces, name, capsys):
 @pytest.mark.parametrize("name", MODELS)
 def test_one_run_does_by_the_shapes_that_it_recorded(traces, name, size, capsys):
     """Also where the batch is a multiple of heads, widths and lengths."""
-    found = will_it_fit([Run(size, view(traces, name, size))], [TARGET])
+    found = will_it_fit([run(traces, name, size)], [target(name)])
     truth = int(view(traces, name, TARGET).curve(-1)["requested_bytes"].to_numpy().max())
     row = found.targets.row(-1, named=True)
     error = row["peak_requested_bytes"] / truth - 1

@@ -43,9 +43,14 @@ def _blocks(answered: MemoryAnswer, layout: Layout) -> Iterator[Block]:
 
 
 def question_of(answered: MemoryAnswer) -> NamedQuestion:
-    """The question under its name in `show`: another question about traces can have its own."""
-    asked = answered.question
-    return NamedQuestion(PREFIX + asked.name, asked.about, asked.titles)
+    """The question under its name in `show`: another question about traces can have its own.
+
+    Where no history was recorded, what the overview has of the peak is of the dump.
+    """
+    asked, titles = answered.question, answered.question.titles
+    if asked.name == "overview" and not answered.result.events:
+        titles = {name: title.replace("peak", "dump") for name, title in titles.items()}
+    return NamedQuestion(PREFIX + asked.name, asked.about, titles)
 
 
 def page(answered: MemoryAnswer, _rows: int) -> Page:

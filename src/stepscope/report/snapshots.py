@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,9 +63,6 @@ def _blocks(report: MemoryReport, *, is_full: bool) -> Iterator[Block]:
         yield Gap()
         yield DataTable("Ranks", _ranks(report), most=rows)
     shown, asked = report.shown.overview, memory.question_of(report.shown.overview)
-    if not has_history:
-        titles = {name: title.replace("peak", "dump") for name, title in asked.titles.items()}
-        asked = replace(asked, titles=titles)
     for table in ("categories", "lines"):
         layout = Layout(table, rows)
         yield from answer.table_blocks(shown.result, asked, layout, shown.origin_ns)

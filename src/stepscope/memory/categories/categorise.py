@@ -67,6 +67,10 @@ _RECORDERS_WORDS = {
 """Categories of torch's own memory profiler; its "unknown" says nothing."""
 
 
+_CUBLAS_BYTES = 2 * 4096 * 1024 + 8 * 16 * 1024
+"""What cuBLAS keeps for each thread and stream by default (CUBLAS_WORKSPACE_CONFIG)."""
+
+
 @dataclass(frozen=True)
 class Categories:
     """Categories of a replay's allocations.
@@ -121,6 +125,9 @@ def categorise(
         is_zeroed=zeroing.gather(free_stack).fill_null(value=False),
         is_freed=pl.col("free_event").is_not_null(),
         is_stackless=pl.col("stack").is_null(),
+        is_workspace=(pl.col("requested_bytes") == _CUBLAS_BYTES)
+        & pl.col("start_event").is_not_null()
+        & pl.col("free_event").is_null(),
         spans_optimizer=_spans_optimizer(allocations, ranges),
         metadata=texts.gather(allocations["metadata"]),
     )
@@ -345,11 +352,19 @@ def _decided(table: pl.DataFrame, *, has_backward: bool) -> pl.DataFrame:
         .when(pl.col("phase").is_null() & (pl.col("step") == pl.col("free_step")))
         .then(kind[MemoryCategory.TEMPORARY])
     )
+    # Python's frames show which operator asked for it first, not the library that keeps it.
+    is_of_operator = stacked.is_null() | stacked.is_in(
+        [MemoryCategory.ACTIVATION.value, MemoryCategory.TEMPORARY.value]
+    )
+    workspace = pl.when(pl.col("is_workspace") & is_of_operator).then(
+        kind[MemoryCategory.WORKSPACE]
+    )
     choices = [
         (Source.CENSUS, Confidence.CERTAIN, pl.col("seen").cast(pl.String), pl.col("seen_name")),
         (Source.ANNOTATION, Confidence.CERTAIN, pl.col("annotated"), pl.col("annotated_name")),
         (Source.ANNOTATION, Confidence.CERTAIN, pl.col("said"), pl.col("said_name")),
         (Source.RECORDER, Confidence.CERTAIN, pl.col("recorded"), None),
+        (Source.SIZE, Confidence.GUESSED, workspace, None),
         (Source.STACK, Confidence.LIKELY, by_stack, None),
         (Source.LIFETIME, Confidence.GUESSED, by_life, None),
         (Source.NONE, Confidence.NONE, kind[MemoryCategory.UNKNOWN], None),

@@ -35,6 +35,7 @@ class Rule:
 _C = MemoryCategory
 DEFAULT_RULES = (
     Rule(_C.WORKSPACE, r"[wW]orkspace\w*(?:\(|::|$)|cudnn::\w*[wW]orkspace|CuDNN\w*Workspace"),
+    Rule(_C.WORKSPACE, r"getCurrent(?:CUDA|HIP)\w*Handle"),
     Rule(_C.COMMUNICATION, r"torch/distributed/(distributed_c10d|_functional_collectives)\.py"),
     Rule(_C.COMMUNICATION, r"_fsdp_collectives\.py|ProcessGroup(NCCL|Gloo)|c10d::|ncclInternal"),
     Rule(_C.CACHE, r"/cache_(utils|engine)\.py:|:_?allocate_kv_cache\w*$|:initialize_kv_cache\w*$"),

@@ -2,8 +2,10 @@
 
 A dimension of a tensor that is made of the batch is a multiple of it. So a result none of whose
 dimensions is a multiple stays. One that has the batch itself for a dimension, or the batch times
-others as tensors are flattened (`[8, 64, 256]` becomes `[512, 256]`), grows. With any other
-multiple it may do either, and so may what could as well be of a parameter's shape.
+others as tensors are flattened (`[8, 64, 256]` becomes `[512, 256]`), grows. What pairs each of it
+with each grows with its square: contrastive scores, or the scores of attention where the size is
+the sequence's length. With any other multiple it may do either, and so may what could as well be of
+a parameter's shape.
 
 Where no shape was recorded, as in a snapshot, the category has to do: activations, caches, inputs
 and temporaries whose bytes are a multiple of the batch grow, but for what the optimizer's step
@@ -114,6 +116,7 @@ class _Law:
                     self._made.update(prod(shape[:count]) for count in range(2, len(shape) + 1))
         self._model: set[Shape] = set()  # sorted, as weights are transposed
         self._squares: set[Shape] = set()
+        self._pairs: set[Shape] = set()  # the last two dimensions of products
 
     def add_model(self, call: OperatorCall, size: int) -> None:
         """Notes the shape of a parameter or its gradient, as far as its operator says it."""
@@ -130,10 +133,16 @@ class _Law:
                 continue
             first, second = shapes
             if call.name in _PRODUCTS:
-                if len(first) == 2 and first[0] in self._made and second[-1] in self._made:
-                    self._squares.add((first[0], second[-1]))
+                pair = (first[-2], second[-1])
+                # Of several products, each may be one of the batch, and both dimensions others.
+                is_of_batch = len(first) > 2 and prod(first[:-2]) % self._batch == 0
+                if all(dim in self._made for dim in pair) and not is_of_batch:
+                    self._pairs.add(pair)
             elif (spread := self._spread(first, second)) is not None:
                 self._squares.add(spread)
+
+    def _is_square(self, shape: Shape) -> bool:
+        return shape in self._squares or shape[-2:] in self._pairs
 
     def _spread(self, first: Shape, second: Shape) -> Shape | None:
         """The shape of two operands, each of which is spread along the other's batch."""
@@ -159,8 +168,9 @@ class _Law:
             else self._of_operands(shapes, size // call.element_bytes)
         )
         if call.name in _PRODUCTS and results:
-            first = _matrices(call)[-2]
-            is_sum = first[-1] in self._made and first not in self._squares and found != "stays"
+            first, second = _matrices(call)[-2:]
+            is_paired = self._is_square(first) or self._is_square(second)
+            is_sum = first[-1] in self._made and not is_paired and found != "stays"
             return "either" if is_sum else found
         if found == "grows" and is_model_sized:
             is_batch = any(self._batch in shape[:-1][:2] for shape in shapes)
@@ -181,7 +191,7 @@ class _Law:
             if spread is not None and prod(spread) == count:
                 return "squares"
         for shape in shapes:
-            if shape in self._squares:
+            if self._is_square(shape):
                 made = [dim for dim in shape if dim in self._made]
                 if count % prod(made) == 0:
                     return "squares"
@@ -197,7 +207,7 @@ class _Law:
         return "either" if is_summed else "grows"
 
     def _of_shape(self, shape: Shape) -> str:
-        if shape in self._squares:
+        if self._is_square(shape):
             return "squares"
         if any(dim in self._made for dim in shape):
             return "grows"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import polars as pl
 
@@ -33,49 +32,6 @@ class Change:
     capacity: Capacity
 
 
-class Outcome(NamedTuple):
-    """What a run came to, without its curve, which is as large as the history.
-
-    Attributes:
-        is_enough: Whether memory sufficed.
-        peak_reserved_bytes: The most that was reserved.
-        peak_allocated_bytes: The most that was allocated.
-        unused_share: How much of the most that was reserved was not allocated at that moment.
-        device_requests: How often memory was asked of the device.
-        device_releases: How often it was given back.
-        retries: How often everything cached had to be given back first.
-        operations: How long its curve is.
-    """
-
-    is_enough: bool
-    peak_reserved_bytes: int
-    peak_allocated_bytes: int
-    unused_share: float | None
-    device_requests: int
-    device_releases: int
-    retries: int
-    operations: int
-
-    @classmethod
-    def of(cls, run: Simulation) -> Outcome:
-        """What one simulation comes to."""
-        most = run.peak_reserved_bytes
-        unused = None
-        if most:
-            peak = run.curve.row(int(run.curve["reserved_bytes"].to_numpy().argmax()), named=True)
-            unused = 1 - int(peak["allocated_bytes"]) / most
-        return cls(
-            is_enough=run.is_enough,
-            peak_reserved_bytes=most,
-            peak_allocated_bytes=run.peak_allocated_bytes,
-            unused_share=unused,
-            device_requests=run.device_allocs,
-            device_releases=run.device_frees,
-            retries=run.retries,
-            operations=len(run.curve),
-        )
-
-
 class BoundedRuns:
     """Runs of one device's history with the memory that there was."""
 
@@ -84,7 +40,10 @@ class BoundedRuns:
         settings = settings_of(replay.snapshot.settings)
         requests = Requests(replay, device)
         self.recorded = Change(replay, requests, settings, capacity_of(replay, device))
-        self._of_last: tuple[Change, dict[tuple[int | None, bool], Outcome]] = (self.recorded, {})
+        self._of_last: tuple[Change, dict[tuple[int | None, bool], Simulation]] = (
+            self.recorded,
+            {},
+        )
 
     @property
     def capacity(self) -> Capacity:
@@ -102,8 +61,8 @@ class BoundedRuns:
 
     def outcome(
         self, change: Change, capacity_bytes: int | None, *, is_anew: bool = True
-    ) -> Outcome:
-        """What a simulation comes to. Those of the change that was asked about last are kept.
+    ) -> Simulation:
+        """A simulation. Those of the change that was asked about last are kept.
 
         Without a capacity, memory has no bound; unless `is_anew`, it begins with the recorded
         state, rather than with an empty allocator.
@@ -115,16 +74,14 @@ class BoundedRuns:
         asked = (capacity_bytes, is_anew)
         if asked not in known:
             is_early = change.settings.garbage_collection_threshold > 0
-            known[asked] = Outcome.of(
-                simulate(
-                    change.replay,
-                    self._device,
-                    change.settings,
-                    capacity_bytes=capacity_bytes,
-                    limit_bytes=capacity_bytes if change.capacity.is_limit or is_early else None,
-                    initial="anew" if is_anew else "recorded",
-                    requests=change.requests,
-                )
+            known[asked] = simulate(
+                change.replay,
+                self._device,
+                change.settings,
+                capacity_bytes=capacity_bytes,
+                limit_bytes=capacity_bytes if change.capacity.is_limit or is_early else None,
+                initial="anew" if is_anew else "recorded",
+                requests=change.requests,
             )
         return known[asked]
 

@@ -2,8 +2,9 @@
 
 A training that runs steadily holds the same at the end of every step. What the first step makes and
 keeps is its optimizer state; what the last one makes may go in the next. What other steps made, and
-is still held at the end of the last step, has accumulated: a list of losses with their graphs, a
-cache without a bound, outputs that are kept for a metric.
+is still held at the end of the last step and of the recording, has accumulated: a list of losses
+with their graphs, a cache without a bound, outputs that are kept for a metric. What is freed after
+the last step was only kept for a while; but as a program ends out of memory, everything goes.
 
 Sizes are what the program asked for: how the allocator rounds is no growth.
 """
@@ -46,10 +47,10 @@ class Growth:
             step before, on average, the first step left out; None with fewer than three steps.
         leaked_bytes: What the lines that leak had accumulated at the end of the last step.
         steps: One row per step: step, end_requested_bytes (what is held at its end), growth_bytes
-            (against the end of the step before), survived_bytes (what it made that is held at the
-            end of the last step).
-        lines: Lines with memory that they made in an earlier step than the last, and that is held
-            at the end of the last: line, per_step_bytes (over the steps between the first
+            (against the end of the step before), survived_bytes (what it made that has
+            accumulated).
+        lines: Lines with memory that they made in an earlier step than the last, and that has
+            accumulated: line, per_step_bytes (over the steps between the first
             and the last), survived_bytes, allocations, steps (in how many steps it was made),
             is_leak, category. A line leaks if this was made in at least two steps, and in half of
             those between the first and the last. Those that leak come first, then by size. Without
@@ -107,10 +108,10 @@ def growth(view: MemoryView, device: int | None = None) -> Growth:
     )
     survived = held.filter(pl.col("step").is_not_null())
     failures = view.out_of_memory(chosen)["event"]
-    if len(failures):  # what was given back before memory ran out does not accumulate
-        held_then = held_at(view.allocations, chosen, failures[-1])["allocation"]
-        is_later = pl.col("start_event") > failures[-1]
-        survived = survived.filter(pl.col("allocation").is_in(held_then.implode()) | is_later)
+    is_kept = pl.col("free_event").is_null()
+    if len(failures):
+        is_kept |= pl.col("free_event") > failures[-1]
+    survived = survived.filter(is_kept)
     if view.categories.ranges.steps_basis:
         survived = survived.filter(~_is_of_model())
     by_step = survived.group_by("step").agg(pl.col("requested_bytes").sum().alias("survived_bytes"))

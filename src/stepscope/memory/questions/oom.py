@@ -242,7 +242,7 @@ class _Facts:
         if capacity is None or self.capacity.most_bytes is None:  # nobody knows what was free
             return Cause.FRAGMENTED if self._free >= self.needed else Cause.FULL
         fits_an_empty_card = self.card is not None and self.needed <= self.card
-        if self.needed > capacity:
+        if self.asked > capacity:
             return Cause.OUTSIDE if fits_an_empty_card else Cause.LARGER_THAN_CARD
         is_scattered = self.asked > (self.device_free or 0)
         if in_use + self.asked <= capacity and is_scattered:

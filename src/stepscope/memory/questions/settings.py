@@ -177,8 +177,8 @@ def _outcome(bounded: BoundedRuns, change: Change) -> dict[str, Any]:
         "settings": str(change.settings),
         "peak_reserved_bytes": found.peak_reserved_bytes,
         "unused_share": found.unused_share,
-        "device_requests": found.device_requests,
-        "device_releases": found.device_releases,
+        "device_requests": found.device_allocs,
+        "device_releases": found.device_frees,
         "retries": found.retries,
         "is_out_of_memory": None if is_enough is None else not is_enough,
     }

@@ -3,7 +3,8 @@
 A group is what one search looks through: the blocks of one pool, one stream and one size class; its
 number is even for the large class and odd for the small. Free blocks are kept in order of group,
 size and address, as torch keeps them in sorted sets; unmapped parts of expandable segments in order
-of group and address. All loops run as machine code, and as plain Python in the tests.
+of group and address. Both orders are skip lists. All loops run as machine code, and as plain Python
+in the tests.
 """
 
 from __future__ import annotations
@@ -35,21 +36,27 @@ FREE, USED, PENDING, UNMAPPED, NO_BLOCK = 0, 1, 2, 3, 4
 NONE = -1
 
 # The fields of a block: rows of one array of 64-bit numbers.
-ADDRESS, SIZE, STATE, BEFORE, AFTER, GROUP, BORN, SEGMENT, OWNER = range(9)
-FIELDS = 9
+ADDRESS, SIZE, STATE, BEFORE, AFTER, GROUP, BORN, SEGMENT, OWNER, TOP = range(10)
+LEVELS = 7
+NEXT = TOP + LEVELS - 1
+FIELDS = NEXT + 1
 """`SEGMENT` is the address of the block's expandable segment, `NONE` for any other block; `OWNER`
 the allocation that a used or pending block serves; `BORN` how many searches of its pool and class
-there had been when the block became free."""
+there had been when the block became free. From `TOP` to `NEXT` is which block follows in the order,
+by level of the skip list: `NEXT` links all, and each level above about a quarter of the one below.
+Levels that a block does not reach have no meaning."""
 
 # The numbers that change as the simulation runs.
 (
-    SLOTS, SPARE, COUNTS, _, RESERVED, ALLOCATED, NEXT_ADDRESS,
-    DEVICE_ALLOCS, DEVICE_FREES, RETRIES, ROOM,
-) = range(11)  # fmt: skip
-NUMBERS = 11
-"""`ROOM` is how many blocks the arrays have room for."""
+    SLOTS, SPARE, FREE_COUNT, DRAW, RESERVED, ALLOCATED, NEXT_ADDRESS, DEVICE_ALLOCS, DEVICE_FREES,
+    RETRIES, ROOM, PEAK_RESERVED, ALLOCATED_THEN, PEAK_ALLOCATED,
+) = range(14)  # fmt: skip
+NUMBERS = 14
+"""`FREE_COUNT` is how many blocks are free, `DRAW` the last random number, `ROOM` how many blocks
+the array has room for, and `ALLOCATED_THEN` what was allocated when the most was reserved."""
 FREE_ONES, VOIDS = 0, 1
-"""The two orders, of free blocks and of unmapped ones; from `COUNTS` on is how many each has."""
+"""The two orders, of free blocks and of unmapped ones: the block that each begins with, which is
+none of the allocator's."""
 
 Blocks = WrittenTable[np.int64]
 """A row for each field, a column for each block."""
@@ -63,18 +70,18 @@ Machine = tuple[
     Written[np.int64],
     Table[np.int64],
 ]
-"""A simulated allocator: its blocks; two orders of them, free ones and, from `ROOM` on, unmapped
-ones; the numbers
-that change; what it is set to; a row for each field of groups; searches of each pool and class; the
-block of each allocation, `NONE` for those without; and the sizes and addresses of the recorded
-segments, by group and in order of time."""
+"""A simulated allocator: its blocks; by level, the last block that a search of an order passed; the
+numbers that change; what it is set to; a row for each field of groups; searches of each pool and
+class; the block of each allocation, `NONE` for those without; and the sizes and addresses of the
+recorded segments, by group and in order of time."""
 
 
-def new_arrays(slots: int) -> tuple[Int64Array, Int64Array]:
-    """Blocks, and their two orders, for so many."""
+def new_blocks(slots: int) -> Int64Array:
+    """Blocks for so many, and empty orders."""
     blocks = np.zeros((FIELDS, slots), np.int64)
     blocks[STATE] = NO_BLOCK
-    return blocks, np.zeros(2 * slots, np.int64)
+    blocks[TOP:, [FREE_ONES, VOIDS]] = NONE
+    return blocks
 
 
 @jit_helper
@@ -130,59 +137,75 @@ def split(machine: Machine, block: int, size: int) -> int:
 
 @jit_helper
 def first_at_least(machine: Machine, order: int, group: int, size: int, address: int) -> int:
-    """The place of the first block in an order that is no less than a group, size and address.
+    """The first block in an order that is no less than a group, size and address, or `NONE`.
 
     Unmapped blocks are in order of group and address alone.
     """
-    blocks, orders, numbers, _, _, _, _, _ = machine
-    begin = order * numbers[ROOM]
-    low, high = as_long(0), as_long(numbers[COUNTS + order])
-    while low < high:
-        middle = (low + high) >> as_long(1)
-        block = orders[begin + middle]
-        of_group = blocks[GROUP, block]
-        is_less = of_group < group
-        if of_group == group:
-            of_size = blocks[SIZE, block] if order == FREE_ONES else size
-            is_less = of_size < size or (of_size == size and blocks[ADDRESS, block] < address)
-        if is_less:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    blocks, passed, _, _, _, _, _, _ = machine
+    at, following = as_long(order), as_long(NONE)
+    for level in range(LEVELS):
+        is_less = True
+        while is_less:
+            following = as_long(blocks[TOP + level, at])
+            is_less = following != NONE
+            if following != NONE:
+                of_group = blocks[GROUP, following]
+                is_less = of_group < group
+                if of_group == group:
+                    of_size = blocks[SIZE, following] if order == FREE_ONES else size
+                    is_less = of_size < size or (
+                        of_size == size and blocks[ADDRESS, following] < address
+                    )
+            if is_less:
+                at = following
+        passed[level] = at
+    return following
+
+
+@jit_helper
+def _order_of(state: int) -> int:
+    return as_long(FREE_ONES if state == FREE else VOIDS)
 
 
 @jit_helper
 def put(machine: Machine, block: int, state: int) -> None:
     """Makes a block free or unmapped, and puts it in order."""
-    blocks, orders, numbers, _, groups, ages, _, _ = machine
+    blocks, passed, numbers, _, groups, ages, _, _ = machine
     blocks[STATE, block] = state
     blocks[BORN, block] = ages[groups[CLASS, blocks[GROUP, block]]]
-    order = as_long(FREE_ONES if state == FREE else VOIDS)
-    at = first_at_least(
-        machine, order, blocks[GROUP, block], blocks[SIZE, block], blocks[ADDRESS, block]
-    )
-    begin = order * numbers[ROOM]
-    place = begin + numbers[COUNTS + order]
-    while place > begin + at:
-        orders[place] = orders[place - 1]
-        place -= 1
-    orders[place] = block
-    numbers[COUNTS + order] += 1
+    first_at_least(
+        machine, _order_of(state), as_long(blocks[GROUP, block]), as_long(blocks[SIZE, block]),
+        as_long(blocks[ADDRESS, block]),
+    )  # fmt: skip
+    draw = as_long(numbers[DRAW] * 1103515245 + 12345) & 0x7FFFFFFF
+    numbers[DRAW] = draw
+    draw >>= 16
+    level = as_long(LEVELS - 1)
+    is_reached = True
+    while is_reached:
+        before = passed[level]
+        blocks[TOP + level, block] = blocks[TOP + level, before]
+        blocks[TOP + level, before] = block
+        is_reached = level > 0 and draw & 3 == 0
+        draw >>= 2
+        level -= 1
+    numbers[FREE_COUNT] += 1 if state == FREE else 0
 
 
 @jit_helper
 def take(machine: Machine, block: int) -> None:
     """Takes a free or unmapped block out of its order."""
-    blocks, orders, numbers, _, _, _, _, _ = machine
-    order = as_long(FREE_ONES if blocks[STATE, block] == FREE else VOIDS)
-    at = first_at_least(
-        machine, order, blocks[GROUP, block], blocks[SIZE, block], blocks[ADDRESS, block]
-    )
-    numbers[COUNTS + order] -= 1
-    begin = order * numbers[ROOM]
-    for place in range(begin + at, begin + numbers[COUNTS + order]):
-        orders[place] = orders[place + 1]
+    blocks, passed, numbers, _, _, _, _, _ = machine
+    state = as_long(blocks[STATE, block])
+    first_at_least(
+        machine, _order_of(state), as_long(blocks[GROUP, block]), as_long(blocks[SIZE, block]),
+        as_long(blocks[ADDRESS, block]),
+    )  # fmt: skip
+    for level in range(LEVELS):
+        before = passed[level]
+        if blocks[TOP + level, before] == block:
+            blocks[TOP + level, before] = blocks[TOP + level, block]
+    numbers[FREE_COUNT] -= 1 if state == FREE else 0
 
 
 @jit_helper

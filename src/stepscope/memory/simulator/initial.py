@@ -27,8 +27,10 @@ class Machine:
     """
 
     def __init__(self, allocations: int, pools: list[int]) -> None:
-        self.blocks, self.orders = b.new_arrays(_FIRST_SLOTS)
+        self.blocks = b.new_blocks(_FIRST_SLOTS)
+        self.passed = np.zeros(b.LEVELS, np.int64)
         self.numbers = np.zeros(b.NUMBERS, np.int64)
+        self.numbers[b.SLOTS] = b.VOIDS + 1  # behind those that the orders begin with
         self.numbers[[b.SPARE, b.NEXT_ADDRESS, b.ROOM]] = b.NONE, _SYNTHETIC_FROM, _FIRST_SLOTS
         self.config = np.zeros(b.CONFIG_FIELDS, np.int64)
         self.groups = np.zeros((b.GROUP_FIELDS, 2 * len(pools)), np.int64)
@@ -46,17 +48,16 @@ class Machine:
     def arrays(self) -> b.Machine:
         """What the loops take."""
         return (
-            self.blocks, self.orders, self.numbers, self.config, self.groups, self.ages,
+            self.blocks, self.passed, self.numbers, self.config, self.groups, self.ages,
             self.of_allocation, self.given,
         )  # fmt: skip
 
     def grow(self) -> None:
         """Makes room for twice as many blocks."""
         slots = self.blocks.shape[1]
-        blocks, orders = b.new_arrays(2 * slots)
+        blocks = b.new_blocks(2 * slots)
         blocks[:, :slots] = self.blocks
-        orders[:slots], orders[2 * slots : 3 * slots] = np.split(self.orders, 2)
-        self.blocks, self.orders = blocks, orders
+        self.blocks = blocks
         self.numbers[b.ROOM] = 2 * slots
 
 

@@ -30,26 +30,31 @@ from stepscope.memory.simulator.blocks import (
     ADDRESS_SPACE,
     AFTER,
     ALLOCATED,
+    ALLOCATED_THEN,
     BEFORE,
     BORN,
     CAPACITY,
     CLASS,
     COLLECT_ABOVE,
-    COUNTS,
     DEVICE_ALLOCS,
     DEVICE_FREES,
     EXPANDABLE,
     FREE,
+    FREE_COUNT,
     FREE_ONES,
     GIVEN,
     GIVEN_END,
     GROUP,
     LARGE_SEGMENT,
+    LEVELS,
     LIMIT,
     MAX_SPLIT,
+    NEXT,
     NEXT_ADDRESS,
     NONE,
     OWNER,
+    PEAK_ALLOCATED,
+    PEAK_RESERVED,
     PENDING,
     POOL,
     RELEASABLE,
@@ -139,13 +144,11 @@ def _map(machine: Machine, block: int, wanted: int) -> int:
 @jit_helper
 def _grow_expandable(machine: Machine, size: int, group: int) -> int:
     """Maps room for a request at the lowest address that has it; the block, or `NONE`."""
-    blocks, orders, numbers, config, _, _, _, _ = machine
+    blocks, _, _, config, _, _, _, _ = machine
     candidate = as_long(NONE)
     at = first_at_least(machine, as_long(VOIDS), group, 0, 0)
-    while candidate == NONE and at < numbers[COUNTS + VOIDS]:
-        start = as_long(orders[numbers[ROOM] + at])
-        if blocks[GROUP, start] != group:
-            break
+    while candidate == NONE and at != NONE and blocks[GROUP, at] == group:
+        start = at
         before = as_long(blocks[BEFORE, start])
         if _is_open(blocks, before):
             start = before
@@ -155,7 +158,7 @@ def _grow_expandable(machine: Machine, size: int, group: int) -> int:
             block = as_long(blocks[AFTER, block])
         if room >= size:
             candidate = start
-        at += 1
+        at = as_long(blocks[NEXT, at])
     if candidate == NONE:
         space = _up_to_pages(as_long(config[ADDRESS_SPACE]), config, group)
         address = _new_address(machine, group, space)
@@ -233,18 +236,17 @@ def _give_back(machine: Machine, block: int) -> None:
 @jit_helper
 def _release_all(machine: Machine) -> None:
     """Gives everything back that is cached, after waiting for blocks that are pending."""
-    blocks, orders, numbers, _, groups, _, of_allocation, _ = machine
+    blocks, _, numbers, _, groups, _, of_allocation, _ = machine
     for block in range(numbers[SLOTS]):
         if blocks[STATE, block] == PENDING:
             of_allocation[blocks[OWNER, block]] = NONE
             put_joined(machine, as_long(block), as_long(FREE))
-    at = as_long(0)
-    while at < numbers[COUNTS]:
-        block = as_long(orders[at])
-        if groups[RELEASABLE, blocks[GROUP, block]] and _is_whole(blocks, block):
-            _give_back(machine, block)
-        else:
-            at += 1
+    free = as_long(blocks[NEXT, FREE_ONES])
+    while free != NONE:
+        following = as_long(blocks[NEXT, free])
+        if groups[RELEASABLE, blocks[GROUP, free]] and _is_whole(blocks, free):
+            _give_back(machine, free)
+        free = following
     # Unmapping changes the order, but no block that another address begins at.
     for block in range(numbers[SLOTS]):
         if (
@@ -258,52 +260,53 @@ def _release_all(machine: Machine) -> None:
 @jit_helper
 def _release_large(machine: Machine, size: int, group: int) -> bool:
     """Gives blocks of a group back that are too large to be split; whether that may be enough."""
-    blocks, orders, numbers, config, _, _, _, _ = machine
+    blocks, passed, _, config, _, _, _, _ = machine
     if config[MAX_SPLIT] >= UNLIMITED:
         return False
     wanted = max(as_long(config[MAX_SPLIT]), size)
-    at = first_at_least(machine, as_long(FREE_ONES), group, wanted, 0)
-    if at < numbers[COUNTS] and blocks[GROUP, orders[at]] == group:
-        if not _is_whole(blocks, as_long(orders[at])):
+    block = first_at_least(machine, as_long(FREE_ONES), group, wanted, 0)
+    if block != NONE and blocks[GROUP, block] == group:
+        if not _is_whole(blocks, block):
             return False
-        _give_back(machine, as_long(orders[at]))
+        _give_back(machine, block)
         return True
     released = as_long(0)
-    at -= 1
+    block = as_long(passed[LEVELS - 1])  # the largest that is less
     while (
-        at >= 0
+        block != FREE_ONES
         and released < wanted
-        and blocks[GROUP, orders[at]] == group
-        and blocks[SIZE, orders[at]] >= config[MAX_SPLIT]
-        and _is_whole(blocks, as_long(orders[at]))
+        and blocks[GROUP, block] == group
+        and blocks[SIZE, block] >= config[MAX_SPLIT]
+        and _is_whole(blocks, block)
     ):
-        released += blocks[SIZE, orders[at]]
-        _give_back(machine, as_long(orders[at]))
-        at -= 1
+        released += blocks[SIZE, block]
+        _give_back(machine, block)  # which passes all that are less
+        block = as_long(passed[LEVELS - 1])
     return released >= wanted
 
 
 @jit_helper
 def _collect_garbage(machine: Machine) -> None:
     """Gives the oldest unused segments of the default pool's large class back."""
-    blocks, orders, numbers, config, groups, ages, _, _ = machine
+    blocks, _, numbers, config, groups, ages, _, _ = machine
     if not config[COLLECT_ABOVE] or numbers[RESERVED] <= config[COLLECT_ABOVE]:
         return
     target = numbers[RESERVED] - config[COLLECT_ABOVE]
     total, count = as_long(0), as_long(0)
-    for at in range(numbers[COUNTS]):
-        block = as_long(orders[at])
+    block = as_long(blocks[NEXT, FREE_ONES])
+    while block != NONE:
         group = blocks[GROUP, block]
         if groups[POOL, group] == 0 and not group & 1 and _is_whole(blocks, block):
             total += ages[groups[CLASS, group]] - blocks[BORN, block]
             count += 1
+        block = as_long(blocks[NEXT, block])
     reclaimed, has_freed = as_long(0), True
     while reclaimed < target and has_freed and count > 0:
         all_ages, all_count = total, count
         has_freed = False
-        place = as_long(0)
-        while place < numbers[COUNTS]:
-            block = as_long(orders[place])
+        block = as_long(blocks[NEXT, FREE_ONES])
+        while block != NONE:
+            following = as_long(blocks[NEXT, block])
             group = blocks[GROUP, block]
             is_candidate = groups[POOL, group] == 0 and not group & 1 and _is_whole(blocks, block)
             age = ages[groups[CLASS, group]] - blocks[BORN, block]
@@ -313,8 +316,7 @@ def _collect_garbage(machine: Machine) -> None:
                 total -= age
                 count -= 1
                 _give_back(machine, block)
-            else:
-                place += 1
+            block = following
 
 
 # -- requests
@@ -331,30 +333,26 @@ def _growth(blocks: Blocks, block: int) -> int:
 @jit_helper
 def _take_free(machine: Machine, size: int, group: int) -> int:
     """A free block for a rounded request, out of the order; `NONE` where there is none."""
-    blocks, orders, numbers, config, groups, ages, _, _ = machine
+    blocks, _, _, config, groups, ages, _, _ = machine
     if config[COLLECT_ABOVE]:
         ages[groups[CLASS, group]] += 1
-    count = numbers[COUNTS]
-    at = first_at_least(machine, as_long(FREE_ONES), group, size, 0)
-    if at == count or blocks[GROUP, orders[at]] != group:
+    block = first_at_least(machine, as_long(FREE_ONES), group, size, 0)
+    if block == NONE or blocks[GROUP, block] != group:
         return as_long(NONE)
-    if blocks[SEGMENT, orders[at]] != NONE:
-        if config[EXPANDABLE]:
-            while (
-                blocks[SEGMENT, orders[at]] != NONE
-                and at + 1 < count
-                and blocks[GROUP, orders[at + 1]] == group
-                and _growth(blocks, orders[at + 1]) < _growth(blocks, orders[at])
-            ):
-                at += 1
-        else:
-            while at < count and blocks[GROUP, orders[at]] == group:
-                if blocks[SEGMENT, orders[at]] == NONE:
-                    break
-                at += 1
-            if at == count or blocks[GROUP, orders[at]] != group:
-                return as_long(NONE)
-    block = as_long(orders[at])
+    following = as_long(blocks[NEXT, block])
+    if blocks[SEGMENT, block] != NONE and config[EXPANDABLE]:
+        while (
+            blocks[SEGMENT, block] != NONE
+            and following != NONE
+            and blocks[GROUP, following] == group
+            and _growth(blocks, following) < _growth(blocks, block)
+        ):
+            block, following = following, as_long(blocks[NEXT, following])
+    elif blocks[SEGMENT, block] != NONE:
+        while block != NONE and blocks[GROUP, block] == group and blocks[SEGMENT, block] != NONE:
+            block = as_long(blocks[NEXT, block])
+        if block == NONE or blocks[GROUP, block] != group:
+            return as_long(NONE)
     if size < config[MAX_SPLIT] and config[MAX_SPLIT] <= blocks[SIZE, block]:
         return as_long(NONE)
     if size >= config[MAX_SPLIT] and blocks[SIZE, block] >= size + config[ROUNDING_LIMIT]:
@@ -392,33 +390,36 @@ def _allocate(machine: Machine, size: int, group: int) -> int:
 
 
 # What happens: a request; a block given back, for which another stream may still wait; a block that
-# can be used again; everything cached given back; one segment given back, or a pool let go, as the
-# recording shows; and a request that failed in the recording.
-REQUEST, GIVE, FREED, RELEASE, RELEASE_SEGMENT, LET_POOL_GO, FAILED = range(7)
+# can be used again; everything cached given back by the program; by the recorded allocator, because
+# it needed room; one segment that it gave back so; a pool let go, as the recording shows; and a
+# request that failed in the recording.
+REQUEST, GIVE, FREED, RELEASE, RELEASE_FOR_ROOM, RELEASE_SEGMENT, LET_POOL_GO, FAILED = range(8)
 
 FINISHED, NEEDS_ROOM, OUT_OF_MEMORY = range(3)
 _SPARE_SLOTS = 16
 
 
 def run_by_loop(
-    whats: Int64Array, sizes: Int64Array, places: Int64Array, allocations: Int64Array, start: int,
-    is_tried: bool, machine: Machine, divisions: Int64Array, reserved: Written[np.int64],
-    allocated: Written[np.int64], is_served: Written[np.bool_], status: Written[np.int64],
+    events: Int64Array, whats: Int64Array, sizes: Int64Array, places: Int64Array,
+    allocations: Int64Array, start: int, is_tried: bool, machine: Machine, divisions: Int64Array,
+    reserved: Written[np.int64], allocated: Written[np.int64], is_served: Written[np.bool_],
+    status: Written[np.int64],
 ) -> int:  # fmt: skip
     """Runs operations from one on.
 
-    Operations are as in `Operations`. Requests that failed in the recording are tried again if
-    `is_tried`. The arrays from `reserved` on receive, for each operation, the reserved and
-    allocated bytes after it, and for each failed request whether it could be served now. `status`
-    receives `FINISHED`, `NEEDS_ROOM` where the arrays of blocks are too small to go on, or
+    Operations are as in `Operations`. If `is_tried`, requests that failed in the recording are
+    tried again, and what the recorded allocator gave back for room is not. `is_served` receives
+    for each failed request whether it could be served now; `reserved` and `allocated`, unless they
+    are empty, the bytes after each operation. `status`
+    receives `FINISHED`, `NEEDS_ROOM` where the array of blocks is too small to go on, or
     `OUT_OF_MEMORY` where the operation failed.
 
     Returns:
         The operation that comes next, or that failed.
     """
-    blocks, orders, numbers, _, groups, _, of_allocation, _ = machine
+    blocks, _, numbers, _, groups, _, of_allocation, _ = machine
     for at in range(start, len(whats)):
-        if numbers[SLOTS] + 2 * numbers[COUNTS] + _SPARE_SLOTS > numbers[ROOM]:
+        if numbers[SLOTS] + 2 * numbers[FREE_COUNT] + _SPARE_SLOTS > numbers[ROOM]:
             status[0] = NEEDS_ROOM
             return at
         what = whats[at]
@@ -448,17 +449,26 @@ def run_by_loop(
                 if what == FREED:
                     of_allocation[allocation] = NONE
                     put_joined(machine, block, as_long(FREE))
-        elif what == RELEASE:
+        elif what == RELEASE or (what == RELEASE_FOR_ROOM and not is_tried):
             _release_all(machine)
-        elif what == RELEASE_SEGMENT:
-            for place in range(numbers[COUNTS]):
-                block = as_long(orders[place])
-                if blocks[ADDRESS, block] == places[at] and _is_whole(blocks, block):
-                    _give_back(machine, block)
-                    break
-        else:
+        elif what == RELEASE_SEGMENT and not is_tried:
+            block = as_long(blocks[NEXT, FREE_ONES])
+            while block != NONE and blocks[ADDRESS, block] != places[at]:
+                block = as_long(blocks[NEXT, block])
+            if block != NONE and _is_whole(blocks, block):
+                _give_back(machine, block)
+        elif what == LET_POOL_GO:
             groups[RELEASABLE, places[at]] = 1
-        reserved[at] = numbers[RESERVED]
-        allocated[at] = numbers[ALLOCATED]
+        if len(reserved):
+            reserved[at] = numbers[RESERVED]
+            allocated[at] = numbers[ALLOCATED]
+        is_last = True  # of its event
+        if at + 1 < len(events):
+            is_last = events[at] != events[at + 1]
+        if is_last:
+            if numbers[RESERVED] > numbers[PEAK_RESERVED]:
+                numbers[PEAK_RESERVED] = numbers[RESERVED]
+                numbers[ALLOCATED_THEN] = numbers[ALLOCATED]
+            numbers[PEAK_ALLOCATED] = max(numbers[PEAK_ALLOCATED], numbers[ALLOCATED])
     status[0] = FINISHED
     return len(whats)

@@ -13,10 +13,10 @@ from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from stepscope.memory.allocator.rounding import SMALL_BYTES, SMALL_SEGMENT_BYTES
+from stepscope.memory.allocator.settings import settings_of
 from stepscope.memory.replay.arrays import Int64Array, last_before, whole
 from stepscope.memory.replay.replay import Replay
 from stepscope.memory.schema import EXACT_SIZES, Action
@@ -26,6 +26,7 @@ from stepscope.memory.simulator.machine import (
     GIVE,
     LET_POOL_GO,
     RELEASE,
+    RELEASE_FOR_ROOM,
     RELEASE_SEGMENT,
     REQUEST,
 )
@@ -44,29 +45,21 @@ class ReleaseCause(str, Enum):
 
 
 class Operations(NamedTuple):
-    """Operations in order of time; arrays row for row.
+    """A history as operations in order of time; arrays row for row.
 
     Attributes:
         event: The event that each follows from; -1: it comes before the first.
-        what: As in `run`.
+        what: As in `run_by_loop`.
         size: Bytes of requests.
         place: Number of pool and stream, or an address.
         allocation: -> allocations of the replay; -1: none.
     """
 
     event: Int64Array
-    what: npt.NDArray[np.int64]
+    what: Int64Array
     size: Int64Array
     place: Int64Array
     allocation: Int64Array
-
-    def rows(self, wanted: npt.NDArray[np.bool_]) -> Operations:
-        """Some of them."""
-        return Operations(*(column[wanted] for column in self))
-
-    def after(self, first: Operations) -> Operations:
-        """They, after others."""
-        return Operations(*map(np.concatenate, zip(first, self, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -84,10 +77,17 @@ def releases_of(replay: Replay, device: int) -> list[Release]:
     """When cached memory went back to the device, and why; never where nothing is cached."""
     if replay.snapshot.settings.get(EXACT_SIZES):
         return []
-    events = _events(replay, device)
-    is_given_back = events["action"].is_in(_GIVES_BACK)
-    if not is_given_back.any():
+    mine = replay.snapshot.events.filter(pl.col("device") == device)
+    goes = pl.col("action").cast(pl.String).is_in(_GIVES_BACK)
+    if mine.filter(goes).select(pl.len()).collect().item() == 0:
         return []
+    events = (
+        mine.select("event", pl.col("action").cast(pl.String), "address", "size_bytes", "stack")
+        .filter(~pl.col("action").is_in([Action.SNAPSHOT.value, Action.ANNOTATE.value]))
+        .with_row_index("row")
+        .collect()
+    )
+    is_given_back = events["action"].is_in(_GIVES_BACK)
     emptying = _emptying_stacks(replay)
     # While everything is given back, blocks that waited for other streams become free as well.
     passive = is_given_back | (events["action"] == Action.FREE_COMPLETED.value)
@@ -109,16 +109,6 @@ def releases_of(replay: Replay, device: int) -> list[Release]:
     return found
 
 
-def _events(replay: Replay, device: int) -> pl.DataFrame:
-    return (
-        replay.snapshot.events.filter(pl.col("device") == device)
-        .select("event", pl.col("action").cast(pl.String), "address", "size_bytes", "stack")
-        .filter(~pl.col("action").is_in([Action.SNAPSHOT.value, Action.ANNOTATE.value]))
-        .with_row_index("row")
-        .collect()
-    )
-
-
 def _emptying_stacks(replay: Replay) -> set[int]:
     """Stacks in which the program calls `empty_cache`."""
     snapshot = replay.snapshot
@@ -129,58 +119,52 @@ def _emptying_stacks(replay: Replay) -> set[int]:
     return set(within["stack"])
 
 
-@dataclass(frozen=True)
-class History:
-    """A replayed history for the simulator.
-
-    Attributes:
-        retries: Of the operations, whether each is a release of the allocator's own, which another
-            allocator may not need.
-    """
-
-    operations: Operations
-    retries: npt.NDArray[np.bool_]
-
-
 def operations_of(
     replay: Replay,
     device: int,
     places: dict[tuple[int, int], int],
     stretches: pl.DataFrame,
-    *,
-    is_by_segment: bool,
     failed: pl.DataFrame | None = None,
-) -> History:
-    """The operations of a device, in order.
+) -> Operations:
+    """The operations of a device, in order; first, what was active before the recording.
 
-    Pairs of pool and stream that are new are added to `places`. If `is_by_segment`, the allocator
-    may give single segments back (garbage collection, or blocks that are never split): then each
-    goes as recorded. `failed` are the requests that failed, by default as recorded.
+    Pairs of pool and stream that are new are added to `places`. Where the recorded allocator may
+    have given single segments back (garbage collection, or blocks that are never split), each goes
+    as recorded. `failed` are the requests that failed, by default as recorded.
     """
+    recorded = settings_of(replay.snapshot.settings)
+    is_by_segment = recorded.max_split_bytes is not None or recorded.garbage_collection_threshold
     if failed is None:
         failed = failed_requests(replay, device)
-    parts = [
-        _lives(replay, device, places),
-        _part(FAILED, failed["event"], failed["size_bytes"], place_numbers(failed, places)),
-    ]
-    parts += _pools_let_go(stretches, places)
-    retries: list[int] = []
+    parts = _pools_let_go(stretches, places)
     for release in releases_of(replay, device):
-        if release.cause is ReleaseCause.RETRY:
-            retries += range(release.first_event, release.last_event + 1)
         segments = _single_segments(replay, device, release) if is_by_segment else None
         if segments is not None:
             parts.append(_part(RELEASE_SEGMENT, segments["event"], place=segments["address"]))
         else:
-            parts.append(_part(RELEASE, pl.Series([release.last_event])))
-    rank = pl.col("what").replace_strict(
-        {LET_POOL_GO: 0, REQUEST: 2, FAILED: 2}, default=1, return_dtype=pl.Int8
+            kind = RELEASE if release.cause is ReleaseCause.PROGRAM else RELEASE_FOR_ROOM
+            parts.append(_part(kind, pl.Series([release.last_event])))
+    parts += _lives(replay, device, places)
+    parts.append(
+        _part(FAILED, failed["event"], failed["size_bytes"], place_numbers(failed, places))
     )
+    table = pl.concat(parts)
+    event, what = whole(table["event"]), whole(table["what"])
     # In one event, what goes makes room for what comes.
-    ordered = pl.concat(parts).sort("event", rank, "allocation", maintain_order=True)
-    operations = Operations(*(whole(ordered[name]) for name in ordered.columns))
-    is_release = np.isin(operations.what, (RELEASE, RELEASE_SEGMENT))
-    return History(operations, is_release & np.isin(operations.event, retries))
+    rank = np.ones(FAILED + 1, np.int64)
+    rank[LET_POOL_GO], rank[[REQUEST, FAILED]] = 0, 2
+    order = np.argsort(4 * event + rank[what], kind="stable")
+    what, allocation = what[order], whole(table["allocation"])[order]
+    # A block that nothing waits for needs not be given back before it can be used again.
+    follows = (what[1:] == FREED) & (allocation[1:] == allocation[:-1])
+    is_needed = np.append(~((what[:-1] == GIVE) & follows), True)[: len(order)]
+    order = order[is_needed]
+    history = Operations(
+        event[order], what[is_needed], whole(table["size"])[order], whole(table["place"])[order],
+        allocation[is_needed],
+    )  # fmt: skip
+    before = _before(replay, device, places)
+    return Operations(*map(np.concatenate, zip(before, history, strict=True)))
 
 
 def _single_segments(replay: Replay, device: int, release: Release) -> pl.DataFrame | None:
@@ -212,7 +196,7 @@ def _pools_let_go(
     return parts
 
 
-def requests_before(replay: Replay, device: int, places: dict[tuple[int, int], int]) -> Operations:
+def _before(replay: Replay, device: int, places: dict[tuple[int, int], int]) -> Operations:
     """Requests for what was active before the recording, in order of addresses."""
     mine = replay.allocations.filter(
         (pl.col("device") == device) & pl.col("start_event").is_null()
@@ -249,22 +233,20 @@ def _part(
     )
 
 
-def _lives(replay: Replay, device: int, places: dict[tuple[int, int], int]) -> pl.DataFrame:
+def _lives(replay: Replay, device: int, places: dict[tuple[int, int], int]) -> list[pl.DataFrame]:
     mine = replay.allocations.filter(pl.col("device") == device)
-    parts = []
     begun = mine.filter(pl.col("start_event").is_not_null())
     place = place_numbers(begun, places)
-    parts.append(
-        _part(REQUEST, begun["start_event"], begun["requested_bytes"], place, begun["allocation"])
-    )
     waits = mine.filter(
         pl.col("free_event").is_not_null()
         & (pl.col("end_event").is_null() | (pl.col("end_event") > pl.col("free_event")))
     )
-    parts.append(_part(GIVE, waits["free_event"], allocation=waits["allocation"]))
     gone = mine.filter(pl.col("end_event").is_not_null())
-    parts.append(_part(FREED, gone["end_event"], allocation=gone["allocation"]))
-    return pl.concat(parts)
+    return [
+        _part(REQUEST, begun["start_event"], begun["requested_bytes"], place, begun["allocation"]),
+        _part(GIVE, waits["free_event"], allocation=waits["allocation"]),
+        _part(FREED, gone["end_event"], allocation=gone["allocation"]),
+    ]
 
 
 def stretches_of(replay: Replay, device: int) -> pl.DataFrame:
@@ -331,28 +313,16 @@ class Requests:
     Attributes:
         stretches: What was reserved of the device.
         places: The number of each pair of pool and stream.
-        before: Requests for what was active before the recording.
+        operations: See `operations_of`.
     """
 
     def __init__(self, replay: Replay, device: int, failed: pl.DataFrame | None = None) -> None:
-        self._replay = replay
-        self._device = device
-        self._failed = failed
-        self._histories: dict[bool, History] = {}
         self.stretches = stretches_of(replay, device)
         self.places: dict[tuple[int, int], int] = {(0, 0): 0}
         mine = replay.allocations.filter(pl.col("device") == device)
         for things in (self.stretches, mine):
             place_numbers(things, self.places)
         # Requests that failed may have a place of their own.
-        self.history(is_by_segment=False)
-        self.before: Operations = requests_before(replay, device, self.places)
-
-    def history(self, *, is_by_segment: bool) -> History:
-        """The operations in order; see `operations_of`."""
-        if is_by_segment not in self._histories:
-            self._histories[is_by_segment] = operations_of(
-                self._replay, self._device, self.places, self.stretches,
-                is_by_segment=is_by_segment, failed=self._failed,
-            )  # fmt: skip
-        return self._histories[is_by_segment]
+        self.operations: Operations = operations_of(
+            replay, device, self.places, self.stretches, failed
+        )

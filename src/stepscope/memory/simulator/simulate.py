@@ -17,7 +17,7 @@ import polars as pl
 
 from stepscope.errors import UsageError
 from stepscope.memory.allocator.settings import AllocatorSettings, settings_of
-from stepscope.memory.replay.arrays import Int64Array, largest
+from stepscope.memory.replay.arrays import Int64Array
 from stepscope.memory.replay.replay import Replay
 from stepscope.memory.replay.state import state_at
 from stepscope.memory.simulator import blocks as b
@@ -56,9 +56,13 @@ class Simulation:
     """What the allocator would have done.
 
     Attributes:
-        capacity_bytes: The most that it could reserve; None: without a bound.
+        peak_reserved_bytes: The most that was reserved at any time.
+        allocated_then_bytes: What was allocated when the most was reserved.
+        peak_allocated_bytes: The most that was allocated at any time, in rounded sizes.
+        operations: How many operations the history has.
         curve: What was reserved and allocated after each of the history's events that concerns the
-            simulation: event (-1 before the first), reserved_bytes, allocated_bytes.
+            simulation, if that was asked for: event (-1 before the first), reserved_bytes,
+            allocated_bytes.
         failures: Requests that failed in the recording: event, size_bytes, and is_served, whether
             they could be served now.
         failed_event: The event at which a request fails that did not in the recording; the
@@ -69,8 +73,10 @@ class Simulation:
     """
 
     device: int
-    settings: AllocatorSettings
-    capacity_bytes: int | None
+    peak_reserved_bytes: int
+    allocated_then_bytes: int
+    peak_allocated_bytes: int
+    operations: int
     curve: pl.DataFrame
     failures: pl.DataFrame
     failed_event: int | None
@@ -81,14 +87,10 @@ class Simulation:
     places: tuple[tuple[int, int], ...]
 
     @property
-    def peak_reserved_bytes(self) -> int:
-        """The most that was reserved at any time."""
-        return largest(self.curve["reserved_bytes"])
-
-    @property
-    def peak_allocated_bytes(self) -> int:
-        """The most that was allocated at any time, in rounded sizes."""
-        return largest(self.curve["allocated_bytes"])
+    def unused_share(self) -> float | None:
+        """How much of the most that was reserved was not allocated at that moment."""
+        most = self.peak_reserved_bytes
+        return 1 - self.allocated_then_bytes / most if most else None
 
     @property
     def is_enough(self) -> bool:
@@ -108,6 +110,7 @@ def simulate(
     limit_bytes: int | None = None,
     initial: Literal["recorded", "anew"] = "anew",
     requests: Requests | None = None,
+    keeps_curve: bool = False,
 ) -> Simulation:
     """Runs a history through an allocator with some settings.
 
@@ -125,10 +128,7 @@ def simulate(
             "how many bytes it is allowed"
         )
     run = _Run(replay, device, settings, initial, requests)
-    operations = run.history.operations.rows(~run.history.retries)
-    if initial == "anew":
-        operations = operations.after(run.requests.before)
-    return run.run(operations, capacity_bytes, limit_bytes, is_tried=True)
+    return run.run(capacity_bytes, limit_bytes, is_tried=True, keeps_curve=keeps_curve)
 
 
 class _Run:
@@ -143,47 +143,50 @@ class _Run:
         self.device = device
         self.settings = settings
         self.requests = requests or Requests(replay, device)
-        is_by_segment = (
-            settings.max_split_bytes is not None or settings.garbage_collection_threshold > 0
-        )
-        self.history = self.requests.history(is_by_segment=is_by_segment)
+        self.operations = self.requests.operations
+        self.first = 0
         places = self.requests.places
         pools = [pool for pool, _ in places]
         self.machine = Machine(len(replay.allocations), pools)
         if initial == "recorded":
             state = state_at(replay, device, -1)
             load_state(self.machine, state, self.requests.stretches, settings, places, _BOUNDLESS)
+            self.first = int(np.searchsorted(self.operations.event, 0))
 
     def run(
         self,
-        operations: Operations,
         capacity_bytes: int | None,
         limit_bytes: int | None,
         *,
         is_tried: bool,
+        keeps_curve: bool,
     ) -> Simulation:
-        """Runs operations, and says what came of it."""
-        machine, count = self.machine, len(operations.event)
+        """Runs the operations, and says what came of it."""
+        machine, operations, at = self.machine, self.operations, self.first
+        count = len(operations.event)
+        numbers = machine.numbers
         _configure(machine.config, self.settings, capacity_bytes, limit_bytes)
-        reserved, allocated = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        before = int(numbers[b.RESERVED]), int(numbers[b.ALLOCATED])
+        numbers[[b.PEAK_RESERVED, b.ALLOCATED_THEN, b.PEAK_ALLOCATED]] = *before, before[1]
+        kept = np.zeros((2, count if keeps_curve else 0), np.int64)
         served = np.zeros(count, np.bool_)
         divisions = np.array(self.settings.power2_divisions, np.int64)
-        before = int(machine.numbers[b.RESERVED]), int(machine.numbers[b.ALLOCATED])
-        at, status = 0, np.array([NEEDS_ROOM])
+        status = np.array([NEEDS_ROOM])
         while status[0] == NEEDS_ROOM:
             at = jit(run_by_loop)(
-                operations.what, operations.size, operations.place, operations.allocation, at,
-                is_tried, machine.arrays, divisions, reserved, allocated, served, status,
+                *operations, at, is_tried, machine.arrays, divisions, kept[0], kept[1], served,
+                status,
             )  # fmt: skip
             if status[0] == NEEDS_ROOM:
                 machine.grow()
         has_failed = bool(status[0] == OUT_OF_MEMORY)
-        numbers = machine.numbers
         return Simulation(
             device=self.device,
-            settings=self.settings,
-            capacity_bytes=capacity_bytes,
-            curve=_curve(operations, at, reserved, allocated, before),
+            peak_reserved_bytes=int(numbers[b.PEAK_RESERVED]),
+            allocated_then_bytes=int(numbers[b.ALLOCATED_THEN]),
+            peak_allocated_bytes=int(numbers[b.PEAK_ALLOCATED]),
+            operations=count,
+            curve=_curve(operations, (self.first, at if keeps_curve else self.first), kept, before),
             failures=_failures(operations, at, served),
             failed_event=int(operations.event[at]) if has_failed else None,
             device_allocs=int(numbers[b.DEVICE_ALLOCS]),
@@ -214,23 +217,17 @@ def _configure(
 
 
 def _curve(
-    operations: Operations,
-    done: int,
-    reserved: Int64Array,
-    allocated: Int64Array,
-    before: tuple[int, int],
+    operations: Operations, rows: tuple[int, int], kept: Int64Array, before: tuple[int, int]
 ) -> pl.DataFrame:
     """What holds after each event; several operations of one event count as one."""
     # What lets a pool go changes nothing itself.
-    rows = np.flatnonzero(operations.what[:done] != LET_POOL_GO)
-    event = np.append(-1, operations.event[rows])
+    done = rows[0] + np.flatnonzero(operations.what[slice(*rows)] != LET_POOL_GO)
+    event = np.append(-1, operations.event[done])
     last = np.append(event[1:] != event[:-1], True)
-    table = {
-        "event": event,
-        "reserved_bytes": np.append(before[0], reserved[rows]),
-        "allocated_bytes": np.append(before[1], allocated[rows]),
-    }
-    return pl.DataFrame({name: values[last] for name, values in table.items()})
+    table = {"event": event[last]}
+    for name, start, values in zip(("reserved", "allocated"), before, kept, strict=True):
+        table[f"{name}_bytes"] = np.append(start, values[done])[last]
+    return pl.DataFrame(table)
 
 
 def _failures(operations: Operations, done: int, served: npt.NDArray[np.bool_]) -> pl.DataFrame:
@@ -274,7 +271,7 @@ def reproduce(replay: Replay, device: int, requests: Requests | None = None) -> 
     """
     run = _Run(replay, device, settings_of(replay.snapshot.settings), "recorded", requests)
     give_addresses(run.machine, run.requests.stretches, run.requests.places)
-    simulation = run.run(run.history.operations, None, None, is_tried=False)
+    simulation = run.run(None, None, is_tried=False, keeps_curve=True)
     compared = simulation.curve.filter(pl.col("event") >= 0).join(
         replay.curve.select("event", pl.col("reserved_bytes").alias("observed")), on="event"
     )

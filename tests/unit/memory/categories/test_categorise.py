@@ -313,3 +313,27 @@ def test_what_a_training_holds_from_before_is_not_taken_for_weights_without_evid
         allocator.free(made)
     found = replayed(allocator.snapshot())
     assert (30 * MIB, None, "unknown", "none", "none", None) in rows_of(categorise(found), found)
+
+
+@pytest.mark.parametrize(
+    ("frames", "size", "category", "confidence"),
+    [
+        (("??:0:at::cuda::getCurrentCUDABlasHandle()", "u/net.py:9:forward"), 8519680,
+         "workspace", "likely"),
+        (("??:0:at::cuda::getCurrentCUDABlasHandle()", "u/net.py:9:forward"), 33554432,
+         "workspace", "likely"),
+        (("??:0:cublasLt::getWorkspace()", "u/net.py:9:forward"), 12345, "workspace", "likely"),
+        (("u/net.py:9:forward",), 8519680, "workspace", "guessed"),  # Python's frames alone
+        (("torch/nn/modules/linear.py:1:__init__", "u/net.py:9:forward"), 8519680,
+         "parameter", "likely"),
+    ],
+)  # fmt: skip
+def test_what_libraries_keep_is_a_workspace(frames, size, category, confidence):
+    allocator, stack = Allocator(), Frames()
+    allocator.malloc(size, frames=stack(*frames))
+    # The same size, but freed.
+    allocator.free(allocator.malloc(8519680, frames=stack("u/net.py:9:forward")))
+    allocator.malloc(512)  # as a backward pass asks for it
+    first, second, *_ = rows_of(categorise(found := replayed(allocator.snapshot())), found)
+    assert first[2:4] == (category, confidence)
+    assert second[2] != "workspace"

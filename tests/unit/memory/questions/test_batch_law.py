@@ -20,18 +20,25 @@ EMBEDDED = OperatorCall("aten::native_layer_norm", ((8, 64, 256), (256,), (256,)
 """From it follows that 512 is the batch times the length."""
 
 
+LENGTH = OperatorCall("aten::native_layer_norm", ((6, 8, 256), (256,), (256,)), 4, None)
+SCORES = OperatorCall("aten::bmm", ((30, 8, 16), (30, 16, 8)), 4, None)
+"""Of attention over sequences of length 8, six with five heads each."""
+
+
 def told(name, shapes, asked=None):
     return OperatorCall(name, shapes, 4, asked)
 
 
-def factors(call, elements):
+def factors(call, elements, others=(EMBEDDED,)):
     """By what the bytes of a result grow at the least and at the most, at twice the batch."""
     allocator, stack = Allocator(), Frames()
     forward = stack("model.py:4:forward", "torch/nn/modules/module.py:1:_call_impl")
     kept = allocator.malloc(4 * elements, frames=forward)
     allocator.malloc(512, frames=stack("a/torch/optim/adam.py:3:_init_group"))
     event = next(n for n, one in enumerate(allocator.events) if one["action"] == "alloc")
-    calls = OperatorCalls(pl.DataFrame({"start_event": [event], "call": [1]}), (EMBEDDED, call))
+    calls = OperatorCalls(
+        pl.DataFrame({"start_event": [event], "call": [len(others)]}), (*others, call)
+    )
     allocator.free(kept)
     view = MemoryView(loaded(pickle.dumps(allocator.snapshot())))
     found = will_it_fit([Run(BATCH, replace(view, calls=lambda: calls))], [2 * BATCH])
@@ -63,6 +70,30 @@ def test_what_has_the_batch_for_a_dimension_grows(call, elements):
 )
 def test_what_pairs_each_of_the_batch_with_each_grows_with_the_square(call, elements):
     assert factors(call, elements) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("call", "elements", "factor"),
+    [
+        (SCORES, 30 * 8 * 8, 4),
+        (told("aten::_softmax", ((6, 5, 8, 8),)), 30 * 8 * 8, 4),
+        (told("aten::empty", (), (8, 8)), 8 * 8, 4),  # a mask
+        (told("aten::bmm", ((30, 8, 8), (30, 8, 16))), 30 * 8 * 16, 2),
+        (told("aten::bmm", ((30, 16, 8), (30, 8, 8))), 30 * 16 * 8, 2),
+        (told("aten::gelu", ((6, 8, 1024),)), 6 * 8 * 1024, 2),
+    ],
+)
+def test_scores_of_attention_grow_with_the_square_of_the_length(call, elements, factor):
+    assert factors(call, elements, (LENGTH, SCORES)) == (factor, factor)
+
+
+def test_scores_of_attention_grow_with_the_batch():
+    heads = told("aten::clone", ((8, 5, 64, 16),))
+    scores = told("aten::bmm", ((40, 64, 16), (40, 16, 64)))
+    assert factors(scores, 40 * 64 * 64, (EMBEDDED, heads)) == (2, 2)
+    # A length that could be made of the batch is none where the products are the batch's.
+    like = told("aten::bmm", ((40, 8, 16), (40, 16, 8)))
+    assert factors(like, 40 * 8 * 8, (EMBEDDED, heads)) == (2, 2)
 
 
 @pytest.mark.parametrize(

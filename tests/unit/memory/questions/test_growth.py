@@ -234,3 +234,41 @@ def test_what_was_given_back_before_memory_ran_out_is_no_leak():
     view = MemoryView(loaded(pickle.dumps(allocator.snapshot())))
     assert growth(view).lines.filter("is_leak")["line"].to_list() == ["train.py:12 step"]
     assert not any("train.py:11" in one for one in out_of_memory(view).remedies["remedy"])
+
+
+def kept_for_a_while(clear_every, steps):
+    """Losses that are collected and, every so many steps, let go."""
+    allocator, stack = Allocator(), Frames()
+    main = "train.py:10:main"
+    allocator.malloc(8 * MIB, frames=stack("model.py:1:__init__", main))
+    losses = []
+    for step in range(steps):
+        allocator.range(f"ProfilerStep#{step}", True)
+        losses.append(allocator.malloc(3 * MIB, frames=stack("train.py:22:log_loss", main)))
+        allocator.malloc(MIB, frames=stack("train.py:23:keep", main))
+        allocator.range(f"ProfilerStep#{step}", False)
+        if (step + 1) % clear_every == 0:
+            for loss in losses:
+                allocator.free(loss)
+            losses.clear()
+    return allocator, losses
+
+
+@pytest.mark.parametrize("rest", [0, 3])
+def test_what_is_freed_after_the_last_step_is_no_leak(rest):
+    allocator, _ = kept_for_a_while(clear_every=10, steps=20 + rest)
+    found = growth(viewed(allocator.snapshot()))
+    assert found.lines.filter("is_leak")["line"].to_list() == ["train.py:23 keep"]
+    assert found.leaked_bytes == (19 + rest) * MIB
+
+
+def test_what_a_program_gives_back_as_it_ends_out_of_memory_is_a_leak():
+    allocator, losses = kept_for_a_while(clear_every=1000, steps=20)
+    allocator.total = allocator.reserved + MIB
+    with pytest.raises(OutOfMemory):
+        allocator.malloc(2048 * MIB, frames=Frames()("train.py:40:step"))
+    for loss in losses:
+        allocator.free(loss)
+    found = growth(viewed(allocator.snapshot()))
+    lines = found.lines.filter("is_leak")["line"].to_list()
+    assert lines == ["train.py:22 log_loss", "train.py:23 keep"]

@@ -18,11 +18,19 @@ from stepscope.memory.program.lines import NO_STACK
 from stepscope.memory.program.ranges import Phase
 from stepscope.memory.questions.composition import peak
 from stepscope.memory.questions.growth import growth
+from stepscope.memory.view import MemoryView
 from stepscope.run.figures import percent
 from stepscope.trace.schema import Category
 
 _EIGHT_BIT_SAVES = 0.75
 """Of the bytes of states in single precision."""
+
+
+def _whole(view: MemoryView) -> str:
+    """What shares are of."""
+    if not view.has_history(view.fullest_device):
+        return "what was held at the dump"
+    return "the peak memory" if view.is_complete else "the most that the window held"
 
 
 def find_optimizer_state_dominates(subject: Subject) -> list[Finding]:
@@ -36,11 +44,11 @@ def find_optimizer_state_dominates(subject: Subject) -> list[Finding]:
     row = held.categories.filter(pl.col("category") == MemoryCategory.OPTIMIZER_STATE.value)
     if row.is_empty() or row["allocated_share"][0] < subject.thresholds.memory_optimizer_state:
         return []
-    size = int(row["allocated_bytes"][0])
+    share, size = row["allocated_share"][0], int(row["allocated_bytes"][0])
     return finding_without_saving(
         subject,
         rule="optimizer-state-dominates",
-        title=f"{percent(row['allocated_share'][0])} of the peak memory is optimizer state",
+        title=f"{percent(share)} of {_whole(subject.memory)} is optimizer state",
         severity=Severity.INFO,
         reason="free memory alone does not shorten the step",
         evidence=(
@@ -193,7 +201,7 @@ def find_activations_dominate(subject: Subject) -> list[Finding]:
     return finding_without_saving(
         subject,
         rule="activations-dominate",
-        title=f"{percent(share)} of the peak memory is activations",
+        title=f"{percent(share)} of {_whole(subject.memory)} is activations",
         severity=Severity.INFO,
         reason="checkpointing lengthens steps; a larger batch in the memory that it frees may make "
         "up for it",
@@ -277,13 +285,12 @@ def find_one_tensor_dominates(subject: Subject) -> list[Finding]:
     rows = largest.sort("allocated_bytes", descending=True).head(_MOST_NAMED).to_dicts()
     count = len(largest)
     what = "one tensor is" if count == 1 else f"{count} tensors of one size or line are"
-    whole = "the peak memory" if subject.memory.is_complete else "the most that the window held"
     where = dict.fromkeys(short(row["line"]) for row in rows)
     names = dict.fromkeys(short(row["name"]) for row in rows if row["name"] is not None)
     return finding_without_saving(
         subject,
         rule="one-tensor-dominates",
-        title=f"{what} {percent(share)} of {whole}",
+        title=f"{what} {percent(share)} of {_whole(subject.memory)}",
         severity=Severity.INFO,
         reason="free memory alone does not shorten the step",
         evidence=(
