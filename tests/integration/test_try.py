@@ -203,9 +203,8 @@ def test_a_script_that_resumes_begins_anew_each_time_and_leaves_its_folder_alone
     # Of the script's own folder every file is byte-equal, and only our record is new.
     after = _files_of(tmp_path)
     assert {name: after[name] for name in before} == before
-    assert {name.split("/")[0] for name in after.keys() - before.keys()} == {
-        Path(record.folder).parts[0]
-    }
+    ours = (tmp_path / record.folder).relative_to(tmp_path).parts[0]
+    assert {Path(name).parts[0] for name in after.keys() - before.keys()} == {ours}
 
 
 def _files_of(folder):
