@@ -6,6 +6,7 @@ training has 20 equal layers; the slower version has 22, so its step takes a ten
     python benchmarks/gate.py --warm                      # 40 identical pairs, 20 with a slowdown
     python benchmarks/gate.py --warm --load 3             # beside three busy programs
     python benchmarks/gate.py --warm --pairs 4 --load 3   # 4 identical pairs, 2 with a slowdown
+    python benchmarks/gate.py --warm --out gates.jsonl    # goes on if interrupted
 
 Most of a run is the start of Python and the import of torch. With `--warm`, each run is a fork of a
 process that has imported torch, which takes a third of the time; runs then share the addresses of
@@ -23,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,6 +50,18 @@ finally:
     os._exit(0)  # taking down torch's modules takes as long as the training
 """
 OUTCOMES = ("failed", "passed", "cannot tell")
+AFTER = {"identical": LAYERS, "slower": SLOWER}
+
+
+@dataclass(frozen=True)
+class Gated:
+    """One gate: its answer, the change that it found, and by how much its runs differ."""
+
+    pair: str
+    number: int
+    outcome: str
+    step: float
+    spread: float
 
 
 def main() -> None:
@@ -59,7 +73,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5, help="runs of each version of a pair")
     parser.add_argument("--steps", type=int, default=100, help="steps of each run")
     parser.add_argument("--warm", action="store_true", help="fork runs off a warm process")
+    parser.add_argument("--out", type=Path, help="append each gate; those in it are not redone")
     options = parser.parse_args()
+    from tests.support import in_pieces
     from tests.support.busy_programs import busy_programs
     from tests.support.warm_python import VARIABLES, warm_python
 
@@ -67,20 +83,24 @@ def main() -> None:
     os.environ["PYTHONPATH"] = str(ROOT / "src")  # for the processes of the trainings
     python = warm_python() if options.warm else sys.executable
     slower = options.pairs // 2 if options.slower is None else options.slower
-    print("| Pairs | Number | failed | passed | cannot tell | Step grew by | Runs differ by |")
-    print("|---|--:|--:|--:|--:|--:|--:|")
+    numbers = {"identical": options.pairs, "slower": slower}
+    wanted = [(pair, number) for pair, count in numbers.items() for number in range(count)]
+    lines = in_pieces.read_lines(options.out) if options.out else ()
+    known = [one for line in lines if ((one := Gated(**line)).pair, one.number) in wanted]
+    missing = [one for one in wanted if one not in {(one.pair, one.number) for one in known}]
     begun = time.monotonic()
     with busy_programs(options.load) if options.load else contextlib.nullcontext():
-        for name, number, after in (
-            ("identical", options.pairs, LAYERS),
-            ("slower", slower, SLOWER),
-        ):
-            found = [_gate(python, after, options.runs, options.steps) for _ in range(number)]
-            counts = Counter(outcome for outcome, _, _ in found)
-            cells = [f"{counts[one]} ({counts[one] / max(1, number):.0%})" for one in OUTCOMES]
-            grew = _middle([change for _, change, _ in found])
-            spread = _middle([spread for _, _, spread in found])
-            print(f"| {name} | {number} | {' | '.join(cells)} | {grew} | {spread} |", flush=True)
+        gates = (_gate(python, *one, options.runs, options.steps) for one in missing)
+        found = known + in_pieces.append(gates, options.out)
+    print("| Pairs | Number | failed | passed | cannot tell | Step grew by | Runs differ by |")
+    print("|---|--:|--:|--:|--:|--:|--:|")
+    for pair in numbers:
+        these = [one for one in found if one.pair == pair]
+        counts = Counter(one.outcome for one in these)
+        cells = [f"{counts[one]} ({counts[one] / max(1, len(these)):.0%})" for one in OUTCOMES]
+        grew = _middle([one.step for one in these])
+        spread = _middle([one.spread for one in these])
+        print(f"| {pair} | {len(these)} | {' | '.join(cells)} | {grew} | {spread} |")
     print(f"\n{(time.monotonic() - begun) / 60:.1f} minutes")
 
 
@@ -88,8 +108,8 @@ def _middle(shares: list[float]) -> str:
     return f"{sorted(shares)[len(shares) // 2]:.1%}" if shares else "–"
 
 
-def _gate(python: str, after: int, runs: int, steps: int) -> tuple[str, float, float]:
-    """The answer of one gate, the change that it found, and by how much its runs differ."""
+def _gate(python: str, pair: str, number: int, runs: int, steps: int) -> Gated:
+    """Gate two versions."""
     from tests.support.folders import within
 
     from stepscope.commands.main import main as stepscope
@@ -102,14 +122,14 @@ def _gate(python: str, after: int, runs: int, steps: int) -> tuple[str, float, f
                 [
                     *("gate", "--format", "json", "--output", "found.json", "--budget", "2h"),
                     *("--runs", str(runs), "--steps", str(steps)),
-                    *(str(LAYERS), str(after), "--", python, "train.py", "{version}"),
+                    *(str(LAYERS), str(AFTER[pair]), "--", python, "train.py", "{version}"),
                 ]
             )
         if code not in (0, 1):
             raise SystemExit(errors.getvalue())
         found = json.loads(Path("found.json").read_text())
     step = found["runs"]["step"]["share"]
-    return found["checks"][0]["outcome"], step, found["runs"]["spread"]
+    return Gated(pair, number, found["checks"][0]["outcome"], step, found["runs"]["spread"])
 
 
 if __name__ == "__main__":

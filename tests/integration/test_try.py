@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from pathlib import Path
 
 import psutil
 import pytest
@@ -189,8 +190,9 @@ def test_a_script_that_resumes_begins_anew_each_time_and_leaves_its_folder_alone
 ):
     (tmp_path / "ckpt").mkdir()
     torch.save(7, tmp_path / "ckpt" / "last.pt")
-    before = (tmp_path / "ckpt" / "last.pt").read_bytes()
     (tmp_path / "given").write_text("0.1\n")
+    (tmp_path / "train.py").write_text(RESUMING)
+    before = _files_of(tmp_path)
     with (tmp_path / "given").open() as file:
         monkeypatch.setattr(sys, "stdin", file)
         code, record = tried(RESUMING, *BRIEF, "--fix", "zero-grad-none")
@@ -198,8 +200,19 @@ def test_a_script_that_resumes_begins_anew_each_time_and_leaves_its_folder_alone
     logs = [path.read_text() for path in (tmp_path / record.folder / "logs").iterdir()]
     assert len(logs) >= 2
     assert all("resuming at 7 lr 0.1" in log for log in logs)
-    assert (tmp_path / "ckpt" / "last.pt").read_bytes() == before
-    assert not (tmp_path / "results").exists()
+    # Of the script's own folder every file is byte-equal, and only our record is new.
+    after = _files_of(tmp_path)
+    assert {name: after[name] for name in before} == before
+    ours = (tmp_path / record.folder).relative_to(tmp_path).parts[0]
+    assert {Path(name).parts[0] for name in after.keys() - before.keys()} == {ours}
+
+
+def _files_of(folder):
+    """Every file below a folder, and every folder, with what they hold."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+    }
 
 
 FAILING = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -16,7 +16,13 @@ from stepscope.advice.evidence.specific_causes import specific_first
 from stepscope.advice.evidence.stalls import stalls_in_order
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.finding import Finding, Severity
-from stepscope.advice.job.accused import InWindows, compare_windows, find_late, late_starts_in_words
+from stepscope.advice.job.accused import (
+    InWindows,
+    compare_windows,
+    find_late,
+    late_starts_in_words,
+    with_throttled,
+)
 from stepscope.advice.job.compared import (
     ODD_PARTS,
     RankComparison,
@@ -31,22 +37,18 @@ from stepscope.advice.job.late_ranks import causes_first, imbalance_first, laten
 from stepscope.advice.job.pipeline import slow_stage, stage_first
 from stepscope.advice.job.reading import EachRank, MeetingTask, SummaryTask, answers, in_turn
 from stepscope.advice.job.worth import limited_by_the_job, limited_to_transfers
-from stepscope.advice.job.worth_of_waits import (
-    limited_by_the_next,
-    no_sooner_than_batches,
-    unrecorded_share,
-)
+from stepscope.advice.job.worth_of_waits import limited_by_the_next
 from stepscope.advice.rank.summary import RankSummary, Request
 from stepscope.advice.rules import OF_THE_RUN, RULES
 from stepscope.advice.severities import heavier
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.verdict import verdict_of
-from stepscope.analysis.record.gpu_clocks import clock_of, slow_clocks
+from stepscope.analysis.record.gpu_clocks import SlowClock, clock_of, slow_clocks
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UnreadableInputError
 from stepscope.run.discover import TRACE_SUFFIXES
 from stepscope.run.reader import Run, one_job, open_run
-from stepscope.skew.rank_skew import ARRIVALS, RECORDED_WAITS, RankSkew, rank_skew
+from stepscope.skew.rank_skew import ARRIVALS, RECORDED_WAITS, RankSkew, RankSteps, rank_skew
 
 if TYPE_CHECKING:
     from stepscope.advice.rank.window_details import WindowDetails
@@ -176,7 +178,9 @@ def judge(
     has_stages = any(rank.exchanges for rank in ranks)  # these wait for each other by design
     if has_stages:
         skew = None
-    windows = None if matched is None else _in_windows(matched, ranks, between)
+    is_recorded = matched is not None and any(rank.steps is not None for rank in ranks)
+    steps = recorded_steps([rank.meeting for rank in ranks]) if is_recorded else ()
+    windows = None if matched is None else _in_windows(matched, ranks, between, steps)
     if windows is not None and windows.is_comparable:
         arrivals = [one for rank in ranks if (one := rank.meeting.arrivals) is not None]
         notes = (*notes, *late_starts_in_words(arrivals, windows.blame.step_ns))
@@ -184,18 +188,16 @@ def judge(
         if windows is not None and windows.is_comparable:
             accused = () if windows.accused is None else windows.accused.ranks
             between = replace(between, accused=accused, gains=windows.blame.gains)
-        ranks = limited_by_the_next(ranks, between, limits)
-    # Only windows of devices beside step records make use of the single steps.
-    has_use = windows is not None and skew is not None and not windows.of_host
-    steps = recorded_steps([one.meeting for one in ranks]) if has_use else ()
+        ranks = limited_by_the_next(ranks, between, limits, windows)
     judged = find_late(windows, skew, limits, steps)
-    if judged is not None and judged.basis == ARRIVALS:
-        share = unrecorded_share(judged.late, judged.saving_ns, ranks)
-        saving_ns = round(share * judged.saving_ns)
-        judged = replace(judged, saving_ns=no_sooner_than_batches(saving_ns, judged.late, ranks))
-    stage = slow_stage(ranks, windows)
-    if stage is not None and judged is not None and set(judged.late) == set(stage.ranks):
-        judged = None if stage.saving_ns is not None else judged
+    sampled = ((rank.rank, clock_of(rank.metrics)) for rank in ranks if rank.metrics is not None)
+    slow = slow_clocks(
+        {rank: clock for rank, clock in sampled if clock is not None}, limits.throttled_gpu
+    )
+    judged = with_throttled(judged, slow, {r.rank: ns for r in ranks if (ns := r.compute_ns)})
+    stage = slow_stage(ranks, windows, judged)
+    if stage is not None and stage.saving_ns is not None:
+        judged = None
     recorded = judged if judged is not None and judged.basis != ARRIVALS else None
     late = lateness(judged, limits, ranks, between)
     if not has_stages and windows is not None and windows.of_host and windows.is_comparable:
@@ -203,7 +205,7 @@ def judge(
     ranks = limited_by_the_job(ranks, between, recorded, limits, late)
     unequal = imbalance(ranks, between) if late is None else None
     paced = {rank.rank for rank in ranks if rank.has_recorded_pace}
-    findings = specific_first(_findings(ranks, limits, judged, unequal, stage), paced)
+    findings = specific_first(_findings(ranks, limits, judged, unequal, stage, slow), paced)
     if late is None:
         findings = imbalance_first(findings)
     findings = stage_first(stalls_in_order(causes_first(findings, late, ranks, limits)))
@@ -221,7 +223,10 @@ def judge(
 
 
 def _in_windows(
-    matched: RankMatch, ranks: Sequence[RankSummary], between: RankComparison | None
+    matched: RankMatch,
+    ranks: Sequence[RankSummary],
+    between: RankComparison | None,
+    records: Sequence[RankSteps],
 ) -> InWindows:
     """What the ranks' windows show, over the steady steps that all have."""
     met = [rank for rank in ranks if rank.rank in {one.rank for one in matched.meetings}]
@@ -233,7 +238,10 @@ def _in_windows(
             own = dict(zip(rows["step"], rows["communication_ns"], strict=True))
             waits[rank.rank] = {step: own[step] for step in matched.steps if step in own}
     mean_ns = round(statistics.fmean(means)) if means else 0
-    return compare_windows(matched.compared, mean_ns, waits if len(waits) == len(met) else None)
+    arrivals = [one.arrivals for one in matched.meetings if one.arrivals is not None]
+    return compare_windows(
+        matched.compared, arrivals, records, mean_ns, waits if len(waits) == len(met) else None
+    )
 
 
 def _findings(
@@ -242,13 +250,11 @@ def _findings(
     skew: RankSkew | None,
     unequal: Imbalance | None,
     stage: SlowStage | None,
+    slow: Mapping[int, SlowClock],
 ) -> tuple[Finding, ...]:
     """Those of the ranks and of the run; of equal ones by rank, then in the order of the rules."""
     order = {name: place for place, name in enumerate(RULES)}
     found = []
-    sampled = ((rank.rank, clock_of(rank.metrics)) for rank in ranks if rank.metrics is not None)
-    clocks = {rank: clock for rank, clock in sampled if clock is not None}
-    slow = slow_clocks(clocks, limits.throttled_gpu)
     longer: tuple[LongerPart, ...] = ()
     if skew is not None:
         longer = longer_parts(ranks, skew.late, recorded=skew.basis == RECORDED_WAITS)

@@ -8,10 +8,6 @@ Definitions
     Of a run, step records and windows are judged together, as its report does it
     (`advice.accused`): three recorded steps accuse nobody where the records of many steps say
     otherwise, and the gain is that of the many steps. Only steady steps of the windows count.
-    A rank's GPU is throttled if its clock is lower than its peers' (`analysis.record.gpu_clocks`)
-    and that explains at least half of what the rank computes longer than the median rank: at its
-    peers' clock it would compute in that share of the time which its clock is of theirs. Work that
-    memory limits gains less, so this is the most that the clock explains.
 """
 
 from __future__ import annotations
@@ -20,11 +16,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from stepscope.advice.evidence.turns import find_turns
-from stepscope.advice.job.accused import InWindows, compare_windows, find_late, late_starts_in_words
+from stepscope.advice.job.accused import (
+    InWindows,
+    compare_windows,
+    find_late,
+    late_starts_in_words,
+    throttled_ranks,
+    with_throttled,
+)
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.blame.compared import StragglerReport, compare_ranks
 from stepscope.analysis.blame.report import Blame
@@ -108,9 +110,7 @@ class Stragglers:
 
 
 _MOST_NAMED = 8
-_MOSTLY_BY_CLOCK = 0.5
 NOBODY_LATE = "no rank makes the others wait for an unusual reason"
-_LONGER_COMPUTE = (in_words(COMPUTE), in_words(COMPUTE, several=True))
 _NOTABLE_WAITS = 0.05
 """Of the ranks' steps: what waits must take for the verdict to say whom they are for, and what a
 rank must cost to be more than slightly late."""
@@ -153,16 +153,17 @@ class ComparedJob:
         for rank, step, ns in steps.select("rank", "step", "exposed_comm_ns").iter_rows():
             waits.setdefault(rank, {})[step] = ns
         arrivals = [part.arrivals for part in job.parts]
-        windows = compare_windows(compare_ranks(arrivals, steady, clock), job.step_ns, waits)
-        steps_of_ranks, slow = job.recorded_steps(), _throttled_gpus(job)
+        compared = compare_ranks(arrivals, steady, clock)
+        steps_of_ranks = job.recorded_steps()
+        windows = compare_windows(compared, arrivals, steps_of_ranks, job.step_ns, waits)
         recorded = rank_skew(steps_of_ranks)
         late = find_late(windows, recorded, Thresholds(), steps_of_ranks)
         late = late if late is not None and late.accuses else None
-        if late is not None and late.cause in _LONGER_COMPUTE:
-            named = [slow[rank] for rank in late.late if rank in slow]
-            whose = "its GPU is" if len(late.late) == 1 else "their GPUs are"
-            if named:
-                late = replace(late, cause=f"{whose} throttled ({named[0].words()})")
+        slow = slow_clocks({p.rank: p.gpu_clock for p in job.parts if p.gpu_clock is not None})
+        means = steps.group_by("rank").agg(pl.col("compute_ns").mean()) if slow else steps.clear()
+        compute_ns = dict(means.select("rank", "compute_ns").iter_rows())
+        late = with_throttled(late, slow, compute_ns)
+        slow = throttled_ranks(slow, compute_ns)
         return cls(job, windows, recorded, late, slow)
 
     @property
@@ -215,22 +216,6 @@ def stragglers_of_job(job: Job, clock: Clock | str = Clock.AUTO) -> Stragglers:
     )
 
 
-def _throttled_gpus(job: Job) -> dict[int, SlowClock]:
-    """The ranks of a job whose GPU's clock explains why they compute longer."""
-    clocks = {part.rank: part.gpu_clock for part in job.parts if part.gpu_clock is not None}
-    slow = slow_clocks(clocks)
-    if not slow:
-        return {}
-    means = dict(job.steps().group_by("rank").agg(pl.col("compute_ns").mean()).iter_rows())
-    usual = float(np.median(list(means.values()))) if means else 0.0
-    return {
-        rank: one
-        for rank, one in slow.items()
-        if rank in means
-        and means[rank] * (1 - one.share) >= _MOSTLY_BY_CLOCK * max(0.0, means[rank] - usual)
-    }
-
-
 def _with_throttled(blame: Blame, slow: Mapping[int, SlowClock]) -> Blame:
     """Names the throttled GPU as the cause where a rank with one computes longer."""
     if not slow:
@@ -278,9 +263,14 @@ def _causes(blame: Blame, late: RankSkew | None) -> pl.DataFrame:
         pl.col("rank").is_in(kept) | (pl.col("cause") == LATE_START) | is_anyones
     ).with_columns(is_notable=pl.lit(value=True))
     table = _all_causes(blame, notable.select("rank", "cause", "is_notable"))
-    if late is None or len(late.late) > 1:
+    if late is None:
         return table
-    own = table.with_row_index("row").filter(pl.col("rank") == late.late[0])
+    others = pl.col("indistinguishable_from").list.len().fill_null(0)
+    own = table.with_row_index("row").filter(
+        pl.col("rank").is_in(late.late) & (others + 1 == len(late.late))
+    )
+    if len(late.late) > 1 and own.is_empty():
+        return table  # each has its own cause, and what they bring together is in the verdict
     own = own.sort("is_notable", "caused_wait_ns", descending=True)
     if own.is_empty():
         row = (late.late[0], OTHER, 0, late.saving_ns, True, None)

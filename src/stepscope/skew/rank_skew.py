@@ -468,6 +468,16 @@ def steps_in_common(ranks: Sequence[RankSteps]) -> list[list[StepRecord]]:
     return [[by_step[step] for by_step in usual] for step in steps]
 
 
+def usual_step_ns(ranks: Sequence[RankSteps]) -> int:
+    """What a step usually takes that all ranks have; 0 without any.
+
+    Ranks that meet take equally long, but hosts that run ahead of their GPUs may not show it.
+    """
+    rows = steps_in_common(ranks) if ranks else []
+    times = zip(*([one.dur_ns for one in row] for row in rows), strict=True)
+    return max((round(_usual(of_rank)) for of_rank in times), default=0)
+
+
 def _by_phase(
     ranks: Sequence[RankSteps],
     rows: list[list[StepRecord]],

@@ -107,3 +107,11 @@ def test_transfers_beside_backward_on_cpus_save_nothing(accusations):
 def test_a_few_steps_of_a_slow_pace_accuse_nobody(accusations):
     found = accusations.judge(720010, "healthy", 16)
     assert found.accused == found.blamed == ()
+
+
+@pytest.mark.slow
+def test_a_rank_that_waits_in_forward_is_not_taken_for_the_one_it_waits_for(accusations):
+    """Its forward is longer, as it waits in it for the other rank of its group."""
+    found = accusations.judge(610005, "nth")
+    assert found.is_right
+    assert found.is_same

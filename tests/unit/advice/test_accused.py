@@ -73,6 +73,7 @@ def _windows(
     )
     compared = SimpleNamespace(
         of_host=of_host,
+        has_exchanges=False,
         report=SimpleNamespace(fits=True, ranks=ranks),
         matched=SimpleNamespace(
             causes=("input",),

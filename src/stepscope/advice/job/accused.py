@@ -19,10 +19,10 @@ ranks there is no usual: it is said which of them comes last, and neither is acc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from statistics import fmean
+from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -31,6 +31,7 @@ from stepscope.advice.rules.communication.ranks import is_late
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.ranks.local_time import COMPUTE, HOST
 from stepscope.analysis.ranks.rank_arrivals import RankArrivals
+from stepscope.analysis.record.gpu_clocks import SlowClock
 from stepscope.run.figures import duration
 from stepscope.run.step_record import BACKWARD, FORWARD
 from stepscope.skew.course import course_of, in_some_steps
@@ -52,6 +53,7 @@ from stepscope.skew.rank_skew import (
     rank_skew,
     saved_without,
     skew_of_positions,
+    usual_step_ns,
 )
 
 if TYPE_CHECKING:
@@ -67,6 +69,14 @@ _MOST_OUTSIDE = 0.9
 """Of the step outside backward: what lies before the first collective of ranks that meet in it."""
 _NOTABLE = 0.05
 """Of the step: by how much waits must change over the steps to be worth a word."""
+_SLOWED = 0.02
+"""Of an unrecorded step: from which on a recorded one is slowed down by its recording."""
+INPUT = "input"
+_NAMED_BY_RECORDS = {
+    in_words(cause, several=several)
+    for cause in (INPUT, "garbage_collection")
+    for several in (False, True)
+}
 _PARTLY_RECORDED = ("compute", SLOW_LINK)
 """Causes that records see only before the phase in which the ranks wait."""
 
@@ -100,12 +110,16 @@ class InWindows:
         step_ns: The mean of the recorded steps; 0 where traces have no steps.
         waits_ns: By rank and step, what waiting for the others costs it; with GPUs only of two
             ranks.
+        unrecorded_ns: What an unrecorded step takes by the step records; 0: not known.
+        waits_for_batches: The ranks that wait for batches, which set their pace.
     """
 
     compared: Compared
     blame: Blame
     step_ns: int = 0
     waits_ns: Waits = field(default_factory=dict)
+    unrecorded_ns: int = 0
+    waits_for_batches: frozenset[int] = frozenset()
 
     @property
     def of_host(self) -> bool:
@@ -224,6 +238,8 @@ class InWindows:
         exposed_ns = matched.end_ns - matched.start_ns - matched.beside_ns
         before_ns = matched.start_ns - matched.end_ns[matched.previous]
         is_first = (matched.previous >= 0) & (np.diff(matched.step, prepend=-1) > 0)
+        # A smaller group may meet in forward, right before backward begins.
+        in_part = (np.diff(matched.first_row) < len(matched.ranks))[matched.collective]
         found = []
         for place, rank in enumerate(matched.ranks.tolist()):
             own = matched.rank == place
@@ -234,6 +250,8 @@ class InWindows:
                 if one.step in steps and {FORWARD, BACKWARD} <= one.device_phases.keys()
             ])  # fmt: skip
             if not len(times_ns) or not (own & is_first).any():
+                return 0.0
+            if in_part[own & is_first].any():
                 return 0.0
             forward_ns, backward_ns, step_ns = times_ns.mean(axis=0)
             outside_ns = _MOST_OUTSIDE * (step_ns - backward_ns)
@@ -246,6 +264,48 @@ class InWindows:
     def longest_step_ns(self) -> int:
         """The step, or what lies between its first collective and its last where that is longer."""
         return max(round(self.blame.step_ns), self.step_ns)
+
+    def unrecorded_share(self, late: Collection[int], gain_ns: float) -> float:
+        """How much of what late ranks cost in recorded steps they cost in unrecorded ones.
+
+        Recording slows hosts, neither devices nor links nor what batches take. The steps are as
+        long as those of the late ranks, so what recorded steps take longer than unrecorded ones is
+        part of what their hosts are seen to do.
+
+        Args:
+            late: The late ranks.
+            gain_ns: What a recorded step is shorter by without their lateness.
+        """
+        slowed_ns = self.step_ns - self.unrecorded_ns
+        is_slowed = self.unrecorded_ns and slowed_ns >= _SLOWED * self.unrecorded_ns
+        if not is_slowed or not self.is_comparable:
+            return 1.0
+        import numpy as np  # which reports of single ranks that are cached start without
+
+        from stepscope.analysis.blame.matched import OF_THE_GPU
+
+        accused, matched = self.accused, self.compared.matched
+        not_slowed = (*OF_THE_GPU, INPUT, OTHER, SLOW_LINK, SLOW_STAGE)
+        spent_ns = {
+            cause: np.bincount(matched.rank, matched.local_ns[:, place], len(matched.ranks))
+            / self.blame.steps
+            for place, cause in enumerate(matched.causes)
+        }
+        is_late = np.isin(matched.ranks, list(late))
+        compute_ns = spent_ns.get(COMPUTE, np.zeros(len(matched.ranks)))
+        if compute_ns.max() > self.unrecorded_ns:
+            return 1.0  # the records are of hosts that ran ahead of their devices
+        if accused is not None and set(accused.ranks) == set(late):
+            if accused.cause in not_slowed:
+                return 1.0
+        else:
+            # One that computed earlier is no measure of another.
+            others_ns = compute_ns[~is_late & (compute_ns > 0)]
+            if len(others_ns) and compute_ns[is_late].max() - others_ns.max() >= _MOSTLY * gain_ns:
+                return 1.0
+        of_host = [ns for cause, ns in spent_ns.items() if cause not in not_slowed]
+        least_ns = float(np.sum(of_host, axis=0)[is_late].min()) if of_host else 0.0
+        return max(0.0, 1 - slowed_ns / least_ns) if least_ns > 0 else 1.0
 
     def skew(self) -> RankSkew | None:
         """The accused ranks in the form in which the step records give them."""
@@ -322,12 +382,18 @@ class InWindows:
 
 
 def compare_windows(
-    compared: Compared, step_ns: int = 0, waits_ns: Waits | None = None
+    compared: Compared,
+    ranks: Sequence[RankArrivals],
+    records: Sequence[RankSteps],
+    step_ns: int = 0,
+    waits_ns: Waits | None = None,
 ) -> InWindows:
     """What the recorded windows of several ranks show.
 
     Args:
         compared: Their collectives.
+        ranks: The same as each rank has them.
+        records: Their step records; none where these are not known, or are not to be used.
         step_ns: The mean of their steps.
         waits_ns: By rank and step, what waiting for the others costs it.
     """
@@ -336,7 +402,14 @@ def compare_windows(
 
     is_used = compared.of_host or len(compared.report.ranks) < FEWEST_RANKS
     waits = waits_ns if waits_ns is not None and is_used else {}
-    return InWindows(compared, find_blame(compared.matched, compared.offset_ns), step_ns, waits)
+    return InWindows(
+        compared,
+        find_blame(compared.matched, compared.offset_ns),
+        step_ns,
+        waits,
+        usual_step_ns(records),
+        frozenset(one.rank for one in ranks if one.waits_for_batches),
+    )
 
 
 def find_late(
@@ -353,6 +426,8 @@ def find_late(
         limits: What is notable.
         ranks: The step records.
     """
+    if windows is not None and windows.compared.has_exchanges:
+        recorded = None  # stages wait for each other by design
     work = 0.0 if windows is None or recorded is None else windows.backward_work(ranks)
     recorded = rank_skew(ranks, work) if work else recorded
     known = recorded if recorded is not None and is_late(recorded, limits) else None
@@ -364,7 +439,20 @@ def find_late(
     if known is None and recorded is None and windows.of_host:
         known = _agreed(windows, windows.skew_of_waits(None))
     late = _with_accused(known, windows, limits, is_whole=bool(work))
+    if late is not None and late.basis == ARRIVALS:
+        late = _in_all_steps(late, windows)
     return late if late is not None and is_late(late, limits) else None
+
+
+def _in_all_steps(late: RankSkew, windows: InWindows) -> RankSkew:
+    """Ranks that come late in the windows, with what that costs in steps that are not recorded.
+
+    Nothing where batches set the pace of another rank: arrivals at collectives do not show that.
+    """
+    if windows.waits_for_batches.difference(late.late):
+        return replace(late, saving_ns=0)
+    share = windows.unrecorded_share(late.late, late.saving_ns)
+    return replace(late, saving_ns=round(share * late.saving_ns))
 
 
 def _agreed(windows: InWindows, seen: RankSkew | None) -> RankSkew | None:
@@ -412,7 +500,8 @@ def _with_accused(
     if accused is None or seen is None:
         return recorded
     if recorded is not None and set(recorded.late) == set(accused.ranks):
-        if accused.cause != OTHER:
+        # What records name is known of many steps; on a CPU it is part of what computes, too.
+        if accused.cause != OTHER and recorded.cause not in _NAMED_BY_RECORDS:
             recorded = replace(recorded, cause=seen.cause)
         if windows.of_host or recorded.course is not None:
             return recorded
@@ -455,6 +544,41 @@ def without_inherited(recorded: RankSkew, excess_ns: Mapping[int, Mapping[str, f
     is_main = all(excess_ns[rank].get(cause, 0) >= _MOSTLY * own[rank] for rank in late)
     why = in_words(cause, several=len(late) > 1) if is_main and cause != OTHER else ""
     return replace(recorded, late=late, cause=recorded.cause or why)
+
+
+def with_throttled(
+    late: RankSkew | None, slow: Mapping[int, SlowClock], compute_ns: Mapping[int, float]
+) -> RankSkew | None:
+    """Late ranks, with their GPU's clock as the cause where it explains why they compute longer.
+
+    Args:
+        late: The late ranks.
+        slow: The ranks whose GPUs have lower clocks than their peers'.
+        compute_ns: What each rank computes in a step.
+    """
+    if late is None or late.cause not in (in_words(COMPUTE), in_words(COMPUTE, several=True)):
+        return late
+    named = throttled_ranks(slow, compute_ns)
+    clocks = [named[rank] for rank in late.late if rank in named]
+    whose = "its GPU is" if len(late.late) == 1 else "their GPUs are"
+    return replace(late, cause=f"{whose} throttled ({clocks[0].words()})") if clocks else late
+
+
+def throttled_ranks(
+    slow: Mapping[int, SlowClock], compute_ns: Mapping[int, float]
+) -> dict[int, SlowClock]:
+    """The ranks whose GPU's clock explains most of what they compute longer than the median rank.
+
+    At its peers' clock, a GPU would compute in that share of the time which its clock is of theirs.
+    Work that memory limits gains less, so this is the most that the clock explains.
+    """
+    usual_ns = median(compute_ns.values()) if compute_ns else 0.0
+    return {
+        rank: one
+        for rank, one in slow.items()
+        if rank in compute_ns
+        and compute_ns[rank] * (1 - one.share) >= _MOSTLY * max(0.0, compute_ns[rank] - usual_ns)
+    }
 
 
 def late_starts_in_words(ranks: Sequence[RankArrivals], step_ns: float) -> list[str]:

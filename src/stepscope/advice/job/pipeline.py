@@ -20,6 +20,8 @@ from stepscope.advice.rank.summary import RankSummary
 from stepscope.advice.severities import severity_again
 from stepscope.advice.thresholds import Thresholds
 from stepscope.run.figures import duration
+from stepscope.skew.rank_causes import SLOW_STAGE
+from stepscope.skew.rank_skew import RankSkew
 
 _UNEVEN, _BUBBLE = "uneven-stages", "pipeline-bubble"
 _LEAST_RING = 3
@@ -29,8 +31,16 @@ _APART = frozenset({"slow-first-steps", "stalled-step", "uneven-steps"})
 _FIXED_HERE = "; the other stages wait for this one, and do not hold it up then"
 
 
-def slow_stage(ranks: Sequence[RankSummary], windows: InWindows | None) -> SlowStage | None:
-    """The stage that computes longest; None where fewer than two ranks send or receive."""
+def slow_stage(
+    ranks: Sequence[RankSummary], windows: InWindows | None, late: RankSkew | None
+) -> SlowStage | None:
+    """The stage that makes the others wait, else the one that computes longest.
+
+    Args:
+        ranks: The ranks. There is none where fewer than two of them send or receive.
+        windows: Their windows.
+        late: The ranks that make the others wait.
+    """
     computing = {
         rank.rank: ns for rank in ranks if rank.exchanges and (ns := rank.compute_ns) is not None
     }
@@ -40,11 +50,14 @@ def slow_stage(ranks: Sequence[RankSummary], windows: InWindows | None) -> SlowS
     stages = [one for one in known if set(one) <= computing.keys()] or [(r,) for r in computing]
     of_stages = {one: median_low([computing[rank] for rank in one]) for one in stages}
     slowest = max(stages, key=lambda one: (of_stages[one], -one[0]))
+    accused = None if windows is None or late is None else windows.accused
+    is_late = late is not None and accused is not None and accused.cause == SLOW_STAGE
+    if late is not None and is_late:
+        slowest = next((one for one in stages if set(one) == set(late.late)), slowest)
     others = [ns for one, ns in of_stages.items() if one != slowest]
     if not others:
         return None
     counts = {rank.exchanges_per_step for rank in ranks if rank.rank in computing}
-    slow = windows.slow_in_pipeline if windows is not None else None
     return SlowStage(
         slowest,
         round(of_stages[slowest]),
@@ -52,7 +65,7 @@ def slow_stage(ranks: Sequence[RankSummary], windows: InWindows | None) -> SlowS
         round(fmean(of_stages.values())),
         len(stages),
         len(computing) >= _LEAST_RING and len(counts) == 1,
-        slow.gain_ns if slow is not None and slow.ranks == slowest and slow.is_stage else None,
+        late.saving_ns if late is not None and is_late and set(late.late) == set(slowest) else None,
     )
 
 

@@ -13,20 +13,19 @@ waiting costs the rank that it costs least.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from stepscope.advice.evidence.turns import IN_TURN, IN_TURN_WITHIN, for_ranks
 from stepscope.advice.finding import Finding, Severity
+from stepscope.advice.job.accused import InWindows
 from stepscope.advice.job.compared import RankComparison
-from stepscope.advice.job.late_ranks import beyond_others
 from stepscope.advice.rank.summary import RankSummary
 from stepscope.advice.severities import with_saving
 from stepscope.advice.thresholds import Thresholds
 from stepscope.run.figures import duration, ranks_in_words
 
 _RANK_WAITING = "rank-waiting"
-_MOSTLY = 0.5
 _LESS_LATE = "{} comes less late without the recording, which slows its host"
 _NOTABLY_LESS = 0.95
 """Up to which part of a saving a lower limit is worth a word."""
@@ -39,7 +38,8 @@ class _Fixed:
     Attributes:
         ranks: Those that come earlier.
         next_rank: The rank that sets the pace then.
-        gain_ns: What a step gets shorter by.
+        gain_ns: What a recorded step gets shorter by.
+        unrecorded_share: How much of that an unrecorded one does.
         is_passing: Whether they come late mostly because their hosts were less ahead when the
             window began.
     """
@@ -47,6 +47,7 @@ class _Fixed:
     ranks: tuple[int, ...]
     next_rank: int
     gain_ns: int
+    unrecorded_share: float
     is_passing: bool
 
     @property
@@ -56,54 +57,32 @@ class _Fixed:
 
 
 def limited_by_the_next(
-    ranks: Sequence[RankSummary], between: RankComparison | None, limits: Thresholds
+    ranks: Sequence[RankSummary],
+    between: RankComparison | None,
+    limits: Thresholds,
+    windows: InWindows | None = None,
 ) -> tuple[RankSummary, ...]:
     """The ranks, with no finding about waiting that saves more than fixing its cause brings.
 
     Args:
         between: Their collectives, matched; None where they are not.
         limits: Limits for the severity.
+        windows: The ranks' windows, where these can be compared.
     """
     if between is None:
         return tuple(ranks)
-    return tuple(_limited(ranks, rank, between, limits) for rank in ranks)
 
+    def fixed(waits_for: int) -> _Fixed | None:
+        return _fixed(waits_for, between, windows)
 
-def unrecorded_share(late: Sequence[int], gain_ns: float, ranks: Sequence[RankSummary]) -> float:
-    """How much of what late ranks cost in recorded steps they cost in unrecorded ones.
-
-    Recording slows the host: a rank whose host makes it late comes less late without it, as far as
-    the pace of its unrecorded steps tells. Neither its devices nor batches that it waits for are
-    slowed.
-
-    Args:
-        gain_ns: What a recorded step is shorter by without their lateness.
-    """
-    # A rank whose steps show no computation, because it ran earlier, is no measure of another.
-    computing = {rank.rank: ns for rank in ranks if (ns := rank.compute_ns)}
-    more_ns = max(beyond_others(computing, late).values(), default=0)
-    if more_ns >= _MOSTLY * gain_ns:
-        return 1.0
-    slowed = (one for one in ranks if one.rank in late and not one.waits_for_batches)
-    return min((one.host_scale for one in slowed), default=1.0)
-
-
-def no_sooner_than_batches(gain_ns: int, late: Sequence[int], ranks: Sequence[RankSummary]) -> int:
-    """What a step is shorter by without the late ranks' lateness, as far as batches come in time.
-
-    Arrivals at collectives do not show that batches come late on the other ranks as well. There,
-    the step is shorter by what waiting for others costs such a rank, and no more.
-
-    Args:
-        gain_ns: What it is shorter by if all batches are in time.
-    """
-    others = (rank for rank in ranks if rank.rank not in late and rank.waits_for_batches)
-    costs = (rank.cost_of_waits_ns for rank in others if rank.cost_of_waits_ns is not None)
-    return min([gain_ns, *costs])
+    return tuple(_limited(rank, between, limits, fixed) for rank in ranks)
 
 
 def _limited(
-    ranks: Sequence[RankSummary], rank: RankSummary, between: RankComparison, limits: Thresholds
+    rank: RankSummary,
+    between: RankComparison,
+    limits: Thresholds,
+    fixed: Callable[[int], _Fixed | None],
 ) -> RankSummary:
     rank = replace(rank, findings=tuple(_of_all_late(one, between.late) for one in rank.findings))
     if between.turns is not None:
@@ -111,7 +90,7 @@ def _limited(
     elif between.is_uneven:
         findings = tuple(_of_each_meeting(one, rank, between, limits) for one in rank.findings)
     else:
-        findings = tuple(_with_limit(one, ranks, rank, between, limits) for one in rank.findings)
+        findings = tuple(_with_limit(one, rank, fixed, limits) for one in rank.findings)
     if findings == rank.findings:
         return rank
     together_ns = rank.together_ns
@@ -189,19 +168,17 @@ def _of_each_meeting(
 
 def _with_limit(
     one: Finding,
-    ranks: Sequence[RankSummary],
     rank: RankSummary,
-    between: RankComparison,
+    fixed_by: Callable[[int], _Fixed | None],
     limits: Thresholds,
 ) -> Finding:
     """A finding, with what fixing the rank that it names brings, where that is notably less."""
     if one.waits_for is None or one.saving_ns is None or one.predicted_step_ns is None:
         return one
-    fixed = _fixed(one.waits_for, between)
+    fixed = fixed_by(one.waits_for)
     if fixed is None:
         return one
-    gain_ns = _of_its_step(fixed.gain_ns, one, rank)
-    share = unrecorded_share(fixed.ranks, fixed.gain_ns, ranks)
+    gain_ns, share = _of_its_step(fixed.gain_ns, one, rank), fixed.unrecorded_share
     if share * fixed.gain_ns < _NOTABLY_LESS * min(gain_ns, one.saving_ns):
         less = with_saving(one, round(share * fixed.gain_ns), limits)
         return replace(less, assumption=f"{one.assumption}; {_LESS_LATE.format(fixed.who)}")
@@ -252,10 +229,13 @@ def _worth_nothing(one: Finding, fixed: _Fixed) -> Finding:
     )
 
 
-def _fixed(waits_for: int, between: RankComparison) -> _Fixed | None:
+def _fixed(waits_for: int, between: RankComparison, windows: InWindows | None) -> _Fixed | None:
     """The gain if a rank, and those that are late together with it, come earlier."""
     ranks = between.late if waits_for in between.late else (waits_for,)
     fixed = between.gain_of_fixing(ranks)
     if fixed is None:
         return None
-    return _Fixed(ranks, fixed.next_rank, fixed.gain_ns, fixed.is_passing)
+    share = 1.0
+    if windows is not None:
+        share = windows.unrecorded_share(ranks, fixed.gain_ns)
+    return _Fixed(ranks, fixed.next_rank, fixed.gain_ns, share, fixed.is_passing)

@@ -156,13 +156,11 @@ class RankSummary:
         cost_of_waits_ns: What its window's step is shorter by if it never waits for other ranks in
             collectives; None if the other ranks' traces do not show how long it waits.
         costs_of_waits_ns: The same of each of `window_steps`; of the whole file without steps.
-        waits_for_batches: Whether batches arrive while it waits in that window.
         exchanges: Whether it sends to single ranks or receives, as the stages of a pipeline do.
         exchanges_per_step: How many sends and receives its GPUs run in a step.
         is_cut_off: Whether the file of the window lacks its end: then the window tells at most how
             long steps take on the host.
         has_recorded_pace: Whether savings were replayed at the pace of unrecorded steps.
-        host_scale: What an unrecorded step takes of the recorded time of threads (`StepGraph`).
         purpose: Whether the rank trains, and how that is known; None if no window could be read.
         clock_lag_ns: By how much the GPUs' clock is behind the host's in the window at least, which
             moves idle time to where it is not; 0: nothing shows that it is.
@@ -197,7 +195,6 @@ class RankSummary:
     behind_waits_ns: tuple[tuple[str, int], ...] = ()
     without_collectives_ns: int | None = None
     costs_of_waits_ns: tuple[int, ...] | None = None
-    waits_for_batches: bool = False
     exchanges: bool = False
     exchanges_per_step: float = 0.0
     is_cut_off: bool = False
@@ -205,7 +202,6 @@ class RankSummary:
     ladder: Ladder = field(default_factory=Ladder)
     purpose: Purpose | None = None
     has_recorded_pace: bool = False
-    host_scale: float = 1.0
     missing: str = ""
 
     @property

@@ -236,11 +236,9 @@ class WindowJudge:
             meeting=meeting,
             cost_of_waits_ns=cost_ns,
             costs_of_waits_ns=costs_ns,
-            waits_for_batches=view.graph.waits_for_batches,
             clock_lag_ns=view.graph.clock_lag_ns,
             purpose=subject.purpose,
             has_recorded_pace=view.graph.has_recorded_pace,
-            host_scale=view.graph.host_scale,
             missing=loss.words if loss.is_too_much else "",
             exchanges=_exchanges(view, has_gpu=device is not None),
             exchanges_per_step=len(point_to_point(view).collectives) / max(1, view.steps)

@@ -16,6 +16,10 @@ from stepscope.analysis.calls.collectives import (
     read_host_collectives,
     world_size,
 )
+from stepscope.analysis.graph.batch_arrivals import find_arrivals
+from stepscope.analysis.graph.window import choose_steps
+from stepscope.analysis.host.events import host_events
+from stepscope.analysis.host.steady_steps import loop_tail
 from stepscope.analysis.ranks.host_groups import lists_groups, with_host_groups
 from stepscope.analysis.ranks.launch_columns import OF_LAUNCHES
 from stepscope.analysis.ranks.local_time import BESIDE, LOCAL_CAUSES, local_time
@@ -89,7 +93,19 @@ def read_arrivals(
         described=_described(trace, kept),
         local=local,
         of_host=of_host,
+        waits_for_batches=with_causes and _waits_for_batches(trace, scope),
     )
+
+
+def _waits_for_batches(trace: Trace, scope: Scope | None) -> bool:
+    lane = trace.main_lane
+    chosen, window = choose_steps(trace, None if scope is None else scope.steps)
+    if lane is None or chosen.is_empty():
+        return False
+    if chosen["step"][-1] == trace.steps["step"][-1]:
+        window = (window[0], window[1] - loop_tail(trace))
+    host = host_events(trace, (lane,))
+    return len(find_arrivals(trace, host, lane, window, len(chosen))) > 0
 
 
 def _between_two(found: pl.DataFrame, rank: int) -> pl.DataFrame:

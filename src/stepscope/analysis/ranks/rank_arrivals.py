@@ -52,6 +52,7 @@ class RankArrivals:
             group, description.
         local: The names of these further columns; empty: they were not asked for.
         of_host: Whether they ran on the CPU.
+        waits_for_batches: Whether it waits for batches that workers prepare, which set its pace.
     """
 
     rank: int
@@ -65,6 +66,7 @@ class RankArrivals:
     described: tuple[tuple[str, str], ...] = ()
     local: tuple[str, ...] = ()
     of_host: bool = False
+    waits_for_batches: bool = False
 
     def table(self, steps: Sequence[int] | None = None) -> pl.DataFrame:
         """The collectives of some steps, by default of all: columns `ARRIVED` and local time."""

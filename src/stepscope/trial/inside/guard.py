@@ -146,7 +146,7 @@ class WriteGuard:
             shutil.copy2(original, link)
 
     def _may_write(self, real: str) -> bool:
-        if f"{os.sep}__pycache__{os.sep}" in real or real.endswith(".pyc"):
+        if f"{os.sep}__pycache__{os.sep}" in f"{real}{os.sep}" or real.endswith(".pyc"):
             return True
         path = real
         while True:

@@ -10,7 +10,7 @@ from stepscope.advice.severities import severity_of
 from stepscope.advice.thresholds import Thresholds
 from stepscope.run.figures import duration, percent, ranks_in_words
 from stepscope.skew.course import Course, EveryNth, FromOneStep, InSomeSteps, Rising
-from stepscope.skew.rank_causes import SLOW_LINK, in_words
+from stepscope.skew.rank_causes import SLOW_LINK, SLOW_STAGE, in_words
 from stepscope.skew.rank_skew import ARRIVALS, OFF_CPU, RECORDED_WAITS, STEP_BORDERS, RankSkew
 
 _ADVICE_ON_LATE = (
@@ -243,7 +243,7 @@ def find_uneven_stages(subject: Subject) -> list[Finding]:
     if slow is None or slow.ranks[0] != subject.rank or not step_ns:
         return []
     share = (slow.compute_ns - slow.mean_ns) / step_ns
-    if share < subject.thresholds.uneven_stages:
+    if slow.saving_ns is None and share < subject.thresholds.uneven_stages:
         return []
     beyond_ns = slow.compute_ns - slow.mean_ns
     named = ranks_in_words(slow.ranks)
@@ -255,6 +255,7 @@ def find_uneven_stages(subject: Subject) -> list[Finding]:
         who, others = f"{named} computes", "the ranks that it exchanges data with"
         each, what = "ranks", "work"
     saving_ns = None if slow.saving_ns is None else min(slow.saving_ns, step_ns)
+    why = in_words(SLOW_STAGE, several=len(slow.ranks) > 1)
     return [
         Finding(
             id="uneven-stages",
@@ -278,6 +279,7 @@ def find_uneven_stages(subject: Subject) -> list[Finding]:
                 Evidence(f"on the other {each}, on average", slow.others_ns, "ns"),
                 Evidence(f"beyond the mean of all {each}", beyond_ns, "ns"),
                 Evidence("computes longest", named, "text"),
+                *([] if saving_ns is None else [Evidence("why", why, "text")]),
                 Evidence(f"{each} compared", slow.stages, "count"),
             ),
             advice=_OF_A_RING if slow.may_be_ring else _OF_A_PIPELINE,
