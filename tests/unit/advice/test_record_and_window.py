@@ -256,6 +256,14 @@ def test_a_function_that_the_trace_names_is_said_rather_than_its_phase(judge):
     )
 
 
+@pytest.mark.parametrize(("running_ms", "runs"), [(26.0, True), (20.0, False)])
+def test_the_record_tells_that_the_thread_runs_between_operators(judge, running_ms, runs):
+    records = step_records([27.0] * 40, cpu_ms=running_ms, queued_ms=0.0)
+    title = judge(_on_the_cpu([ms(21)] * 4), records).findings[0].title
+    assert ("runs between operators" in title) == runs
+    assert ("the cause was not recorded" in title) == (not runs)
+
+
 ENGINE = "<built-in method run_backward of torch._C._EngineBase object at 0x7f01>"
 
 

@@ -22,7 +22,8 @@ milliseconds whose stretches are short in most steps, no Python is slow: eager-m
 dominates, and the finding says that.
 
 Without Python frames nobody knows that a stretch is Python: the finding then says that the host
-delays the step, and that the cause was not recorded.
+delays the step, and that the cause was not recorded; or, if the step record shows that the thread
+runs in them, that Python or a library does.
 """
 
 from __future__ import annotations
@@ -49,24 +50,24 @@ from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Intervals
 
 
-def asleep_per_step(subject: Subject, window: WindowView) -> int:
-    """What a step takes beyond running, waiting for a CPU and known waits, in ns.
+def _asleep_per_step(subject: Subject, window: WindowView) -> int | None:
+    """What a step takes beyond running, waiting for a CPU and known waits, in ns; None if unknown.
 
     From the step record (Linux). Known waits are those for input and, by the trace, for other
-    ranks. 0 where a GPU works, whose host waits for it, and where waits for other ranks are not
-    known.
+    ranks. Unknown where a GPU works, whose host waits for it, and where waits for other ranks are
+    not known.
 
     Args:
         subject: The rank.
     """
     summary = subject.steps
     if summary is None or summary.host.is_on_device or window.has_gpu:
-        return 0
+        return None
     host = summary.host
     if host.cpu_ns is None or host.queued_ns is None:
-        return 0
+        return None
     if subject.has_peers and not shows_collectives(window.trace):
-        return 0
+        return None
     graph = window.graph
     waits = graph.host.of(HostCause.COMMUNICATION, lanes=(graph.main_lane,))
     waiting_ns = window.per_step(intervals.clip(waits, *window.window).total_ns)
@@ -82,6 +83,11 @@ _ADVICE = (
 _NO_STACKS = (
     "Record with stacks to see what the host does there: without Python frames the trace does not "
     "say whether it is Python, a library or a wait."
+)
+_RUNS = (
+    "If it is Python, move it out of the step: prepare data in DataLoader workers, vectorise loops "
+    "as tensor operations, do logging and bookkeeping less often. Record with stacks "
+    "(with_stack) or with py-spy (`stepscope run --py-spy`) to see which function it is."
 )
 _NO_STACKS_BACKWARD = (
     "Gradient hooks, custom autograd functions and the bookkeeping of wrappers run there. Record "
@@ -100,7 +106,7 @@ _ADVICE_ASLEEP = (
 )
 _ASLEEP_WHERE = "Take sleeps out of the step, and have what it waits for ready in time."
 _FEWEST_STEPS = 3
-_MOSTLY = 0.9
+_MOSTLY, _HARDLY = 0.9, 0.1
 _STACKS = "Record with stacks to see the lines."
 _BETWEEN = "between operators"
 _UNRECORDED = "host between operators per step, cause not recorded"
@@ -158,7 +164,7 @@ def find_cpu_bound_python(subject: Subject) -> list[Finding]:
     title, advice = f"Python {where} delays the step", _ADVICE
     assumption = "the long stretches of Python are gone, or run beside the training thread"
     if not window.has_stacks:
-        title, advice = _without_stacks(window, long, function)
+        title, advice = _without_stacks(subject, window, long, function)
         assumption = "the long stretches between operators are gone"
     if _mostly_asleep(subject, window, long):
         title = f"the training thread sleeps or waits {where}"
@@ -182,18 +188,23 @@ def find_cpu_bound_python(subject: Subject) -> list[Finding]:
     return found
 
 
-def _without_stacks(window: WindowView, long: Intervals, function: str | None) -> tuple[str, str]:
+def _without_stacks(
+    subject: Subject, window: WindowView, long: Intervals, function: str | None
+) -> tuple[str, str]:
     """Title and advice where no Python frames tell what ran in the stretches."""
     backward = intervals.intersection(long, window.graph.host.of(HostCause.BACKWARD))
     if 2 * backward.total_ns >= long.total_ns:
         return f"the host delays the step {_IN_BACKWARD}", _NO_STACKS_BACKWARD
     where = function or _BETWEEN
+    asleep_ns = _asleep_per_step(subject, window)
+    if asleep_ns is not None and asleep_ns <= _HARDLY * window.per_step(long.total_ns):
+        return f"Python or a library runs {where} and delays the step", _RUNS
     return f"the host delays the step {where}; the cause was not recorded", _NO_STACKS
 
 
 def _of_a_sleeping_thread(subject: Subject, window: WindowView, long: Intervals) -> list[Finding]:
     """The finding for a thread that sleeps at one place of each step, while the CPUs are busy."""
-    asleep_ns = asleep_per_step(subject, window)
+    asleep_ns = _asleep_per_step(subject, window) or 0
     summary, limits = subject.steps, subject.thresholds
     if summary is None or asleep_ns < limits.saving_medium * summary.mean_ns:
         return []
@@ -234,7 +245,7 @@ def _of_a_sleeping_thread(subject: Subject, window: WindowView, long: Intervals)
 
 def _mostly_asleep(subject: Subject, window: WindowView, long: Intervals) -> bool:
     """Whether it sleeps or waits in most of the stretches, by the record or by its frames."""
-    if 2 * asleep_per_step(subject, window) >= window.per_step(long.total_ns):
+    if 2 * (_asleep_per_step(subject, window) or 0) >= window.per_step(long.total_ns):
         return True
     longest = _longest_half(long)
     return longest is not None and all(
