@@ -32,6 +32,12 @@ def step() -> None:
     _sums.clear()
 
 
+def restart() -> None:
+    """Begin the step now: what came since the last one belongs to none."""
+    _ends.append(time.perf_counter_ns())
+    _sums.clear()
+
+
 @atexit.register
 def _write() -> None:
     if _steps:
