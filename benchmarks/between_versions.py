@@ -8,6 +8,9 @@ folder. `--other` is the Python of an environment where another version of Steps
 Machines are shared and their speed changes from minute to minute, so an absolute time says little:
 both versions do each task `--repeat` times in turn, each time in a process of its own, and what
 counts is the ratio of their medians. Loading is timed within the process, without imports.
+
+The task `questions` puts every question of `stepscope show` that both versions answer about the
+trace, each to a process of its own that keeps nothing; a row for each, and one of their sums.
 """
 
 from __future__ import annotations
@@ -76,6 +79,9 @@ def run(command: Sequence[str]) -> Cost:
 
 def once(python: str, task: str, path: Path, small: Path) -> Cost:
     store = path.with_name(f"{path.name}.stepscope")
+    if task.startswith("show "):
+        shutil.rmtree(os.environ["STEPSCOPE_CACHE"], ignore_errors=True)
+        return run([python, "-m", "stepscope", *task.split(), str(path)])
     if task != "report, warm":
         shutil.rmtree(store, ignore_errors=True)
         shutil.rmtree(os.environ["STEPSCOPE_CACHE"], ignore_errors=True)
@@ -87,7 +93,12 @@ def once(python: str, task: str, path: Path, small: Path) -> Cost:
 
 def compare(label: str, path: Path, small: Path, tasks: Sequence[str], options: Options) -> None:
     """Measure both versions, and print a row for each task."""
-    for task in tasks:
+    sums = [0.0] * 4
+    asked: list[str] = []
+    if "questions" in tasks:
+        asked = [f"show {one}" for one in questions_of_both(options.other, path)]
+    each = [one for task in tasks for one in (asked if task == "questions" else [task])]
+    for task in each:
         costs: dict[str, list[Cost]] = {options.other: [], sys.executable: []}
         for python in costs:  # what only the first run does is not compared
             once(python, "report, cold" if task == "report, warm" else task, path, small)
@@ -103,10 +114,39 @@ def compare(label: str, path: Path, small: Path, tasks: Sequence[str], options: 
                 statistics.median(getattr(cost, name) for cost in found) for found in (before, now)
             )
             cells += [f"{was:.2f} s", f"{takes:.2f} s", f"{was / takes:.2f}"]
+            if task in asked:
+                place = 2 * (name == "processor")
+                sums[place : place + 2] = [sums[place] + was, sums[place + 1] + takes]
         peaks = [max(cost.peak_bytes for cost in found) / 1e6 for found in (before, now)]
         cells += [f"{peak:.0f} MB" for peak in peaks]
         print(f"| {label} | {task} | {' | '.join(cells)} |", flush=True)
         shutil.rmtree(path.with_name(f"{path.name}.stepscope"), ignore_errors=True)
+    if "questions" in tasks:
+        cells = [
+            cell
+            for was, takes in (sums[:2], sums[2:])
+            for cell in (f"{was:.1f} s", f"{takes:.1f} s", f"{was / takes:.2f}")
+        ]
+        print(f"| {label} | all {len(asked)} questions | {' | '.join(cells)} | | |", flush=True)
+
+
+def questions_of_both(other: str, path: Path) -> list[str]:
+    """The questions that both versions answer about a trace."""
+    command = ["-m", "stepscope", "show"]
+    listed = subprocess.run(
+        [sys.executable, *command, "--list"], capture_output=True, text=True, check=True
+    ).stdout
+    known = [line.split()[0] for line in listed.splitlines() if line[:1].islower()]
+    return [
+        one
+        for one in known
+        if not any(
+            subprocess.run(
+                [python, *command, one, str(path)], capture_output=True, check=False
+            ).returncode
+            for python in (other, sys.executable)
+        )
+    ]
 
 
 @dataclass(frozen=True)
@@ -121,7 +161,7 @@ class Options:
     task: list[str]
 
 
-TASKS = ("report, cold", "report, warm", "load to the store", "load into memory")
+TASKS = ("report, cold", "report, warm", "load to the store", "load into memory", "questions")
 
 
 def read_options() -> Options:
@@ -139,7 +179,7 @@ def read_options() -> Options:
         found.size or [1000],
         found.repeat,
         found.gzip,
-        found.task or list(TASKS),
+        found.task or list(TASKS[:-1]),
     )
 
 

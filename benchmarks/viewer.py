@@ -44,7 +44,7 @@ from stepscope.trace.model import Trace
 from stepscope.viewer.encoding import encode_slices
 from stepscope.viewer.events import event_in_full, links_of
 from stepscope.viewer.flame import FlameBy, Forest, flame
-from stepscope.viewer.index import TraceIndex, build_index
+from stepscope.viewer.index import TraceIndex, arrange, whole_index
 from stepscope.viewer.ranges import range_basis, range_totals
 from stepscope.viewer.search import NameIndex, search
 from stepscope.viewer.tiles import slice_tile, warm_up
@@ -203,7 +203,7 @@ def main() -> int:
     before = peak_gb()
     warm_up()
     processor = time.process_time()
-    seconds, index = timed(lambda: build_index(trace))
+    seconds, index = timed(lambda: whole_index(trace, arrange(trace)))
     processor = time.process_time() - processor
     line("arranging", seconds, f"{index.event_count:,} events in {len(index.events)} rows")
     line("  processor time, of all threads", processor)

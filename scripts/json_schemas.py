@@ -655,24 +655,10 @@ def check(paths: Sequence[Path]) -> int:
     return 1 if wrong else 0
 
 
-def _inputs(path: Path) -> Iterator[Path]:
-    """A file; of a folder, itself where it is read as one input, and the files below it."""
-    if path.is_dir():
-        files = sorted(one for one in path.iterdir() if one.suffix in _SUFFIXES)
-        if len(files) > 1 or (path / "run.json").exists():
-            yield path
-        yield from files
-        for folder in sorted(one for one in path.iterdir() if one.is_dir()):
-            yield from _inputs(folder)
-    else:
-        yield path
-
-
-_SUFFIXES = {".json", ".gz", ".pickle", ".sqlite", ".db", ".parquet", ".pb", ".zst"}
-
-
 if __name__ == "__main__":
     if sys.argv[1:2] == ["check"]:
-        sys.exit(check([one for path in sys.argv[2:] for one in _inputs(Path(path))]))
+        from same_answers import readable
+
+        sys.exit(check([one for path in sys.argv[2:] for one in readable(Path(path))]))
     for each, its_schema in current().items():
         write(each, its_schema)

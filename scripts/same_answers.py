@@ -30,7 +30,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 PLANTED = 10
 """Each so many-th of the planted trainings is asked."""
-SUFFIXES = {".gz", ".json", ".sqlite", ".pickle"}
+SUFFIXES = {".json", ".gz", ".zst", ".pickle", ".sqlite", ".db", ".parquet", ".pb"}
 
 # Runs in the process of one version: asks one input everything, and writes what came out.
 ASK = r"""
@@ -165,7 +165,7 @@ def _inputs(paths: Sequence[Path], scratch: Path) -> list[tuple[str, Path]]:
     found = []
     for folder in folders:
         base = folder.resolve().parent
-        found += [(str(one.relative_to(base)), one) for one in _readable(folder.resolve())]
+        found += [(str(one.relative_to(base)), one) for one in readable(folder.resolve())]
     return found
 
 
@@ -183,7 +183,7 @@ def _planted(folder: Path) -> Path:
     return folder
 
 
-def _readable(path: Path) -> Iterator[Path]:
+def readable(path: Path) -> Iterator[Path]:
     """A file, a run, a folder of ranks as one input, and every file below a folder."""
     if path.is_file() or (path / "run.json").exists():
         yield path
@@ -193,7 +193,7 @@ def _readable(path: Path) -> Iterator[Path]:
         yield path
     yield from files
     for folder in sorted(one for one in path.iterdir() if one.is_dir()):
-        yield from _readable(folder)
+        yield from readable(folder)
 
 
 def _write(tree: Path, folder: Path, inputs: Sequence[tuple[str, Path]]) -> None:

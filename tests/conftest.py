@@ -37,6 +37,11 @@ settings.load_profile("untimed default")
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Each processor has a busy worker: with more threads than one in each, and in each process that a
+# test starts, a fifth of their time goes into handing work around. Our own threads stay as they
+# are, for their number follows the processors. Polars reads this while it is imported.
+os.environ.setdefault("POLARS_MAX_THREADS", "1")
+
 # Where this is exported, as workers of xdist have it, nothing is as wide as in a pipe.
 os.environ.pop("COLUMNS", None)
 

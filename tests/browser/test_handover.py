@@ -13,8 +13,7 @@ from stepscope.commands.main import cli
 from stepscope.errors import UsageError
 from stepscope.trace.formats.perfetto.packets import BEGIN
 from stepscope.viewer.app import ViewerServer, link_of, listen
-from stepscope.viewer.bundled_perfetto import bundled_files, serving_bundled
-from stepscope.viewer.perfetto_handover import make_handover
+from stepscope.viewer.perfetto import bundled_files, make_handover, serving_bundled
 from stepscope.viewer.security import Secrets
 from tests.support.viewer import training
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.support.launching import WITHOUT_COMPILER
 from tests.support.runs import manifest_of, steps_in_trace
-from tests.support.warm_python import warm_python
+from tests.support.warm_python import VARIABLES, warm_python
 
 from stepscope import open_run
 
@@ -30,7 +30,7 @@ def run_script(tmp_path, body, python=None, timeout=250):
     return subprocess.run(
         [python or warm_python(), str(script), str(tmp_path / "out")],
         cwd=tmp_path,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}/src:{ROOT}", "OMP_NUM_THREADS": "1"},
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}/src:{ROOT}", **VARIABLES},
         capture_output=True,
         text=True,
         timeout=timeout,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.broken_parts import MODULES, WALLS
-from tests.support.warm_python import warm_python
+from tests.support.warm_python import VARIABLES, warm_python
 
 ROOT = Path(__file__).resolve().parents[2]
 CAPTURE = ROOT / "src" / "stepscope" / "capture"
@@ -26,7 +26,7 @@ def harm_of(folder, *which):
     result = subprocess.run(
         [warm_python(), "-m", "tests.support.broken_parts", str(folder), *which],
         cwd=ROOT,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}/src:{ROOT}", "OMP_NUM_THREADS": "1"},
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}/src:{ROOT}", **VARIABLES},
         capture_output=True,
         text=True,
         timeout=280,

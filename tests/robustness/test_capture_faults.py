@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from tests.support.runs import manifest_of, steps_in_trace
 from tests.support.training import SmallTraining, bare_losses, batches
-from tests.support.warm_python import warm_python
+from tests.support.warm_python import VARIABLES, warm_python
 
 import stepscope
 from stepscope import open_run
@@ -80,7 +80,7 @@ def start(tmp_path, output, fault, before="", **options):
     environment = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": f"{ROOT}/src:{ROOT}",
-        "OMP_NUM_THREADS": "1",
+        **VARIABLES,
     }
     return subprocess.Popen(
         [warm_python(), str(script), str(output)],

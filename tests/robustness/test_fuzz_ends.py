@@ -172,8 +172,10 @@ def make(chance: random.Random, folder: Path) -> dict[str, Any]:
     }
 
 
-def run_case(folder: Path, case: dict[str, Any]) -> tuple[int | None, list[str]]:
-    """Run a case and send its signal at its moment; the exit status, None if it hangs, and lines.
+def run_case(folder: Path, case: dict[str, Any]) -> tuple[int | list[str], list[str]]:
+    """Run a case and send its signal at its moment; the exit status, and lines.
+
+    In place of the status of one that hangs stand the processes that do.
 
     The lines go to a file: processes of the recording that outlive the training do not hold it up.
     """
@@ -202,8 +204,10 @@ def run_case(folder: Path, case: dict[str, Any]) -> tuple[int | None, list[str]]
         time.sleep(0.002)
     status = process.poll()
     if status is None:
+        hanging = [f"{one.status()}: {one.cmdline()}" for one in processes_of(folder)]
         process.kill()
         process.wait()
+        return hanging, said.read_text().splitlines()
     return status, said.read_text().splitlines()
 
 
@@ -232,8 +236,8 @@ def wrongs(folder: Path, case: dict[str, Any], expected: list[str]) -> Iterator[
     """Whatever is not as it would be without a recording."""
     status, lines = run_case(folder, case)
     is_over = "OVER" in lines
-    if status is None:
-        yield f"hangs: {[process.cmdline() for process in processes_of(folder)]}"
+    if isinstance(status, list):
+        yield f"hangs: {status}"
     elif status not in statuses(case, is_over=is_over):
         yield f"exit status {status}"
     losses = [line.removeprefix("LOSS ") for line in lines if line.startswith("LOSS")]

@@ -304,11 +304,11 @@ def test_what_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
     "seed", [b'{"ph":"', b'{"ph":', b'{"ph":"X"', b'{"name":"a","ts":', b'"', b"[{", b"},{"]
 )
 def test_hostile_repetition_takes_no_quadratic_time(seed: bytes) -> None:
-    data = b'{"traceEvents":[' + seed * (400_000 // len(seed))
+    data = b'{"traceEvents":[' + seed * (150_000 // len(seed))
     began = time.process_time()
     read_tolerantly(data)
     read_compiled(data, 1 << 16)
-    assert time.process_time() - began < 60  # quadratic time would be hours
+    assert time.process_time() - began < 25  # quadratic time would be many minutes
 
 
 @pytest.mark.parametrize(

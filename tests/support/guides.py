@@ -9,7 +9,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from tests.support.warm_python import warm_python
+from tests.support.warm_python import VARIABLES, warm_python
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -18,7 +18,7 @@ def environment(**more: str) -> dict[str, str]:
     """Variables of a process that knows this repository and nothing of the one around it."""
     names = ("PATH", "HOME", "TORCH_EXTENSIONS_DIR")
     kept = {name: os.environ[name] for name in names if name in os.environ}
-    return {**kept, "PYTHONPATH": f"{ROOT}/src:{ROOT}", "OMP_NUM_THREADS": "1", **more}
+    return {**kept, "PYTHONPATH": f"{ROOT}/src:{ROOT}", **VARIABLES, **more}
 
 
 def run_script(folder, text, flags, *, before=(), timeout=250, **more):

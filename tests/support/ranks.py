@@ -7,7 +7,7 @@ import subprocess
 import textwrap
 from pathlib import Path
 
-from tests.support.warm_python import warm_python
+from tests.support.warm_python import VARIABLES, warm_python
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,7 +48,7 @@ def torchrun(folder, body, ranks, *, output, group_timeout_s=250.0, timeout=280)
     environment = {
         **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
         "PYTHONPATH": f"{ROOT}/src:{ROOT}",
-        "OMP_NUM_THREADS": "1",
+        **VARIABLES,
         "GROUP_TIMEOUT_S": str(group_timeout_s),
     }
     command = [

@@ -6,7 +6,7 @@ import subprocess
 import textwrap
 from pathlib import Path
 
-from tests.support.warm_python import warm_python
+from tests.support.warm_python import VARIABLES, warm_python
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,7 +27,7 @@ def run_script(folder, body, *, timeout=250):
     return subprocess.run(
         [warm_python(), str(script), str(Path(folder) / "out")],
         cwd=folder,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}/src:{ROOT}", "OMP_NUM_THREADS": "1"},
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}/src:{ROOT}", **VARIABLES},
         capture_output=True,
         text=True,
         timeout=timeout,

@@ -13,13 +13,21 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from stepscope.trace.model import Trace
 from stepscope.viewer.app import ViewerServer, link_of, listen, make_app
+from stepscope.viewer.index import TraceIndex, arrange, whole_index
 from stepscope.viewer.library import Library
 from stepscope.viewer.origins import origins_of
 from stepscope.viewer.security import Secrets
 from tests.support.gpu_trace import GpuTrace, us
 
 PATIENCE_S = 120
+
+
+def build_index(trace: Trace) -> TraceIndex:
+    """What the page draws of a trace."""
+    return whole_index(trace, arrange(trace))
+
 
 SETTLED = "() => window.stepscope?.timeline?.timeline?.isSettled"
 COMPLETE = """() => window.stepscope.context?.overview.extras

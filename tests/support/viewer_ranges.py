@@ -10,8 +10,8 @@ from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.timeline import timeline
 from stepscope.trace.model import Trace
 from stepscope.viewer.flame import FlameBy, Forest, flame
-from stepscope.viewer.index import build_index
 from stepscope.viewer.ranges import RangeBasis, range_basis, range_totals
+from tests.support.viewer import build_index
 
 
 def measured(trace: Trace) -> tuple[RangeBasis, Forest]:

@@ -50,7 +50,8 @@ LATER = (
 """What torch imports when it is used, which takes as long again."""
 BESIDE = ("polars",)
 """What many scripts import for themselves, and torch does not bring with it."""
-VARIABLES = {"OMP_NUM_THREADS": "1"}
+VARIABLES = {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
+"""Those of a script in a process of this kind: each processor is busy with another test."""
 READ_EARLY = (
     "CUDA",
     "GOMP",
@@ -293,7 +294,12 @@ def serve(address: str, client: str) -> None:
                     selector.register(os.pidfd_open(pid), selectors.EVENT_READ, connection)
                 elif key.data is None:
                     connection = key.fileobj
-                    sent = connection.recv(64)
+                    if connection.fileno() < 0:  # its process ended at the same moment
+                        continue
+                    try:
+                        sent = connection.recv(64)
+                    except ConnectionError:
+                        sent = b""
                     for number in sent or [signal.SIGKILL]:
                         if connection in children:
                             os.kill(children[connection], number)

@@ -73,7 +73,6 @@ class WorkerFunction:
     """A training function with a profiler around it. Ray inspects its signature.
 
     Args:
-        train_loop: The function.
         config: The options.
         step_on: What ends a step.
     """

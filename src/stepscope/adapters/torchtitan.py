@@ -108,7 +108,6 @@ class SnapshotRing:
 
     Args:
         profiler: The capture that takes the snapshots, started.
-        folder: Folder of the snapshots.
         leaf: Folder inside that of a step.
         global_step: Number of steps done before.
         every: Number of steps between two snapshots.

@@ -94,7 +94,6 @@ class Finding:
             its rank waits for others. It counts for what the job gains, and is not shown.
         own_saving_ns: What it saves of its rank's own time in a step, where the job gains less
             because another rank sets the pace then; None otherwise.
-        next_rank: That rank.
         placed: Why it stands above or below findings of other savings; empty where its own saving
             says so.
     """
@@ -159,7 +158,6 @@ def of_few_steps(finding: Finding, those: str) -> Finding:
     """The finding as far as few steps tell: they may be start-up, or unlike the others.
 
     Args:
-        finding: The finding.
         those: What the steps that were recorded are called.
     """
     if finding.saving_ns is None:

@@ -34,7 +34,6 @@ def with_saving(finding: Finding, saving_ns: int, limits: Thresholds) -> Finding
 
     Args:
         saving_ns: What it saves instead.
-        limits: Limits for the severity.
     """
     step_ns = (finding.saving_ns or 0) + (finding.predicted_step_ns or 0)
     return replace(

@@ -116,9 +116,6 @@ def find_abnormal_collectives(
     Args:
         baseline: A trace of a run that was as it should be, such as the same model alone.
         factor: From how many times the expected duration on a collective is abnormal.
-
-    Raises:
-        UsageError: The scope names what the trace does not have.
     """
     report = analyse_communication(trace, scope)
     sized = report.collectives.filter(pl.col("message_bytes").is_not_null())

@@ -51,11 +51,7 @@ class Breakdown:
 
 
 def break_down(trace: Trace, scope: Scope | None = None) -> Breakdown | None:
-    """Divide the steps of a scope; None if nothing ran in it.
-
-    Raises:
-        UsageError: The scope names steps or devices that the trace does not have.
-    """
+    """Divide the steps of a scope; None if nothing ran in it."""
     asked = scope or Scope()
     line = timeline(trace, asked)
     if line.scope.events:

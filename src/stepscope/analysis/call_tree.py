@@ -91,9 +91,6 @@ def build_call_tree(
     Args:
         categories: What becomes a node.
         merge_threads: Whether the same path on several threads is one node.
-
-    Raises:
-        UsageError: The scope names what the trace does not have.
     """
     work = gpu_work(trace, scope)
     members, asked = work.members, work.answered.asked

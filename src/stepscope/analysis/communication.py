@@ -101,11 +101,7 @@ class CommunicationReport:
 
 @memoized
 def analyse_communication(trace: Trace, scope: Scope | None = None) -> CommunicationReport:
-    """What the collectives of a scope moved, how fast, and how much computation hid.
-
-    Raises:
-        UsageError: The scope names what the trace does not have.
-    """
+    """What the collectives of a scope moved, how fast, and how much computation hid."""
     work = gpu_work(trace, scope)
     collectives = read_collectives(trace, work.members_of("communication"))
     if collectives.is_empty():

@@ -101,11 +101,7 @@ class Compute:
 
 @memoized
 def compute(trace: Trace, scope: Scope | None = None) -> Compute:
-    """What the compute of a scope is made of.
-
-    Raises:
-        UsageError: The scope names what the trace does not have.
-    """
+    """What the compute of a scope is made of."""
     work = gpu_work(trace, scope)
     rows = work.members_of("compute", "name_id", "device", "dur_ns", "group", "launch", "op")
     arithmetic = analyse_flops(trace, work.answered.asked)

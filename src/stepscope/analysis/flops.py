@@ -11,10 +11,12 @@ Definitions
     of the two bounds it (compute, memory). Attainment is this bound / time. `hardware.devices` has
     the peaks; an unknown device has none. The peak is that of the first operand's type; of 32-bit
     floats that of TF32 if a kernel's name says that it used it.
-    MFU and HFU: `hardware.utilisation`; per step, with the steps of the device where there is one.
-    The peak is that of the type that most of the FLOPs have. Where more than a tenth of the GPU
-    time of matrix kernels in the steps belongs to no counted operator, too much is missing: neither
-    is given.
+    MFU, model FLOPs utilisation: FLOPs that the model needs for a step / (step time · peak of all
+    devices). Recomputation is not needed, so it does not count; HFU, hardware FLOPs utilisation,
+    counts it. Both are given per step, with the steps of the device where there is one. The peak
+    is that of the type that most of the FLOPs have. Where more than a tenth of the GPU time of
+    matrix kernels in the steps belongs to no counted operator, too much is missing: neither is
+    given.
 """
 
 from __future__ import annotations
@@ -33,7 +35,6 @@ from stepscope.analysis.calls.operator_forest import (
 )
 from stepscope.analysis.calls.recomputation import find_recomputed
 from stepscope.analysis.hardware.devices import DevicePeaks, peaks_of
-from stepscope.analysis.hardware.utilisation import COUNTED, utilisation
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work, in_steps
 from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import names_that
@@ -42,6 +43,7 @@ from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.classify import MATRIX_GROUPS
 from stepscope.trace.model import Trace
 
+_COUNTED = "counted from the operators' shapes, without recomputation"
 FLOPS: dict[str, pl.DataType | type[pl.DataType]] = {
     "name": pl.String,
     "dims": pl.String,  # shapes of the operands, as JSON
@@ -135,11 +137,7 @@ class FlopsReport:
 
 @memoized
 def analyse_flops(trace: Trace, scope: Scope | None = None) -> FlopsReport:
-    """The arithmetic of the operators of a scope, its speed, and what bounds it.
-
-    Raises:
-        UsageError: The scope names what the trace does not have.
-    """
+    """The arithmetic of the operators of a scope, its speed, and what bounds it."""
     work = gpu_work(trace, scope)
     members, asked = work.members_with(*_LOOKED_INTO), work.answered.asked
     forest = operator_forest(trace)
@@ -189,7 +187,7 @@ def analyse_flops(trace: Trace, scope: Scope | None = None) -> FlopsReport:
         uncounted_matrix_ns=uncounted_ns,
         mfu_share=mfu,
         hfu_share=hfu,
-        mfu_formula=COUNTED,
+        mfu_formula=_COUNTED,
         type=type_name,
         peak_flops_per_s=peak,
         device_names=names,
@@ -355,10 +353,8 @@ def _whole(
     if peak is None or spent_ns <= 0 or done == 0 or devices == 0:
         return None, None
     needed = done - int(steps["recomputed_flops"].sum())
-    return (
-        utilisation(needed, spent_ns, peak, formula=COUNTED).share,
-        utilisation(done, spent_ns, peak, formula=COUNTED).share,
-    )
+    possible = spent_ns / 1e9 * peak
+    return needed / possible, done / possible
 
 
 def _remarks(

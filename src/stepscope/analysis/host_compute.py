@@ -54,11 +54,7 @@ class HostCompute:
 
 @memoized
 def host_compute(trace: Trace, scope: Scope | None = None) -> HostCompute:
-    """What a CPU computes.
-
-    Raises:
-        UsageError: The scope names what the trace does not have.
-    """
+    """What a CPU computes."""
     rows = _rows(trace, scope, By.NAME)
     total_ns = int(rows["total_ns"].sum())
     group = pl.col("group")

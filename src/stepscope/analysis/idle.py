@@ -139,11 +139,7 @@ class _IdleParts(NamedTuple):
 
 @memoized
 def idle_causes(trace: Trace, scope: Scope | None = None) -> IdleCauses:
-    """Divide the idle time of the devices by its causes.
-
-    Raises:
-        UsageError: The scope names steps or devices that the trace does not have.
-    """
+    """Divide the idle time of the devices by its causes."""
     parts = _cut_gaps(trace, scope)
     times = _times(parts.work, parts.segments, parts.inside)
     return IdleCauses(
@@ -162,11 +158,7 @@ def idle_causes(trace: Trace, scope: Scope | None = None) -> IdleCauses:
 
 @memoized
 def idle_times(trace: Trace, scope: Scope | None = None) -> IdleTimes:
-    """The same division, as sums only.
-
-    Raises:
-        UsageError: The scope names steps or devices that the trace does not have.
-    """
+    """The same division, as sums only."""
     work, gaps, segments, inside = _cut_gaps(trace, scope, with_events=False)
     del gaps  # there may be a million, and sums do without
     return _times(work, segments, inside)

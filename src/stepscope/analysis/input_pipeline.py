@@ -62,11 +62,7 @@ class InputPipeline:
 
 
 def input_pipeline(trace: Trace, scope: Scope | None = None) -> InputPipeline:
-    """Look at the waits for batches.
-
-    Raises:
-        UsageError: The scope names steps or devices that the trace does not have.
-    """
+    """Look at the waits for batches."""
     asked = scope or Scope()
     covered = check_steps(trace, asked)
     idle = idle_times(trace, asked)

@@ -91,11 +91,7 @@ class Kernels:
 
 
 def kernels(trace: Trace, scope: Scope | None = None) -> Kernels:
-    """Sum up the GPU work of a scope by name.
-
-    Raises:
-        UsageError: The scope names steps or devices that the trace does not have.
-    """
+    """Sum up the GPU work of a scope by name."""
     work = gpu_work(trace, scope)
     rows = _with_flags(trace, work)
     work_ns = int(rows["dur_ns"].sum())

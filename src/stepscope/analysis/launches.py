@@ -101,11 +101,7 @@ class Launches:
 
 
 def launches(trace: Trace, scope: Scope | None = None) -> Launches:
-    """Look at the launches and the waits of a scope.
-
-    Raises:
-        UsageError: The scope names steps or devices that the trace does not have.
-    """
+    """Look at the launches and the waits of a scope."""
     work = gpu_work(trace, scope)
     all_work = _with_calls(trace, work.table)
     all_work = all_work.with_columns(first=pl.Series(is_first_of_launch(all_work)))

@@ -73,11 +73,7 @@ class MemoryTimeline:
 
 
 def memory_timeline(trace: Trace, scope: Scope | None = None) -> MemoryTimeline:
-    """Follow the memory.
-
-    Raises:
-        UsageError: The scope names steps or devices that the trace does not have.
-    """
+    """Follow the memory."""
     asked = scope or Scope()
     covered = check_steps(trace, asked)
     every, notes = _instants(trace)

@@ -115,11 +115,7 @@ class ModuleReport:
 
 
 def analyse_modules(trace: Trace, scope: Scope | None = None) -> ModuleReport:
-    """What the modules of a scope cost on the host and on the devices.
-
-    Raises:
-        UsageError: The scope names what the trace does not have.
-    """
+    """What the modules of a scope cost on the host and on the devices."""
     work = gpu_work(trace, scope)
     members, asked = work.members, work.answered.asked
     parent = parents_of_events(trace)

@@ -108,9 +108,6 @@ def analyse_operators(
 
     Args:
         by: What makes one row: the name, or also shapes and types.
-
-    Raises:
-        UsageError: The scope names what the trace does not have.
     """
     work = gpu_work(trace, scope)
     members, asked = work.members, work.answered.asked

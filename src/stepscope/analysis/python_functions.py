@@ -106,11 +106,7 @@ def is_sampled(trace: Trace) -> bool:
 
 
 def python_functions(trace: Trace, scope: Scope | None = None) -> PythonFunctions:
-    """Add up the time of the Python functions of a scope.
-
-    Raises:
-        UsageError: The scope names steps that the trace does not have.
-    """
+    """Add up the time of the Python functions of a scope."""
     asked = scope or Scope()
     covered_steps = check_steps(trace, asked)
     spans, functions, left_out = _spans(trace)

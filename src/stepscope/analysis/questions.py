@@ -125,7 +125,6 @@ class Answer:
     """The answer about one trace, or about the traces of several ranks together.
 
     Attributes:
-        path: The trace, or the traces.
         origin_ns: Their first moment; people read other moments relative to it.
     """
 

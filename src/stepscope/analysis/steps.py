@@ -67,11 +67,7 @@ class StepTable:
 
 
 def step_table(trace: Trace, scope: Scope | None = None) -> StepTable:
-    """List the steps.
-
-    Raises:
-        UsageError: The scope names steps or devices that the trace does not have.
-    """
+    """List the steps."""
     asked = scope or Scope()
     covered = check_steps(trace, asked)
     work = gpu_work(trace, asked)

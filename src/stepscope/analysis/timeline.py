@@ -143,11 +143,7 @@ class Timeline:
 
 @memoized
 def timeline(trace: Trace, scope: Scope | None = None) -> Timeline:
-    """Divide the time of the devices.
-
-    Raises:
-        UsageError: The scope names steps or devices that the trace does not have.
-    """
+    """Divide the time of the devices."""
     work = gpu_work(trace, scope)
     line = timeline_of(work)
     if len(work.table):

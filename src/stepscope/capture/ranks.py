@@ -27,7 +27,6 @@ class RankIdentity:
     Attributes:
         rank: Global rank, from 0.
         local_rank: Rank on its node, from 0.
-        world_size: Number of ranks.
         node: Number of its node, from 0; None if the launcher does not say.
     """
 

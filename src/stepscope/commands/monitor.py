@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from stepscope.advice.finding import Finding
     from stepscope.analysis.record.live import LiveRun
-    from stepscope.export.metrics.watch import Destinations
+    from stepscope.export.metrics.destinations import Destinations
     from stepscope.run.metrics import Note
 
 
@@ -166,7 +166,7 @@ def command(
             raise click.UsageError(
                 "metrics are of one RUN: stepscope monitor --prometheus PORT [RUN]"
             )
-        from stepscope.export.metrics.watch import Destinations
+        from stepscope.export.metrics.destinations import Destinations
 
         destinations = Destinations(
             address, textfile, endpoint, to_mlflow=to_mlflow, to_wandb=to_wandb, board=board

@@ -21,7 +21,6 @@ from stepscope.commands.options import (
 from stepscope.commands.sinks import sink_for
 from stepscope.report.outputs import HTML, OUTPUTS, Layout, Output, Sink
 from stepscope.report.outputs import output as output_of
-from stepscope.run.importing import importing
 from stepscope.terminal.plain_text import escaped
 from stepscope.terminal.working import working
 
@@ -204,8 +203,7 @@ def _write_diagnosis(run: Run, asked: Request, output: Output, sink: Sink, layou
             from stepscope.fleet.each_rank import reader_for
 
             each = reader_for(run)
-            with importing(*output.modules):
-                diagnosis = diagnose(run, asked.limits, asked.scope, asked.baseline, each)
+            diagnosis = diagnose(run, asked.limits, asked.scope, asked.baseline, each)
     except UnreadableInputError:
         # A py-spy recording has no steps or kernels to diagnose, but functions to show.
         from stepscope.analysis.python_functions import sampled_recordings

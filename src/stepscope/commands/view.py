@@ -87,8 +87,7 @@ def _hand_over(
     from stepscope.export.selection import Selection
     from stepscope.export.to_perfetto import export
     from stepscope.trace.paths import resolve_path
-    from stepscope.viewer.bundled_perfetto import bundled_files, serving_bundled
-    from stepscope.viewer.perfetto_handover import PERFETTO, hand_over
+    from stepscope.viewer.perfetto import PERFETTO, bundled_files, hand_over, serving_bundled
 
     if len(paths) > 1:
         raise click.UsageError("--perfetto takes one trace or run")

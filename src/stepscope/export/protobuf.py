@@ -102,7 +102,6 @@ def put_by_loop(
         data: The bytes of all pieces.
         length: Number of bytes of each.
         place: Where each begins in the target.
-        target: What is written to.
     """
     at = 0
     for row in range(len(length)):
@@ -114,11 +113,7 @@ def put_by_loop(
 
 
 def only(pieces: Pieces, rows: BoolArray) -> Pieces:
-    """Pieces of the chosen rows, given in their order, with nothing in the others.
-
-    Args:
-        pieces: One for each row that is chosen.
-    """
+    """Pieces of the chosen rows, given in their order, with nothing in the others."""
     length = np.zeros(len(rows), np.int64)
     length[rows] = pieces.length
     return Pieces(pieces.data, length)

@@ -34,7 +34,6 @@ class Marks:
     Attributes:
         slice: Row of the slice.
         track: Number of its track; a track's marks follow one another.
-        lane: Lane of each track.
         number: Number of each track within its lane; 0 is the lane itself, others are sub-tracks.
         left_out: Number of slices that found no place, because too many overlap at once.
     """

@@ -39,7 +39,6 @@ class Tools:
     """The tools, over the allowed folders.
 
     Attributes:
-        folders: The allowed folders.
         limits: The bounds of each answer.
         places: Bounds how many verbs run at once.
     """

@@ -180,7 +180,6 @@ def fit(
 
     Args:
         frame: The table.
-        cells: Column to its texts.
         width: The width in columns of the terminal.
         may_drop: Drop columns that do not fit. Otherwise they follow below, in further blocks.
     """

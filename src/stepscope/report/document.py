@@ -46,7 +46,6 @@ class Line:
     """A paragraph.
 
     Attributes:
-        words: The text.
         style: How a terminal shows it.
         role: What it is on a page: "verdict", "lead" or "note".
         indent: Columns before it on a terminal.
@@ -115,7 +114,6 @@ class Items:
     """A list of sentences.
 
     Attributes:
-        items: The sentences.
         indent: Columns before them on a terminal.
         style: How a terminal shows them.
         most: How many a terminal shows; None: all.
@@ -180,7 +178,6 @@ class Table:
     """Texts in columns.
 
     Attributes:
-        rows: A text for each column.
         look: How a terminal draws it.
         styles: Style of each row on a terminal; empty for none.
         indent: Columns before it on a terminal.
@@ -244,7 +241,6 @@ class Bars:
     """A whole divided into parts.
 
     Attributes:
-        partition: The parts.
         least: Share below which a terminal shows parts together.
     """
 

@@ -83,7 +83,6 @@ def memory_curve(
         allocated_bytes: What each column holds.
         reserved_bytes: What is reserved in each; None: not known.
         start: Where the first column begins.
-        step: How wide each is.
         peak: Where the peak is, and its bytes.
         more: What `memory` adds for a snapshot.
     """
@@ -136,7 +135,6 @@ def waterfall(titles: tuple[str, str], parts: Sequence[tuple[str, int, int]]) ->
     """From one total to another by what changed, the greatest change first.
 
     Args:
-        titles: What the totals are.
         parts: Name, and nanoseconds before and after: each side adds up to its total.
     """
     before, after = sum(part[1] for part in parts), sum(part[2] for part in parts)

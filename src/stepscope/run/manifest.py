@@ -132,7 +132,6 @@ class FinishedRecord:
 
     Attributes:
         problem: What is wrong with the trace; empty if nothing is.
-        events: Number of events in the trace.
         raw_bytes: Size of the trace before compression.
         finish_ns: Time that finishing took, outside the training process.
     """

@@ -139,7 +139,6 @@ class TrialsRecord:
     Attributes:
         command: The script's command; values that look like secrets are replaced.
         verdict: What came of the trials, in one sentence.
-        baseline: The script as it is.
         trials: Each fix tried, in the order of the schedule.
         together: The fixes that help, together; None if fewer than two do.
         best: Name of the trial to keep; empty if none helps.

@@ -266,7 +266,6 @@ class Experiment:
         Args:
             baseline: The script as it is.
             tried: What to compare with it.
-            first: Number of the first round.
             usual_s: How long a process takes.
         """
         for number in range(first, first + MOST_ROUNDS):

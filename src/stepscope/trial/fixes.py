@@ -105,7 +105,6 @@ class Fix:
     """A fix that can be tried on a script.
 
     Attributes:
-        name: Its name for `--fix`.
         title: What it does, in a few words.
         plan: Its value for a script; or, as text, why it does not apply.
         apply: Applies it in the training process, once torch is imported.

@@ -191,7 +191,6 @@ def run_apart(start: Start, mark: str, limits: Limits) -> Ended:
     """Run a command in a session of its own; nothing that it started is left when this returns.
 
     Args:
-        start: The command, and where it runs.
         mark: A word that no other command of this machine has; see `MARK`.
 
     Raises:

@@ -22,7 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.viewer.library import Library
 from stepscope.viewer.routes import judgements, memory, questions, ranks, sql, tiles, traces
-from stepscope.viewer.routes.answers import route
+from stepscope.viewer.routes.answers import Endpoint, route
 from stepscope.viewer.security import SHARED_S, Guard, Secrets, static_route
 
 STATIC = Path(str(resources.files("stepscope.viewer") / "static"))
@@ -40,8 +40,8 @@ def make_app(library: Library, keys: Secrets) -> Guard:
     app = Starlette(
         routes=[
             Route("/", page),
-            route("/api/share", lambda _: _shared(keys), library, "POST"),
-            *(one for group in groups for one in group.routes(library)),
+            route(Endpoint("/api/share", lambda _: _shared(keys), "POST"), library),
+            *(route(one, library) for group in groups for one in group.ENDPOINTS),
             # The drawing code of reports is shared: its folder and the viewer's appear as one.
             static_route([STATIC, SHARED]),
         ]
@@ -211,7 +211,6 @@ def serve_app(
     """Serve an application until interrupted.
 
     Args:
-        app: The application.
         keys: What its guard asks for.
         port: 0: any free one.
         started: Called with the link as soon as requests are accepted.

@@ -72,7 +72,6 @@ def colours_of(category: pl.Series, kind: pl.Series) -> npt.NDArray[np.uint8]:
     """The colour of each event: of GPU work by its kind, of everything else by its category.
 
     Args:
-        category: `events.category`.
         kind: `derived.kind`, row for row.
     """
     of_category = np.array([_BY_CATEGORY.get(c, Colour.OTHER) for c in Category], np.uint8)

@@ -98,8 +98,6 @@ class Forest:
     """The host's events as flame graphs need them, row for row beside `events`.
 
     Attributes:
-        start_ns: Start of each event.
-        end_ns: End of each event.
         category: Code of its category.
         parent: The event that contains it; -1: a root.
         forward: The forward operator of a backward operator; -1: none.

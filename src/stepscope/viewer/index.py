@@ -120,9 +120,7 @@ class Arranged:
         origin_ns: As `TraceIndex`.
         end_ns: As `TraceIndex`.
         rows: One slice per event; GPU work in the colour that its name alone suggests.
-        band: Band of each row.
         busy: When each device is busy, in the trace's own time.
-        events: Number of events of the trace.
         notes: What a reader must know.
     """
 
@@ -196,11 +194,6 @@ def whole_index(trace: Trace, arranged: Arranged) -> TraceIndex:
     kind = trace.derived.select("kind").collect()["kind"]
     colour = colours_of(category, kind)[arranged.rows.event]
     return _indexed(trace, arranged, replace(arranged.rows, colour=colour), trace.device_steps)
-
-
-def build_index(trace: Trace) -> TraceIndex:
-    """Put all slices of a trace into rows, and add steps and lanes."""
-    return whole_index(trace, arrange(trace))
 
 
 def _indexed(

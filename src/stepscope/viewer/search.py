@@ -158,7 +158,6 @@ def scan_by_loop(
     Every name is less than `len(is_chosen)`, and `bucket` grows while it is not the last.
 
     Args:
-        offsets: Of the rows.
         start: Start of every slice, not negative; sorted in each row.
         name: Name of every slice.
         is_chosen: For each name whether it is searched for.

@@ -18,7 +18,6 @@ def for_page(frame: pl.DataFrame, origin: int, most: int = MOST_ROWS) -> dict[st
     """A table with its values as the page sorts them; moments count from the origin.
 
     Args:
-        frame: The table.
         origin: The moment from which others count.
         most: Rows that are sent; the page says how many there are in all.
     """

@@ -243,7 +243,6 @@ def fill_by_loop(
         item_count: Slices that it stands for.
         item_place: The longest of them.
         item_wide: Whether it is a wide slice.
-        found: The number of items of each row.
     """
     step = np.int64(1) << level
     for row in range(len(low)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,8 @@ KINDS: dict[str, tuple[str, str, str]] = {
 }  # fmt: skip
 """By kind: operator, kernel, type of the operands."""
 
+_quoted = functools.cache(json.dumps)
+"""Names as JSON: there are few of them, on very many events."""
 _STEP_FRAME = "train.py(10): train_step"
 _PEAK_FLOPS_PER_NS = 312e3 * 0.6
 """Of BF16 on an A100, at the 60 % that large products attain; FP32 is given a sixteenth."""
@@ -47,7 +50,7 @@ def _events(timeline: Timeline, *, with_steps: bool, stacks: bool, shapes: bool)
 
     def host(cat: str, name: str, tid: int, start: int, end: int, args: str = "") -> str:
         return (
-            f'{{"ph":"X","cat":"{cat}","name":{json.dumps(name)},{head}{tid},'
+            f'{{"ph":"X","cat":"{cat}","name":{_quoted(name)},{head}{tid},'
             f'"ts":{start / 1e3:.3f},"dur":{(end - start) / 1e3:.3f},"args":{{{args}}}}}'
         )
 
@@ -58,7 +61,7 @@ def _events(timeline: Timeline, *, with_steps: bool, stacks: bool, shapes: bool)
         cat: str, name: str, stream: int, start: int, end: int, correlation: int, more: str = ""
     ) -> str:
         return (
-            f'{{"ph":"X","cat":"{cat}","name":{json.dumps(name)},"pid":{device},"tid":{stream},'
+            f'{{"ph":"X","cat":"{cat}","name":{_quoted(name)},"pid":{device},"tid":{stream},'
             f'"ts":{start / 1e3:.3f},"dur":{(end - start) / 1e3:.3f},"args":{{"device":{device},'
             f'"stream":{stream},"correlation":{correlation},"External id":{correlation}{more}}}}}'
         )

@@ -66,6 +66,7 @@ def test_promises_come_true_and_the_first_finding_is_the_best_fix(
         pytest.param(3003063, None, id="a pause of the host is made up for by batches in store"),
         pytest.param(3001813, None, id="workers start anew in each epoch, and keep up within it"),
         pytest.param(3000125, None, id="batches come late on all ranks, whoever comes last"),
+        pytest.param(5000140, None, id="one late batch is not hidden by a host that launches less"),
     ],
 )
 def test_what_a_window_cannot_show_is_not_promised(seed, reason, cache):
@@ -80,6 +81,7 @@ def test_what_a_window_cannot_show_is_not_promised(seed, reason, cache):
         pytest.param(3001182, "input-bound", id="the GPU works off a backlog all the time"),
         pytest.param(3004537, "input-bound", id="the first batch was partly in store"),
         pytest.param(3000405, "late-rank", id="a late rank's host no longer runs ahead"),
+        pytest.param(5001128, "launch-bound", id="epochs begin in steps that are not slow"),
     ],
 )
 def test_the_steady_state_is_not_that_of_the_window(seed, finding, cache):

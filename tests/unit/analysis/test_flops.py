@@ -12,13 +12,7 @@ from stepscope.analysis.calls.flop_formulas import FORMULAS, work_of
 from stepscope.analysis.calls.operands import parse_call
 from stepscope.analysis.flops import NO_SHAPES, analyse_flops
 from stepscope.analysis.hardware.devices import KNOWN, peaks_of_name
-from stepscope.analysis.hardware.utilisation import (
-    megatron_flops_per_step,
-    palm_flops_per_token,
-    utilisation,
-)
 from stepscope.analysis.selection.scope import Scope
-from stepscope.errors import UsageError
 
 
 def call(name, dims, values=None, type_name="c10::BFloat16"):
@@ -345,28 +339,6 @@ def test_without_shapes():
     assert report.flops == 0
     assert NO_SHAPES in report.notes
     assert report.scope.excluded == {"matrix operators whose shapes do not suffice": 1}
-
-
-def test_formulas_of_the_papers():
-    # PaLM 540B: 540.35e9 parameters, 118 layers, 48 heads of 256, sequences of 2048 tokens.
-    per_token = palm_flops_per_token(540_350_000_000, 118, 48, 256, 2048)
-    # 238.3 thousand tokens/s on 6144 chips with a peak of 275e12 give 46.2% (its section 4.1).
-    share = utilisation(int(per_token * 238_300), 10**9, 275e12, formula="PaLM", devices=6144).share
-    assert share == pytest.approx(0.462, abs=0.002)
-    batch, sequence, layers, hidden, vocabulary = 8, 2048, 24, 1024, 51200
-    closed = (
-        72
-        * batch
-        * sequence
-        * layers
-        * hidden**2
-        * (1 + sequence / (6 * hidden) + vocabulary / (12 * layers * hidden))
-    )
-    assert megatron_flops_per_step(batch, sequence, layers, hidden, vocabulary) == pytest.approx(
-        closed
-    )
-    with pytest.raises(UsageError, match="positive"):
-        utilisation(1, 0, 1e12, formula="")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from tests.support.gpu_trace import GpuTrace, us
 from tests.support.real_traces import path_of
-from tests.support.viewer import training, viewing
+from tests.support.viewer import build_index, training, viewing
 from tests.support.viewer_ranges import check_ranges, check_whole, measured
 
 from stepscope.analysis.counters import counters_of
@@ -23,7 +23,6 @@ from stepscope.viewer import search as viewer_search
 from stepscope.viewer.colours import Colour
 from stepscope.viewer.encoding import decode
 from stepscope.viewer.flame import FlameBy, Forest, flame
-from stepscope.viewer.index import build_index
 from stepscope.viewer.ranges import range_totals
 from stepscope.viewer.search import NameIndex, search
 from stepscope.viewer.tiles import slice_tile

@@ -6,11 +6,10 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from tests.support.viewer import training
+from tests.support.viewer import build_index, training
 
 from stepscope.trace.load import load
 from stepscope.viewer.cached_index import cache_index, cached_index
-from stepscope.viewer.index import build_index
 
 
 @pytest.fixture

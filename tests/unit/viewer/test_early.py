@@ -7,10 +7,10 @@ import time
 
 import numpy as np
 import pytest
-from tests.support.viewer import serving, training
+from tests.support.viewer import build_index, serving, training
 
 from stepscope.viewer import opened
-from stepscope.viewer.index import arrange, build_index, early_index, whole_index
+from stepscope.viewer.index import arrange, early_index, whole_index
 
 
 def test_an_early_index_lacks_only_what_is_derived():

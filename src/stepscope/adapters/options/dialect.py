@@ -137,7 +137,6 @@ class Dialect:
     """The options of a capture in one framework's terms.
 
     Attributes:
-        name: Its name, for `dialect=`.
         about: Which framework or script it belongs to.
         flags: Its flags. Options without a flag keep their default, or take it from the
             environment.

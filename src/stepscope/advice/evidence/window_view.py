@@ -69,7 +69,6 @@ class WindowView:
         """The result of a pure function of this window, cached because several rules need it.
 
         Args:
-            question: The function.
             about: What it is given besides the window.
         """
         known: dict[tuple[Hashable, ...], Any] = self.__dict__.setdefault("_answers", {})

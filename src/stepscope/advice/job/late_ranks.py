@@ -47,7 +47,6 @@ class Lateness:
     """Which ranks come late, and what the others wait for them.
 
     Attributes:
-        ranks: The late ranks.
         wait_ns: What another rank waits for them in a step.
         more_compute_ns: By late rank: how much longer its GPU computes in a step than that of any
             other rank, where that is known.
@@ -151,7 +150,6 @@ def causes_first(
     Args:
         findings: The findings of all ranks, in the order in which they would be shown otherwise.
         late: The late ranks; None where nobody is late.
-        ranks: The ranks.
         limits: Limits for the severity.
     """
     if late is None:

@@ -87,7 +87,6 @@ def limited_by_the_stages(
     """The ranks of a pipeline, with no finding that saves more than the job can gain by it.
 
     Args:
-        ranks: The ranks.
         limits: Limits for the severity.
     """
     left = {

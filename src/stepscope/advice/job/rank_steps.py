@@ -29,7 +29,6 @@ class RankSteps:
 
     Attributes:
         ranks: The ranks, the one with the most of its own time first.
-        steps: The steps.
         own_ns: By rank, then by step; None where a rank has no such step.
         left_out_ranks: Ranks with less of their own time.
         left_out_steps: Earlier steps.

@@ -74,7 +74,6 @@ class SummaryTask:
     """How is a rank judged?
 
     Attributes:
-        rank: The rank.
         request: What is asked of it.
         waits: How long it waited for others; None: unknown.
         met: The answer to its `MeetingTask`; None: it was not asked.
@@ -154,11 +153,7 @@ def in_turn() -> Iterator[ReadsRanks]:
 
 
 def answers(read: ReadsRanks, tasks: Sequence[Task[Answer]]) -> list[Answer]:
-    """The answers that are kept, and those from reading the other ranks, in the tasks' order.
-
-    Raises:
-        UsageError: The scope names what none of a rank's traces has.
-    """
+    """The answers that are kept, and those from reading the other ranks, in the tasks' order."""
     found = [task.known() for task in tasks]
     unknown = [task for task, answer in zip(tasks, found, strict=True) if answer is None]
     made = iter(read(unknown) if unknown else ())

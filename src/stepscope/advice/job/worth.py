@@ -99,7 +99,6 @@ def limited_by_the_job(
     not known: `advice.job.pipeline` is about them.
 
     Args:
-        ranks: The ranks.
         between: Their collectives, matched; None where they are not.
         skew: How far apart they come by their step records, if a rank is late by these.
         limits: Limits for the severity.
@@ -212,7 +211,6 @@ def limited_to_transfers(
     hold them up.
 
     Args:
-        ranks: The ranks.
         windows: Their windows, whose collectives ran on CPUs.
         limits: Limits for the severity.
     """

@@ -61,7 +61,6 @@ def limited_by_the_next(
     """The ranks, with no finding about waiting that saves more than fixing its cause brings.
 
     Args:
-        ranks: The ranks.
         between: Their collectives, matched; None where they are not.
         limits: Limits for the severity.
     """
@@ -78,9 +77,7 @@ def unrecorded_share(late: Sequence[int], gain_ns: float, ranks: Sequence[RankSu
     slowed.
 
     Args:
-        late: The late ranks.
         gain_ns: What a recorded step is shorter by without their lateness.
-        ranks: All ranks.
     """
     # A rank whose steps show no computation, because it ran earlier, is no measure of another.
     computing = {rank.rank: ns for rank in ranks if (ns := rank.compute_ns)}
@@ -99,8 +96,6 @@ def no_sooner_than_batches(gain_ns: int, late: Sequence[int], ranks: Sequence[Ra
 
     Args:
         gain_ns: What it is shorter by if all batches are in time.
-        late: The late ranks.
-        ranks: All ranks.
     """
     others = (rank for rank in ranks if rank.rank not in late and rank.waits_for_batches)
     costs = (rank.cost_of_waits_ns for rank in others if rank.cost_of_waits_ns is not None)

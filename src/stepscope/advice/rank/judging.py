@@ -25,13 +25,9 @@ from stepscope.analysis.record.metrics import summarise_metrics
 from stepscope.analysis.record.summary import StepSummary, summarise_steps
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import StepscopeError, UsageError
-from stepscope.run.importing import importing
 from stepscope.run.reader import RankRun, Window
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
-
-_NEEDED_NEXT = "stepscope.advice.rank.window_judging"
-"""Imported, with all that it needs, while a trace is read, mostly by machine code."""
 
 
 def meeting_of(rank: RankRun, asked: Scope, opened: OpenedTraces | None = None) -> Meeting:
@@ -161,8 +157,7 @@ def _judge(
 ) -> RankSummary | None:
     """The summary of a rank by one of its windows; None if that window cannot be judged."""
     try:
-        with importing(_NEEDED_NEXT):
-            trace = open_trace()
+        trace = open_trace()
     except StepscopeError as error:
         trouble.notes.append(str(error))
         return None

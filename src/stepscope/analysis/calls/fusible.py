@@ -58,7 +58,6 @@ class Pattern:
             the whole tensor.
         forward: Passes over the tensor that a fused forward makes; 0: nothing is left to do.
         backward: The same of its backward; None: nothing of it is counted.
-        replacement: What replaces it.
         is_before_products: Whether it is only one if its result is the second factor of the next
             matrix product.
     """
@@ -334,8 +333,6 @@ class _Calls:
 
     Attributes:
         rows: Rows of the work, by stream and start.
-        letter: Of each call.
-        lane: Stream of each call.
         op: Event of each call's operator; -1: not known.
         moved: What each moves: the columns of `moved_bytes.SCHEMA`.
     """

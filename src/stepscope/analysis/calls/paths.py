@@ -19,7 +19,6 @@ class Paths:
     """The distinct paths, numbered level by level: parents come before their children.
 
     Attributes:
-        of_row: Path of each row.
         parent: Path without its last name; -1: a root.
         key: Last name of each path.
         levels: First path of each level, and the number of paths.

@@ -17,7 +17,7 @@ from stepscope.analysis.selection.names import events_with_names, names_that
 from stepscope.run.own_frames import OWN_FILE
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import gathered, nullable
-from stepscope.trace.derive.ancestors import SHALLOW_LEVELS, highest, nearest
+from stepscope.trace.derive.ancestors import SHALLOW_LEVELS, highest, nearest_above
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -78,8 +78,8 @@ def call_places(trace: Trace, events: pl.Series) -> pl.DataFrame:
     parent = parents_of_events(trace)
     start = events.to_numpy()
     operator = outermost(start, parent, name_id, _are_operators(trace))
-    user = _innermost(start, parent, name_id, is_user)
-    any_line = _innermost(start, parent, name_id, is_line)
+    user = nearest_above(parent, start, is_user[name_id])
+    any_line = nearest_above(parent, start, is_line[name_id])
     frame = np.where(user >= 0, user, any_line)
     return pl.DataFrame(
         {
@@ -147,29 +147,6 @@ def outermost(
         pending = pending[above[pending] >= 0]
     higher = highest(parent, is_wanted[name_id])[above[pending]]
     found[pending] = np.where(higher >= 0, higher, found[pending])
-    return found
-
-
-def _innermost(
-    events: Int64Array,
-    parent: Int64Array,
-    name_id: npt.NDArray[np.uint32],
-    is_wanted: BoolArray,
-) -> Int64Array:
-    """The innermost event above each whose name is wanted; -1: none."""
-    found = np.full(len(events), -1, np.int64)
-    above = parent[events]
-    pending = np.nonzero(above >= 0)[0]
-    for _ in range(SHALLOW_LEVELS):
-        if not len(pending):
-            return found
-        here = above[pending]
-        hit = is_wanted[name_id[here]]
-        found[pending[hit]] = here[hit]
-        pending, here = pending[~hit], here[~hit]
-        above[pending] = parent[here]
-        pending = pending[above[pending] >= 0]
-    found[pending] = nearest(parent, is_wanted[name_id])[above[pending]]
     return found
 
 

@@ -16,7 +16,7 @@ not at what pace they work.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
@@ -25,7 +25,8 @@ from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.epochs import epoch_starts
 from stepscope.analysis.host.events import HostEvents
 from stepscope.analysis.selection.odd_steps import round_starts
-from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.arrays import intervals
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 from stepscope.trace.model import Trace
 
 _WITH_WORKERS = "_MultiProcessingDataLoaderIter"
@@ -72,6 +73,7 @@ class BatchArrivals:
         is_carried: Whether that one is of the same steps before, if they come again.
         of_epochs: What comes late besides, because epochs begin.
         has_pace: Whether they show the pace of the workers, if batches came late.
+        rare: Waits for batches that came late too seldom to show a pace.
     """
 
     start_ns: Int64Array
@@ -81,6 +83,7 @@ class BatchArrivals:
     is_carried: BoolArray
     of_epochs: BatchesOfEpochs
     has_pace: bool = True
+    rare: Intervals = field(default_factory=intervals.empty)
 
     def __len__(self) -> int:
         return len(self.end_ns)
@@ -97,9 +100,7 @@ def find_arrivals(
     """Find the waits of the main thread that end with a batch's arrival.
 
     Args:
-        trace: The trace.
         host: What its threads did.
-        main_lane: The main thread.
         window: Start and end of the steps on the host.
         steps: How many steps these are.
         batch_ns: The pace at which batches come, by a step record; 0: as these steps show it.
@@ -148,7 +149,7 @@ def find_arrivals(
     share = max(is_late.mean(), len(late) / is_inside.sum())  # earlier steps may have had a store
     is_often = (is_late.sum() >= _PAIRS and share >= _OFTEN) or is_late.all()
     if not is_often:
-        return nothing
+        return replace(nothing, rare=Intervals(start[late], end[late]))
     start, end, batch_count = start[is_inside], end[is_inside], int(is_inside.sum())
     late -= len(is_inside) - batch_count
     # Steps that had batches in store, as while the recorder starts, are shorter than the pace.

@@ -45,15 +45,10 @@ class Resolved:
     """Where threads are cut because of calls, and what blocking calls waited for.
 
     Attributes:
-        cut_lane: Thread of each cut.
         cut_ns: Moment of each cut.
-        wait_lane: Thread of each wait.
-        wait_start_ns: Its start.
         wait_end_ns: Its end: when what it waited for had ended.
         wait_work: Row of the GPU work that it waited for.
-        wait_call: The blocking call.
         stream_wait_call: The calls that made a stream wait for another.
-        stream_wait_lane: Thread of each.
         stream_wait_ns: Start of it.
         backlog: Waits for work of earlier steps.
     """

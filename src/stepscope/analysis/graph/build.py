@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -33,7 +32,7 @@ from stepscope.analysis.graph.window import (
 )
 from stepscope.analysis.graph.work import StepWork, read_work
 from stepscope.analysis.host.epochs import epoch_starts
-from stepscope.analysis.host.events import HostEvents, events_of_feeding_lanes, host_events
+from stepscope.analysis.host.events import HostEvents, host_events
 from stepscope.analysis.host.steady_steps import loop_tail
 from stepscope.analysis.record.pace import RecordedPace
 from stepscope.errors import UsageError
@@ -49,7 +48,6 @@ def build_step_graph(
     """Build the graph.
 
     Args:
-        trace: The trace.
         steps: Numbers of consecutive steps; default: the steady ones (`host.steady_steps`). A
             trace without steps is taken whole.
         pace: The pace of unrecorded steps, which replays have; default: that of these steps.
@@ -58,23 +56,18 @@ def build_step_graph(
         UsageError: A step is not in the trace, or the steps do not follow one another, or the trace
             holds nothing that takes time on a thread, or durations that no clock can have counted.
     """
-    with ThreadPoolExecutor(1) as beside:
-        beside.submit(events_of_feeding_lanes, trace)
-        chosen, window = choose_steps(trace, steps)
-        work = read_work(trace, chosen["step"] if len(chosen) else None)
-        main_lane = main_lane_of(trace, work)
-        launching = work.launch_lanes
-        lanes = tuple(sorted(lane for lane in {main_lane, *launching} if lane != NO_THREAD))
-        host = host_events(trace, lanes)
-        # Who asks for a graph asks for the moments of each cause too; the graph does not need them.
-        claims = beside.submit(host.find_claims)
-        batch_ns = 0 if pace is None else pace.batch_ns
-        graph = _graph_of(trace, chosen, window, main_lane, lanes, work, host, batch_ns)
-        claims.result()
-        if pace is not None:
-            begun = set(graph.steps).intersection(epoch_starts(trace).steps)
-            pace = pace.with_epochs(len(begun), len(graph.steps))
-        graph = with_steady_state(graph, pace)
+    chosen, window = choose_steps(trace, steps)
+    work = read_work(trace, chosen["step"] if len(chosen) else None)
+    main_lane = main_lane_of(trace, work)
+    launching = work.launch_lanes
+    lanes = tuple(sorted(lane for lane in {main_lane, *launching} if lane != NO_THREAD))
+    host = host_events(trace, lanes)
+    batch_ns = 0 if pace is None else pace.batch_ns
+    graph = _graph_of(trace, chosen, window, main_lane, lanes, work, host, batch_ns)
+    if pace is not None:
+        begun = set(graph.steps).intersection(epoch_starts(trace).steps)
+        pace = pace.with_epochs(len(begun), len(graph.steps))
+    graph = with_steady_state(graph, pace)
     if not len(graph):
         raise UsageError(f"{trace.path}: holds nothing that took time in the steps asked for")
     if float(graph.dur_ns.sum(dtype=np.float64)) > _LONGEST_NS:
@@ -190,4 +183,9 @@ def _graph_of(
             measured_step_ns(trace, chosen) if has_steps_or_work else window[1] - window[0]
         ),
     )
-    return replace(graph, has_batch_pace=arrivals.has_pace, waits_for_batches=len(arrivals) > 0)
+    return replace(
+        graph,
+        has_batch_pace=arrivals.has_pace,
+        waits_for_batches=len(arrivals) > 0,
+        rare_waits=arrivals.rare,
+    )

@@ -31,7 +31,6 @@ class Changes:
     """Durations and edges of a graph after a change. Build them with `unchanged` and the methods.
 
     Attributes:
-        graph: The graph.
         dur_ns: Duration of each node.
         delay_ns: Delay of each edge.
         is_kept: Whether each edge still holds.

@@ -213,7 +213,6 @@ def find_fixed_edges(
         queue: What launches depend on.
         arrivals: The batches that the main thread waited for.
         main_lane: The main thread.
-        origin_ns: The origin.
         host_window: Start and end of the steps on the host.
     """
     found = _FixedCollector()

@@ -78,8 +78,6 @@ class _Stream(NamedTuple):
 
     Attributes:
         lane: Thread of the call.
-        call_start_ns: Its start.
-        call_end_ns: Its end.
         start_ns: When its work starts.
         row: The row of that work in these steps; -1: in others.
         is_linked: Whether its call is in the file.

@@ -25,8 +25,6 @@ def work_of_nodes(trace: Trace, graph: StepGraph, scope: Scope | None = None) ->
     """The GPU work of a graph, one row per node, in the graph's order.
 
     Args:
-        trace: The trace that the graph is of.
-        graph: The graph.
         scope: Devices and events that count; its steps have no influence.
 
     Returns:
@@ -76,8 +74,6 @@ def spans_of_threads(
     """Events on the graph's threads that begin within its steps on the host, by their name's row.
 
     Args:
-        trace: The trace that the graph is of.
-        graph: The graph.
         condition: Of rows of `names`.
         lanes: Only these of the threads.
 
@@ -122,8 +118,6 @@ def recomputed_nodes(
     """Host moments of recomputed operators, and which nodes of the graph they launched.
 
     Args:
-        trace: The trace that the graph is of.
-        graph: The graph.
         work: Rows of `work_of_nodes`.
     """
     forest = operator_forest(trace)

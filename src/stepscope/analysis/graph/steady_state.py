@@ -144,7 +144,6 @@ def run_passes(
     """Run the steps until they take the same time again and again.
 
     Args:
-        graph: The graph.
         dur_ns: Duration of each node.
         delay_ns: Delay of each edge.
         is_kept: Whether each edge holds.

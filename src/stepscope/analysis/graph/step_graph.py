@@ -47,7 +47,7 @@ may make another faster. A collective's duration includes its waiting for other 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -95,7 +95,6 @@ class StepGraph:
         first_edge: The edges into node i stand from `first_edge[i]` to `first_edge[i + 1]`.
         source: Node that each edge leaves, `ORIGIN` for the origin; `CARRIED` and below: a node of
             the steps before.
-        delay_ns: Delay of each edge.
         edge_kind: `EdgeKind` of each edge.
         call: Number of the call that made each edge: launch, sync; -1: none.
         host: What the threads were doing, by cause.
@@ -109,6 +108,7 @@ class StepGraph:
         waits_for_batches: Whether batches arrive while the main thread waits, and not only because
             epochs begin.
         has_batch_pace: Whether batches that came late show at what pace they come.
+        rare_waits: Waits of the main thread for batches that came late too seldom to show a pace.
         had_store: Whether the steps were notably shorter than the pace at which batches come: some
             were in store, or the devices had work of earlier steps.
         has_outrun_record: Whether the steps of the step record were the host's alone, which ran
@@ -144,6 +144,7 @@ class StepGraph:
     has_outrun_record: bool = False
     waits_for_batches: bool = False
     has_batch_pace: bool = True
+    rare_waits: Intervals = field(default_factory=intervals.empty)
     had_store: bool = False
 
     def __len__(self) -> int:
@@ -157,10 +158,18 @@ class StepGraph:
     @locked_cached_property
     def input_ns(self) -> Int64Array:
         """How long the main thread waits for its input within each piece of it."""
+        return self._within(self.input_waits)
+
+    @locked_cached_property
+    def rare_wait_ns(self) -> Int64Array:
+        """How long it waits for batches that seldom come late, within each piece of it."""
+        return self._within(self.rare_waits)
+
+    def _within(self, waits: Intervals) -> Int64Array:
         found = np.zeros(len(self), np.int64)
         rows = np.flatnonzero(~self.is_gpu & (self.lane == self.main_lane))
         start, end = self.start_ns[rows], self.end_ns[rows]
-        found[rows] = intervals.covered(self.input_waits, start, end)
+        found[rows] = intervals.covered(waits, start, end)
         return found
 
     @locked_cached_property
@@ -256,7 +265,6 @@ class StepRows:
     """The nodes that tell when steps end: GPU work; without any, pieces of the main thread.
 
     Attributes:
-        rows: Nodes by step.
         first: Where the nodes of each step that has any begin.
         step: Index of that step.
     """

@@ -66,7 +66,6 @@ def read_sync_records(trace: Trace, work: StepWork) -> pl.DataFrame:
     """Read the records, with streams as lanes of the work.
 
     Args:
-        trace: The trace.
         work: The GPU work of the steps in question.
 
     Returns:
@@ -223,7 +222,6 @@ class RecordedWaits:
     Attributes:
         calls: The calls that made streams wait and of which the records say which stream did.
         waiting: First work that the waiting stream was given after each call.
-        awaited: The work that it waited for.
         unexplained: First work after those calls of which nothing says what they waited for.
         are_complete: Whether the records name what was waited for, so that nothing is to be
             inferred from the times.

@@ -36,7 +36,6 @@ class Handovers:
     """Bursts of work on other threads, row for row.
 
     Attributes:
-        lane: The other thread.
         start_ns: When its work began.
         end_ns: When it was done.
         back_ns: When the main thread had what it waited for.
@@ -60,7 +59,6 @@ def find_handovers(activity: pl.DataFrame, main_lane: int, window: tuple[int, in
 
     Args:
         activity: lane_id, start_ns, end_ns of operators and calls of the threads in question.
-        main_lane: The main thread.
         window: Start and end of the time in question.
     """
     lane, start, end = (activity[name].to_numpy() for name in ("lane_id", "start_ns", "end_ns"))
@@ -155,7 +153,6 @@ def cut_into_pieces(
         active: For each lane the time in which it works; it waits, or has nothing to do, in the
             rest.
         cut_lanes: Lane of each cut.
-        cut_times: Moment of each cut.
     """
     lanes, starts, ends = [], [], []
     for lane in sorted(active):
@@ -179,8 +176,6 @@ def add_moments(pieces: Pieces, lane: int, times: Int64Array, wait_ends: Int64Ar
     """Add pieces without duration where a thread comes out of one wait and goes into the next.
 
     Args:
-        pieces: The pieces.
-        lane: The thread.
         times: When it goes into a wait.
         wait_ends: When it comes out of one; a wait that took no time may begin where a piece ends,
             but with other weights it would take some.

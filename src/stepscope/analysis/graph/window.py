@@ -112,7 +112,6 @@ def whole_window(host: HostEvents, work: StepWork, window: tuple[int, int]) -> t
 
     Args:
         host: The host's events.
-        work: The GPU work.
         window: What to return if there is nothing of these.
     """
     known = host.table.filter(pl.col("is_work") | (pl.col("cause") == int(HostCause.INPUT)))

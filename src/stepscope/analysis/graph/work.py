@@ -34,17 +34,11 @@ class StepWork:
     """GPU work of the steps of a graph, sorted by stream, then time.
 
     Attributes:
-        event: Number of each event.
-        start_ns: Start.
-        end_ns: End.
-        lane: Stream.
-        device: GPU.
         kind: `NodeKind` of each.
         step: Index of the step that launched it.
         call: The launching call; -1: none.
         call_lane: Its thread; -1: none.
         call_start_ns: Its start; for work without one that of the work before it on its stream.
-        call_end_ns: Its end.
         issue_ns: When the work left the host; its own start for work without a call.
         earlier_end_ns: For the first work of each stream the end of the last work before it that is
             not of these steps; for all other work, and where there is none, the earliest time.
@@ -89,7 +83,6 @@ def read_work(trace: Trace, steps: pl.Series | None) -> StepWork:
     """Read GPU work and its launching calls.
 
     Args:
-        trace: The trace.
         steps: Numbers of the steps, in order; None: the whole trace as one step.
     """
     everything = recorded_work(trace)[
@@ -152,7 +145,6 @@ def _earlier_ends(everything: pl.DataFrame, lane: Int64Array, start: Int64Array)
     Args:
         everything: All GPU work, with its stream (`lane_id`), start and end.
         lane: The stream of each row, in order.
-        start: Its start.
     """
     ends = np.full(len(lane), _FIRST)
     if not len(lane) or everything.is_empty():

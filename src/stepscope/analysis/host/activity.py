@@ -35,7 +35,6 @@ class Activity:
     Attributes:
         starts: Starts of stretches, sorted and disjoint; what lies between them is `PYTHON`.
         causes: The `HostCause` of each; `LAUNCH` counts as `DISPATCH`.
-        lanes: The thread that did it.
     """
 
     starts: Int64Array

@@ -96,10 +96,6 @@ class HostEvents:
         ends = np.concatenate([own.ends for own in claims])
         return Stretches(starts[order], ends[order], np.concatenate(codes)[order])
 
-    def find_claims(self) -> None:
-        """Find the moments of each cause now, rather than when they are first asked for."""
-        self._claims  # noqa: B018 - finds them
-
     @locked_cached_property
     def _claims(self) -> dict[int, list[Intervals]]:
         """The same of each thread."""

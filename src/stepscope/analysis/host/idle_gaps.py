@@ -160,7 +160,6 @@ def _ending_rows(
     Args:
         rows: GPU work, with the call that launched each.
         starts: Its starts, in order.
-        ends: The ends of the gaps.
         started: When each event of the trace started.
     """
     low = np.searchsorted(starts, ends)

@@ -53,11 +53,14 @@ def recorded_pace(record: StepSummary) -> RecordedPace:
     times = max(1, len(starts.steps))
     mean_ns, wait_ns = record.mean_ns - late_ns, record.lasting_wait_ns - late_ns
     is_starved = wait_ns >= max(_STARVED * mean_ns, RECEIVING_NS)
-    is_rare = len(set(record.slow_steps) - set(starts.steps)) < _RARE * len(record.steps)
+    slow, begun = set(record.slow_steps), set(starts.steps)
+    is_rare = len(slow - begun) < _RARE * len(record.steps)
+    late_usual_ns = starts.excess_wait_ns * len(begun - slow) // times
+    usual_ns = record.usual_ns - late_usual_ns // max(1, len(record.steps) - len(slow))
     in_cycle = set() if record.cycle is None else set(record.cycle.excess_ns)
-    is_in_cycle = 2 * len(in_cycle - set(starts.steps)) > len(in_cycle)
+    is_in_cycle = 2 * len(in_cycle - begun) > len(in_cycle)
     return RecordedPace(
-        record.usual_ns if is_rare else mean_ns,
+        usual_ns if is_rare else mean_ns,
         record.usual_own_ns if is_rare else record.mean_ns - record.wait_ns,
         mean_ns if is_starved else 0,
         record.mean_ns,

@@ -151,7 +151,6 @@ class StepSummary:
         other_kinds: Work outside the steps, the longest first.
         stalled_step: Number of the single step that took more than three times the median and is
             left out; None if there is none.
-        compiling: Compiling in the steady steps.
         compiled_once: Compiling in the steps that are left out because of it.
         goes_on_compiling: Whether steady steps compile again and again.
         host: CPU time, waits for a CPU and garbage collection of the training thread.
@@ -355,7 +354,6 @@ def _whole(
     """The steps of whole rounds, half of all at least; else none.
 
     Args:
-        steady: The steps.
         run: To which steps that follow one another each belongs.
         starts: The places where rounds begin.
         alike: How many of the rounds must have the same length, of all.

@@ -123,11 +123,7 @@ class GpuWork:
 
 @memoized
 def gpu_work(trace: Trace, scope: Scope | None = None) -> GpuWork:
-    """Select the GPU work of a scope.
-
-    Raises:
-        UsageError: The scope names steps or devices that the trace does not have.
-    """
+    """Select the GPU work of a scope."""
     asked = scope or Scope()
     work = work_on_devices(trace)
     threads = len(_launches_by_thread(trace))

@@ -107,7 +107,6 @@ def fitted_to_step(
     """The parts of a recorded window in the time of unrecorded steps.
 
     Args:
-        window: What was recorded.
         record: The unrecorded steps.
         is_certain: Of the name of a part, whether recording leaves it as it is: the other parts
             take up the difference, as far as they can.

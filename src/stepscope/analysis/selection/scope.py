@@ -1,4 +1,8 @@
-"""Which steps, devices and events a question is asked of, and what the answer left out."""
+"""Which steps, devices and events a question is asked of, and what the answer left out.
+
+Whatever is asked of a scope raises `UsageError` where that names steps or devices that the trace
+does not have.
+"""
 
 from __future__ import annotations
 

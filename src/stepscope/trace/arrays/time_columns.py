@@ -38,7 +38,6 @@ def time_columns(
         held: What the program held from each row to the next.
         reserved: What was reserved then.
         start: The beginning of the part, on the axis.
-        end: The end.
         number: How many columns, at most.
     """
     start = min(max(start, int(at[0])), int(at[-1]))

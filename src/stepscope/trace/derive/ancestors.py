@@ -171,8 +171,6 @@ def outermost_by_loop(
     """Fills in `is_outermost` in linear time: depth first, counting the keys of the rows around.
 
     Args:
-        parent: The parent of each row.
-        keys: The key of each row.
         first_child: -1 for each row, and once more for what is above the roots.
         next_sibling: As many numbers as rows.
         around: 0 for each key from 0 to the largest.

@@ -11,6 +11,11 @@ parameters that are arrays are declared, `instructions.py` and `elements.py` the
 `operators.py` arithmetic and comparisons, and `functions.py` what is known of a function.
 `translate.py` translates it, with `syntax.py`, `code.py`, and `expressions.py`
 below it; `build.py` makes machine code of the result and keeps it, and `calling.py` calls that.
+
+Where Python raises an error for an index, a division or a shift, the loop ends with that and its
+line. Each round of a loop over arrays looks whether it is to end; a call with many elements is made
+by another thread, so that Ctrl-C arrives. Addresses are not checked: `instructions.py` lists who
+uses them, and why they hold. Source that the process does not run is not taken.
 """
 
 from pathlib import Path

@@ -51,10 +51,6 @@ class WorkSoFar:
     done: int = 0
 
     def should_compile(self, more: int, pays_from: int) -> bool:
-        """Adds work that is to be done now, and says whether it is worth machine code.
-
-        Args:
-            pays_from: The work from which machine code pays.
-        """
+        """Adds work that is to be done now, and says whether it is worth machine code."""
         self.done += more
         return self.done >= pays_from

@@ -47,8 +47,6 @@ def text_page(levels: bytes, text: bytes, size: int, count: int, nulls: int) -> 
     """Returns a page of text. Which texts are null is not compressed: hence the second version.
 
     Args:
-        levels: Which texts are not null.
-        text: The texts, compressed.
         size: Their bytes before compression.
         count: How many there are, with nulls.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from starlette.concurrency import run_in_threadpool
@@ -106,14 +106,22 @@ class Asked:
 Handler = Callable[[Asked], Any]
 
 
-def route(path: str, handler: Handler, library: Library, method: str = "GET") -> Route:
+class Endpoint(NamedTuple):
+    """A path, and what answers requests to it."""
+
+    path: str
+    handler: Handler
+    method: str = "GET"
+
+
+def route(endpoint: Endpoint, library: Library) -> Route:
     """A route whose handler runs in a thread: values become JSON, bytes stay bytes."""
 
     async def answer(request: Request) -> Response:
         try:
-            body = await _body(request) if method == "POST" else {}
+            body = await _body(request) if endpoint.method == "POST" else {}
             asked = Asked(request, library, body)
-            found = await run_in_threadpool(handler, asked)
+            found = await run_in_threadpool(endpoint.handler, asked)
         except TraceChangedError as error:
             return json_response({"error": str(error), "changed": True}, 409)
         except StepscopeError as error:
@@ -125,7 +133,7 @@ def route(path: str, handler: Handler, library: Library, method: str = "GET") ->
             return Response(found, media_type="application/octet-stream")
         return json_response(found)
 
-    return Route(path, answer, methods=[method])
+    return Route(endpoint.path, answer, methods=[endpoint.method])
 
 
 async def _body(request: Request) -> dict[str, Any]:

@@ -4,18 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from starlette.routing import BaseRoute
-
-from stepscope.viewer.library import Library
-from stepscope.viewer.routes.answers import Asked, route
-
-
-def routes(library: Library) -> list[BaseRoute]:
-    """The routes of this group."""
-    return [
-        route("/api/traces/{id}/findings", _findings, library),
-        route("/api/traces/{id}/compare", _compare, library),
-    ]
+from stepscope.viewer.routes.answers import Asked, Endpoint
 
 
 def _findings(asked: Asked) -> dict[str, Any]:
@@ -32,3 +21,9 @@ def _compare(asked: Asked) -> dict[str, Any]:
     before, after = asked.whole, asked.library.whole(asked.text("with"))
     with before.unchanged(), after.unchanged():
         return comparison_of(before, after)
+
+
+ENDPOINTS = (
+    Endpoint("/api/traces/{id}/findings", _findings),
+    Endpoint("/api/traces/{id}/compare", _compare),
+)

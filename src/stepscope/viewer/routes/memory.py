@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
-from starlette.routing import BaseRoute
 
 from stepscope.errors import UsageError
-from stepscope.viewer.library import Library
-from stepscope.viewer.routes.answers import Asked, route
+from stepscope.viewer.routes.answers import Asked, Endpoint
 
 if TYPE_CHECKING:
     from stepscope.viewer.background import Background
@@ -19,17 +17,6 @@ _MOST_STEPS = 2000
 _MOST_LINES = 10
 """Lines that have a colour of their own."""
 _DEVICES = (-1, 1 << 20)
-
-
-def routes(library: Library) -> list[BaseRoute]:
-    """The routes of this group."""
-    return [
-        route("/api/traces/{id}/memory/open", _open, library, "POST"),
-        route("/api/traces/{id}/memory", _about, library),
-        route("/api/traces/{id}/memory/columns", _columns, library),
-        route("/api/traces/{id}/memory/state", _state, library),
-        route("/api/traces/{id}/memory/allocation", _allocation, library),
-    ]
 
 
 def _opening(asked: Asked) -> Background[MemoryContent]:
@@ -151,3 +138,12 @@ def _allocation(asked: Asked) -> dict[str, Any]:
     number = asked.number("number", 0, 2**53)
     with content.asking:
         return allocation_in_full(content.view, number)
+
+
+ENDPOINTS = (
+    Endpoint("/api/traces/{id}/memory/open", _open, "POST"),
+    Endpoint("/api/traces/{id}/memory", _about),
+    Endpoint("/api/traces/{id}/memory/columns", _columns),
+    Endpoint("/api/traces/{id}/memory/state", _state),
+    Endpoint("/api/traces/{id}/memory/allocation", _allocation),
+)

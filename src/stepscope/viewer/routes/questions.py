@@ -4,25 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from starlette.routing import BaseRoute
-
 from stepscope.errors import UsageError
-from stepscope.viewer.library import Library
-from stepscope.viewer.routes.answers import Asked, route
-
-
-def routes(library: Library) -> list[BaseRoute]:
-    """The routes of this group."""
-    return [
-        route("/api/traces/{id}/event", _event, library),
-        route("/api/traces/{id}/gap", _gap, library),
-        route("/api/traces/{id}/search", _search, library),
-        route("/api/traces/{id}/range", _range, library),
-        route("/api/traces/{id}/flame", _flame, library),
-        route("/api/questions", _questions, library),
-        route("/api/traces/{id}/table", _table, library),
-        route("/api/traces/{id}/critical-path", _critical_path, library),
-    ]
+from stepscope.viewer.routes.answers import Asked, Endpoint
 
 
 def _event(asked: Asked) -> dict[str, Any]:
@@ -139,3 +122,15 @@ def _critical_path(asked: Asked) -> bytes:
     start, end = (times[name].to_numpy().astype(np.float64) for name in times.columns)
     lane = segments["lane_id"].to_numpy().astype(np.uint32)
     return encode({}, {"start": start, "end": end, "lane": lane})
+
+
+ENDPOINTS = (
+    Endpoint("/api/traces/{id}/event", _event),
+    Endpoint("/api/traces/{id}/gap", _gap),
+    Endpoint("/api/traces/{id}/search", _search),
+    Endpoint("/api/traces/{id}/range", _range),
+    Endpoint("/api/traces/{id}/flame", _flame),
+    Endpoint("/api/questions", _questions),
+    Endpoint("/api/traces/{id}/table", _table),
+    Endpoint("/api/traces/{id}/critical-path", _critical_path),
+)

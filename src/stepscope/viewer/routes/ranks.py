@@ -4,25 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from starlette.routing import BaseRoute
-
 from stepscope.errors import UsageError
 from stepscope.viewer.encoding import encode
-from stepscope.viewer.library import Library
-from stepscope.viewer.routes.answers import Asked, route
+from stepscope.viewer.routes.answers import Asked, Endpoint
 
 if TYPE_CHECKING:
     from stepscope.viewer.background import Background
     from stepscope.viewer.ranks import JobRanks
-
-
-def routes(library: Library) -> list[BaseRoute]:
-    """The routes of this group."""
-    return [
-        route("/api/traces/{id}/ranks/open", _open, library, "POST"),
-        route("/api/traces/{id}/ranks", _about, library),
-        route("/api/traces/{id}/ranks/map", _map, library),
-    ]
 
 
 def _ranks(asked: Asked) -> Background[JobRanks]:
@@ -49,3 +37,10 @@ def _map(asked: Asked) -> bytes:
     matrix = content.matrix(asked.text("of"))
     meta = {"ranks": len(content.order), "steps": len(content.steps)}
     return encode(meta, {"values": matrix.reshape(-1)})
+
+
+ENDPOINTS = (
+    Endpoint("/api/traces/{id}/ranks/open", _open, "POST"),
+    Endpoint("/api/traces/{id}/ranks", _about),
+    Endpoint("/api/traces/{id}/ranks/map", _map),
+)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import polars as pl
-from starlette.routing import BaseRoute
 
 from stepscope.errors import UsageError
-from stepscope.viewer.library import Library
-from stepscope.viewer.routes.answers import Asked, json_text, route
+from stepscope.viewer.routes.answers import Asked, Endpoint, json_text
 
 MOST_ROWS = 2000
 MOST_SECONDS = 30.0
@@ -19,14 +17,6 @@ MOST_CHARACTERS = 10_000
 MOST_BYTES = 16_000_000
 """Of one answer, about."""
 _ROWS_AT_ONCE = 20
-
-
-def routes(library: Library) -> list[BaseRoute]:
-    """The routes of this group."""
-    return [
-        route("/api/traces/{id}/sql", _sql, library, "POST"),
-        route("/api/views", _views, library),
-    ]
 
 
 def _sql(asked: Asked) -> dict[str, Any]:
@@ -78,3 +68,9 @@ def _views(asked: Asked) -> dict[str, Any]:  # noqa: ARG001 - the same for every
     from stepscope.trace.sql.query import view_columns
 
     return {"columns": view_columns().to_dicts()}
+
+
+ENDPOINTS = (
+    Endpoint("/api/traces/{id}/sql", _sql, "POST"),
+    Endpoint("/api/views", _views),
+)

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from starlette.routing import BaseRoute
-
 from stepscope.errors import UsageError
 from stepscope.viewer.encoding import encode_counter, encode_slices
-from stepscope.viewer.library import Library
-from stepscope.viewer.routes.answers import Asked, route
+from stepscope.viewer.routes.answers import Asked, Endpoint
 from stepscope.viewer.slice_rows import SliceRows
 from stepscope.viewer.tiles import slice_tile
-
-
-def routes(library: Library) -> list[BaseRoute]:
-    """The routes of this group."""
-    return [
-        route("/api/traces/{id}/slices", _slices, library),
-        route("/api/traces/{id}/counter", _counter, library),
-    ]
 
 
 def _slices(asked: Asked) -> bytes:
@@ -47,3 +36,9 @@ def _counter(asked: Asked) -> bytes:
 
     number = asked.number("number", 0, len(series) - 1)
     return encode_counter(counter_tile(series[number], *asked.tile()))
+
+
+ENDPOINTS = (
+    Endpoint("/api/traces/{id}/slices", _slices),
+    Endpoint("/api/traces/{id}/counter", _counter),
+)

@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import Any
 
 import polars as pl
-from starlette.routing import BaseRoute
 
 from stepscope.analysis.host.partition import partition_host
 from stepscope.analysis.record.step_strip import StepStrip, strip_of_record, strip_of_window
@@ -18,23 +17,9 @@ from stepscope.run.step_record import read_steps
 from stepscope.trace.model import Trace
 from stepscope.trace.problems import counted
 from stepscope.trace.schema import DEVICE_STEPS
-from stepscope.viewer.library import Library
-from stepscope.viewer.routes.answers import Asked, route
+from stepscope.viewer.routes.answers import Asked, Endpoint
 
 MOST_STRIPS = 64
-
-
-def routes(library: Library) -> list[BaseRoute]:
-    """The routes of this group."""
-    return [
-        route("/api/traces", _traces, library),
-        route("/api/traces/{id}/open", _open, library, "POST"),
-        route("/api/traces/{id}/reopen", _reopen, library, "POST"),
-        route("/api/traces/{id}/overview", _overview, library),
-        route("/api/traces/{id}/extras", _extras, library),
-        route("/api/traces/{id}/steps", _steps, library),
-        route("/api/traces/{id}/names", _names, library),
-    ]
 
 
 def _traces(asked: Asked) -> dict[str, Any]:
@@ -163,3 +148,14 @@ def _name(names: pl.Series, number: int) -> str:
 
     cause = number - len(names)
     return IDLE_WORDS[IDLE_CAUSES[cause]] if cause < len(IDLE_CAUSES) else ""
+
+
+ENDPOINTS = (
+    Endpoint("/api/traces", _traces),
+    Endpoint("/api/traces/{id}/open", _open, "POST"),
+    Endpoint("/api/traces/{id}/reopen", _reopen, "POST"),
+    Endpoint("/api/traces/{id}/overview", _overview),
+    Endpoint("/api/traces/{id}/extras", _extras),
+    Endpoint("/api/traces/{id}/steps", _steps),
+    Endpoint("/api/traces/{id}/names", _names),
+)

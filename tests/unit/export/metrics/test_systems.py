@@ -19,8 +19,9 @@ from stepscope.analysis.record.live import LiveRun
 from stepscope.commands.main import cli
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.export.metrics.curves import Curves
+from stepscope.export.metrics.destinations import Destinations
 from stepscope.export.metrics.table import METRICS, Moment, curve_points
-from stepscope.export.metrics.watch import Destinations, Watch, export
+from stepscope.export.metrics.watch import Watch, export
 from stepscope.run.layout import RunLayout
 from stepscope.run.step_record import encode_step
 

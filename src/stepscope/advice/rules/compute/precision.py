@@ -204,7 +204,6 @@ def _durations(
 
     Args:
         full: The products in full precision, rows of `window.work`.
-        better: The faster type.
         factor: What those take whose shapes are not known.
     """
     dur = window.graph.dur_ns.copy()

@@ -27,7 +27,6 @@ class Room:
     """One GPU's memory.
 
     Attributes:
-        device: The GPU.
         reserved_bytes: The most that the allocator had reserved.
         allocated_bytes: The most that the program held.
         limit_bytes: What the allocator can have.

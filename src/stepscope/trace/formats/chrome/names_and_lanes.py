@@ -253,7 +253,6 @@ def _all_found(
 
     Args:
         used: Which pairs need a number, in order of appearance.
-        add: Numbers a new pair.
     """
     found = words.found_in(known)
     new = used[found[used] < 0].tolist()

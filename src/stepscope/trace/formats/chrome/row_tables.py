@@ -129,11 +129,7 @@ class EventColumns:
 def moments_of(
     rows: Rows, wanted: npt.NDArray[np.bool_], ids: Ids, schema: dict[str, Any]
 ) -> pl.DataFrame:
-    """Returns rows as `instants` or `counters`.
-
-    Args:
-        schema: `schema.INSTANTS` or `schema.COUNTERS`.
-    """
+    """Returns rows as `instants` or `counters`."""
     at = np.flatnonzero(wanted)
     if not len(at):
         return pl.DataFrame(schema=schema)

@@ -41,11 +41,7 @@ Pair = TypeVar("Pair", NamePair, LanePair)
 
 
 class Vocabulary(Generic[Pair]):
-    """Numbered distinct pairs. More can be added, but numbers never change.
-
-    Attributes:
-        pairs: The pair of each number.
-    """
+    """Numbered distinct pairs. More can be added, but numbers never change."""
 
     def __init__(self, pairs: Iterable[Pair] = ()) -> None:
         self.pairs: list[Pair] = list(pairs)

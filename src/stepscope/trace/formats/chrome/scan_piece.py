@@ -128,7 +128,6 @@ def survey_of(block: npt.NDArray[np.int64], names: int, lanes: int) -> Survey | 
     Args:
         block: Description of the block (`scanned`).
         names: Number of names that its rows can refer to.
-        lanes: Number of lanes.
     """
     counts = np.zeros(SURVEY_FIELDS, np.int64)
     seen_names, seen_lanes = np.zeros(names, np.uint8), np.zeros(lanes, np.uint8)
