@@ -133,9 +133,14 @@ def pytest_collection_finish() -> None:
 def _cache_of_the_tests(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Generator[None, None, None]:
-    """A cache directory in place of the user's: memos of all traces are kept in it."""
+    """Caches in place of the user's: memos of all traces are kept in ours.
+
+    torch, which builds DeepSpeed's extensions, waits without end for the lock of a build that was
+    killed.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STEPSCOPE_CACHE", str(tmp_path_factory.mktemp("cache") / "of-all"))
+        patch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path_factory.mktemp("extensions")))
         yield
 
 

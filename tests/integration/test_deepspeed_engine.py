@@ -81,14 +81,6 @@ def train(folder, port, **wanted):
     )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _extensions_of_its_own(tmp_path_factory):
-    """torch waits without end for the lock of a build that was killed."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path_factory.mktemp("extensions")))
-        yield
-
-
 @pytest.fixture(scope="module")
 def bare_losses(tmp_path_factory, free_ports):
     return losses_of(train(tmp_path_factory.mktemp("bare"), next(free_ports), enabled=False))

@@ -83,7 +83,7 @@ def test_the_customised_command_of_the_guide(monkeypatch, caplog, tmp_path):
         assert "skipped" not in caplog.text
         log = (rank_directory(tmp_path / "my_traces") / "memory.log").read_text()
         steps = re.findall(r"^\[Step (\d+)\] Host: Resident: \d+\.\d\dGB", log, re.MULTILINE)
-        assert steps == [str(step) for step in range(4, 40, 5)]
+        assert steps == [str(done) for done in range(5, 41, 5)]
 
 
 def test_memory_is_logged_without_profiling(tmp_path):
@@ -91,8 +91,8 @@ def test_memory_is_logged_without_profiling(tmp_path):
     result = run_script(tmp_path, SCRIPT, flags)
     assert result.returncode == 0, result.stderr
     folder = tmp_path / "profiler_traces"
-    lines = re.findall(r"^\[Step (\d+)\] (?:GPU 0|Host): .*GB$", result.stderr, re.MULTILINE)
-    assert lines == ["4", "9", "14", "19"]
+    lines = re.findall(r"^\[Step (\d+)\] (?:GPU 0|Host): .*GB$", result.stdout, re.MULTILINE)
+    assert lines == ["5", "10", "15", "20"]
     log = (rank_directory(folder) / "memory.log").read_text()
     assert re.findall(r"^\[Step (\d+)\]", log, re.MULTILINE) == lines
     manifest = manifest_of(folder)
@@ -116,8 +116,8 @@ def test_the_line_on_each_gpu(tmp_path):
     flags = ["--enable-profiling", "--enable-memory-logging", "--max-steps", "20"]
     result = run_script(tmp_path, script, flags)
     assert result.returncode == 0, result.stderr
-    pattern = r"\[Step 9\] GPU 0: Allocated: \d\.\d\dGB, Reserved: \d\.\d\dGB, Peak: \d\.\d\dGB"
-    assert re.search(pattern, result.stderr + result.stdout)
+    pattern = r"\[Step 10\] GPU 0: Allocated: \d\.\d\dGB, Reserved: \d\.\d\dGB, Peak: \d\.\d\dGB"
+    assert re.search(pattern, result.stdout)
     log = (open_run(tmp_path / "profiler_traces").path / "rank00000" / "memory.log").read_text()
     assert re.search(pattern, log)
 

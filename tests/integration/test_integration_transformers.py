@@ -324,6 +324,25 @@ def test_the_flags_of_a_guide_make_a_callback(tmp_path, monkeypatch, callback_cl
     assert all(options[name] for name in ("with_stack", "with_flops", "record_shapes"))
 
 
+def test_memory_is_printed_under_the_trainers_own_step_numbers(tmp_path, capsys, callback_class):
+    def printed_by(callback, steps, resumed=None):
+        trainer = trainer_of(
+            tmp_path / "out", [callback], max_steps=steps, save_strategy="steps", save_steps=3
+        )
+        trainer.train(resume_from_checkpoint=resumed)
+        lines = capsys.readouterr().out.splitlines()
+        return [line.split("]")[0] for line in lines if line.startswith("[Step ")]
+
+    options = {"output_dir": tmp_path / "profiles", "memory_log": True, "log_steps": 2, **QUICK}
+    assert printed_by(callback_class(**options), 4) == ["[Step 2", "[Step 4"]
+    resumed = tmp_path / "out" / "checkpoint-3"
+    assert printed_by(callback_class(**options), 8, str(resumed)) == [
+        "[Step 4",
+        "[Step 6",
+        "[Step 8",
+    ]
+
+
 def test_without_the_flag_nothing_is_done(tmp_path, monkeypatch, callback_class):
     monkeypatch.chdir(tmp_path)
     callback = callback_class.from_args(arguments_of([]))

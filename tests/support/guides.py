@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def environment(**more: str) -> dict[str, str]:
     """Variables of a process that knows this repository and nothing of the one around it."""
-    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    names = ("PATH", "HOME", "TORCH_EXTENSIONS_DIR")
+    kept = {name: os.environ[name] for name in names if name in os.environ}
     return {**kept, "PYTHONPATH": f"{ROOT}/src:{ROOT}", **VARIABLES, **more}
 
 

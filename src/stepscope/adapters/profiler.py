@@ -144,8 +144,6 @@ class Profiler(capture.Profiler):
                 log.warning("stepscope: %s", line)
         if config.enabled and settings.dialect.raises_max_steps:
             _raise_max_steps(args, settings, config)
-        if config.enabled and config.memory_log:
-            _show_memory_lines()
         profiler = cls(
             config,
             layout=settings.dialect.layout,
@@ -303,20 +301,3 @@ def _raise_max_steps(args: Any, settings: Settings, config: CaptureConfig) -> No
         getattr(type(args), "__dataclass_params__", None), "frozen", False
     ):
         setattr(args, name, config.max_steps)
-
-
-class _MemoryLines(logging.Filter):
-    """Passes the lines about memory, and warnings."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return record.levelno >= logging.WARNING or record.getMessage().startswith("[Step ")
-
-
-def _show_memory_lines() -> None:
-    """Show the lines about memory: a user who asked for them by a flag has not set up logging."""
-    if not log.isEnabledFor(logging.INFO):
-        log.setLevel(logging.INFO)
-    if not log.hasHandlers():
-        handler = logging.StreamHandler()
-        handler.addFilter(_MemoryLines())
-        log.addHandler(handler)

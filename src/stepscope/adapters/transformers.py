@@ -68,7 +68,12 @@ class StepscopeCallback(CallbackBase, TrainerCallback):
         identity = identity_of(args.process_index, args.local_process_index, args.world_size)
         loader = more.get("train_dataloader")
         data = getattr(loader, "dataset", None)
-        self._recorder.begin(identity, data=data, keeps_work=_uses_all(loader, data, state))
+        self._recorder.begin(
+            identity,
+            steps_before=state.global_step,
+            data=data,
+            keeps_work=_uses_all(loader, data, state),
+        )
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002
         """Forget batches that were fetched in an earlier epoch."""

@@ -17,7 +17,8 @@ _NOTABLE = 0.1
 so much of it, nothing but less or faster computation can: the step is GPU-bound."""
 _MOSTLY = 0.5
 _MUCH = 0.25
-"""Of the recorded time: what work outside the steps must take to be named."""
+"""Of the recorded time: what work outside the steps must take to be named. Of the step: what a
+finding of low severity must save to become the verdict."""
 _USEFUL = ("compute", "forward", "backward", "optimizer")
 """Parts of a step in which it does what it is there for."""
 _CUT_OFF = (
@@ -112,7 +113,7 @@ def _limit_of(
     best = next((finding for finding in sure if finding.saving_ns), None)
     if best is not None and best.saving_ns and best.predicted_step_ns is not None:
         share = best.saving_ns / (best.saving_ns + best.predicted_step_ns)
-        if share >= _NOTABLE:
+        if share >= (_MUCH if best.severity is Severity.LOW else _NOTABLE):
             whose = _rank_of(ranks, best)
             step = "the step" if len(ranks) == 1 else f"rank {best.rank}'s step"
             if best.is_of_whole_file:

@@ -42,6 +42,8 @@ class Question:
         takes_links: The function takes stated link speeds.
         takes_operations: It is also answered about a table of operations (`fleet.ask`).
         takes_step_record: The function takes the step record of the rank beside the trace.
+        takes_samples: Of a run that a sampler such as py-spy recorded, it is about these
+            recordings, which cover all its processes and steps, unless steps are named.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Question:
     takes_links: bool = False
     takes_operations: bool = False
     takes_step_record: bool = False
+    takes_samples: bool = False
 
     def ask(self, trace: Trace, scope: Scope | None = None, baseline: Trace | None = None) -> Any:
         """Answer it.
@@ -318,6 +321,7 @@ QUESTIONS: tuple[Question, ...] = (
         "where the interpreter's time went: functions and threads, from py-spy or stacks",
         "stepscope.analysis.python_functions:python_functions",
         {"functions": "Functions", "threads": "Threads"},
+        takes_samples=True,
     ),
     Question(
         "communication",

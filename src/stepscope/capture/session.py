@@ -93,6 +93,7 @@ class CaptureSession:
         engine: What follows the engine of a framework, if anything does.
         gives_way: Called with another profiler that is about to start in this process, and expected
             to end this one. None refuses the other profiler.
+        steps_before: Steps that the training had done before step 0, as one that is resumed.
         option_names: What the options are called in messages.
         says_where: Whether to print at the end where the run is, and what its steps show.
         watch_ends_steps: Whether `watch` ends a step after each batch. Integrations that end steps
@@ -113,6 +114,7 @@ class CaptureSession:
         self.engine: object | None = None
         self.profiler: Any = None
         self.gives_way: Callable[[Any], object] | None = None
+        self.steps_before = 0
         self.option_names = IN_CODE
         self.says_where = True
         self.watch_ends_steps = True
@@ -288,7 +290,11 @@ class CaptureSession:
         from stepscope.capture.record.memory import MemoryWatch
 
         memory = self.memory = MemoryWatch(
-            self.config, layout, self.identity.rank, journal.add_snapshot
+            self.config,
+            layout,
+            self.identity.rank,
+            journal.add_snapshot,
+            steps_before=self.steps_before,
         )
         memory.start()
         if memory.is_available or self.config.memory_log:

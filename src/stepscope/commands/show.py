@@ -185,7 +185,7 @@ def _show_each(
     from stepscope.commands.remembered import identity_of_traces, write_remembered
     from stepscope.trace.paths import remark_on, resolve_path
 
-    traces = _traces(paths, scope, with_unrelated=False)
+    traces = _traces(paths, scope, with_unrelated=False, samples=question.takes_samples)
     for path in paths:
         if said := remark_on(resolve_path(path)):
             click.echo(said, err=True)
@@ -204,12 +204,19 @@ def _show_each(
         write_remembered(sink, output, layout, lambda: [asked, identity_of_traces(traces)], write)
 
 
-def _traces(paths: tuple[str, ...], scope: Scope, *, with_unrelated: bool) -> list[TraceRef]:
+def _traces(
+    paths: tuple[str, ...], scope: Scope, *, with_unrelated: bool, samples: bool = False
+) -> list[TraceRef]:
     from stepscope.trace.paths import resolve_traces
 
     has_steps = scope.steps is not None
     with working("Looking for traces with these steps" if has_steps else "Looking for traces"):
-        return resolve_traces(paths, scope.steps, with_unrelated=with_unrelated)
+        return resolve_traces(
+            paths,
+            scope.steps,
+            with_unrelated=with_unrelated,
+            samples=samples and not has_steps,
+        )
 
 
 def _check_order(question: str, paths: tuple[str, ...]) -> None:

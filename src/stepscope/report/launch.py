@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.report.units import size
+from stepscope.run.layout import PY_SPY_TRACE
 from stepscope.run.reader import Run
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def file_lines(outcome: Outcome) -> Iterator[str]:
 
 
 def _how_to_open(path: Path) -> str:
-    if path.name.endswith((".nsys-rep", "py-spy.json")):
+    if path.name.endswith((".nsys-rep", PY_SPY_TRACE)):
         return f"next: stepscope report {path}"
     if path.suffix in {".html", ".svg"}:
         return f"open in a browser: {path}"

@@ -21,7 +21,7 @@ from stepscope.run.discover import (
 )
 from stepscope.run.fetching import fetch_run
 from stepscope.run.files import exists, kind_of
-from stepscope.run.layout import MANIFEST_FILE, WINDOW_FILE, RankLayout, RunLayout
+from stepscope.run.layout import MANIFEST_FILE, PY_SPY_TRACE, WINDOW_FILE, RankLayout, RunLayout
 from stepscope.run.manifest import (
     ExternalRecord,
     JobRecord,
@@ -145,6 +145,12 @@ class Run:
     unrelated: int = 0
     trials: TrialsRecord | None = None
     others: int = 0
+
+    @property
+    def sampled(self) -> tuple[Path, ...]:
+        """What py-spy recorded of it as a trace."""
+        files = (path for recording in self.external for path in recording.files)
+        return tuple(path for path in files if path.name == PY_SPY_TRACE)
 
     @property
     def location(self) -> str:

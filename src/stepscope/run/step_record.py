@@ -39,7 +39,12 @@ OPTIMIZER_STEP = "optimizer step"
 STEP_UNITS = (ITERATION, MICRO_BATCH, OPTIMIZER_STEP)
 """Units of a step."""
 
-INPUT_PHASES = frozenset({"data", "input", "data_wait", "dataload", "dataloading", "load"})
+INPUT_PHASES = frozenset(
+    {
+        *("data", "input", "data_wait", "dataload", "dataloading", "dataloader", "data_loading"),
+        *("load", "load_data", "get_data", "fetch", "fetch_data", "get_batch", "next_batch"),
+    }
+)
 """Names of phases that count as the wait for the batch."""
 MOST_PHASE_NAMES = 256
 """Names of phases that a record tells apart: names that count (`f"batch {i}"`) are no phases."""

@@ -221,6 +221,16 @@ class PathTarget:
             raise self._nothing()
         return tuple(found)
 
+    def samples(self) -> tuple[TraceRef, ...]:
+        """What samplers recorded of the run, in a format that can be read.
+
+        Raises:
+            UnreadableInputError: There is no run.
+        """
+        if not self.is_run:
+            return ()
+        return tuple(TraceRef(str(path)) for path in self.run.sampled)
+
     def one_trace(self) -> TraceRef:
         """The trace to use if there can be only one: the last of the first rank, or the newest.
 
@@ -265,21 +275,23 @@ def resolve_traces(
     steps: tuple[int, ...] | None = None,
     *,
     with_unrelated: bool = True,
+    samples: bool = False,
 ) -> list[TraceRef]:
     """The traces that several paths stand for, in order; see `PathTarget.traces`.
 
     Args:
         steps: Take the last window that has these steps; None: the last window.
         with_unrelated: Of a folder of unrelated traces, take all and not just the newest.
+        samples: Of a run that a sampler recorded, take its recordings instead.
 
     Raises:
         UnreadableInputError: One of them has no trace that could be read.
     """
-    return [
-        trace
-        for path in paths
-        for trace in resolve_path(path).traces(steps, with_unrelated=with_unrelated)
-    ]
+    found: list[TraceRef] = []
+    for target in map(resolve_path, paths):
+        sampled = target.samples() if samples else ()
+        found += sampled or target.traces(steps, with_unrelated=with_unrelated)
+    return found
 
 
 def resolve_runs(paths: tuple[str, ...]) -> list[Run]:

@@ -256,6 +256,49 @@ def test_a_function_that_the_trace_names_is_said_rather_than_its_phase(judge):
     )
 
 
+@pytest.mark.parametrize(("running_ms", "runs"), [(26.0, True), (20.0, False)])
+def test_the_record_tells_that_the_thread_runs_between_operators(judge, running_ms, runs):
+    records = step_records([27.0] * 40, cpu_ms=running_ms, queued_ms=0.0)
+    title = judge(_on_the_cpu([ms(21)] * 4), records).findings[0].title
+    assert ("runs between operators" in title) == runs
+    assert ("the cause was not recorded" in title) == (not runs)
+
+
+def _looping(get_batch_ms: float, tokens: int) -> GpuTrace:
+    """Steps of a loop that makes its batch before forward, whose own work grows with the tokens."""
+    t = GpuTrace(device_name=None)
+    for _ in range(4):
+        with t.step():
+            with t.annotate("optimizer"):
+                t.op("aten::_fused_adam_").python(ms(1))
+            t.python(ms(get_batch_ms))
+            with t.annotate("forward"):
+                t.op("aten::mm").python(ms(tokens))
+            with t.annotate("backward"):
+                t.op("aten::mm").python(ms(2 * tokens))
+    return t
+
+
+def test_a_batch_made_in_the_loop_is_placed_before_forward(judge):
+    phases = {"forward": 6.0, "backward": 12.0, "optimizer": 1.0}
+    records = step_records([30.0] * 40, phases_ms=phases, cpu_ms=30.0, queued_ms=0.0)
+    found = judge(_looping(11, tokens=6), records).findings[0]
+    assert found.title.startswith("Python or a library runs between the optimizer's step and for")
+    assert found.saving_ns == pytest.approx(ms(11), rel=0.05)
+
+
+def test_what_lies_outside_phases_does_not_grow_with_the_samples(judge):
+    """The recorded steps have short samples; making the batch takes as long for the others."""
+    phases = {"forward": 15.0, "backward": 30.0, "optimizer": 1.0}
+    records = step_records([50.0] * 40, phases_ms=phases, cpu_ms=50.0, queued_ms=0.0)
+    (found,) = (
+        one
+        for one in judge(_looping(4, tokens=2), records).findings
+        if one.id == "cpu-bound-python"
+    )
+    assert found.saving_ns == pytest.approx(ms(4), rel=0.01)
+
+
 ENGINE = "<built-in method run_backward of torch._C._EngineBase object at 0x7f01>"
 
 

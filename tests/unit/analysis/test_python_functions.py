@@ -14,6 +14,8 @@ from stepscope.adapters.script import launch
 from stepscope.analysis.call_tree import build_call_tree
 from stepscope.analysis.python_functions import is_sampled, python_functions
 from stepscope.commands.report import command as report
+from stepscope.commands.show import command as show
+from stepscope.run.manifest import ArtifactRecord, ExternalRecord, JobRecord, write_record
 
 
 def frame(phase, name, ts, *, file="/app/train.py", tid=1):
@@ -193,6 +195,19 @@ def test_the_report_as_json(recording):
     document = json.loads(done.output)
     assert document["covered_ns"] == 1_050_000
     assert document["functions"][0]["function"] == "fact"
+
+
+def test_a_run_is_asked_for_what_py_spy_recorded_of_it(recording, tmp_path):
+    run = tmp_path / "profiles" / "one"
+    write_record(run / "run.json", JobRecord("one", 1))
+    folder = run / "external" / "py-spy-host-12"
+    artifact = ArtifactRecord("py-spy", "py-spy.json")
+    write_record(folder / "manifest.json", ExternalRecord("py-spy", artifacts=(artifact,)))
+    recording.rename(folder / "py-spy.json")
+    for path in (run, tmp_path / "profiles"):
+        done = CliRunner().invoke(show, ["python-functions", str(path), "--format", "json"])
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.output)["functions"][0]["function"] == "fact"
 
 
 def test_a_trace_with_nothing_to_judge_is_still_refused(tmp_path):

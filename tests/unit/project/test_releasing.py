@@ -12,6 +12,8 @@ import pytest
 import yaml
 from tests.support.project import ROOT, pyproject
 
+import stepscope
+
 GITHUB = ROOT / ".github"
 WORKFLOWS = {path.stem: yaml.safe_load(path.read_text()) for path in GITHUB.glob("workflows/*.yml")}
 PROJECT = pyproject()["project"]
@@ -74,6 +76,24 @@ def test_every_python_that_the_package_claims_is_tried():
     matrix = WORKFLOWS["ci"]["jobs"]["install"]["strategy"]["matrix"]
     assert matrix["python"] == claimed
     assert matrix["dependencies"] == ["newest", "lowest"]
+
+
+def test_the_recipe_for_conda_agrees_with_the_package():
+    recipe = yaml.safe_load((ROOT / "packaging/conda/recipe.yaml").read_text())
+    package = recipe["package"]
+    assert (package["name"], package["version"]) == (PROJECT["name"], stepscope.__version__)
+    (entry,) = PROJECT["scripts"].items()
+    assert recipe["build"]["python"]["entry_points"] == [" = ".join(entry)]
+    in_conda = {"duckdb": "python-duckdb", "isal": "python-isal"}
+    wanted = {f"python {PROJECT['requires-python']}"}
+    for line in PROJECT["dependencies"]:
+        asked, _, marker = line.partition("; ")
+        if (
+            ">=" not in marker
+        ):  # newer Pythons have a least version of their own: conda works it out
+            name, _, least = asked.partition(">=")
+            wanted.add(f"{in_conda.get(name, name)} >={least}")
+    assert set(recipe["requirements"]["run"]) == wanted
 
 
 def test_issue_forms_ask_for_what_they_need():

@@ -116,6 +116,7 @@ class TrainingRecorder(Policy):
         self,
         identity: RankIdentity,
         *,
+        steps_before: int = 0,
         data: object = None,
         times_fetches: bool = True,
         keeps_work: bool = False,
@@ -123,6 +124,7 @@ class TrainingRecorder(Policy):
         """Start recording a training; where another profiler records, it is not recorded.
 
         Args:
+            steps_before: Optimizer steps that a resumed training had done.
             data: The training's dataset; waits for other DataLoaders are not timed. None for any
                 dataset.
             times_fetches: Whether to time waits for DataLoaders here.
@@ -136,6 +138,8 @@ class TrainingRecorder(Policy):
         profiler = self._prototype._renewed(
             identity=identity, step_unit=unit_of(self._prototype.config), auto_phases=False
         )
+        if not self.counts_micro_batches:
+            profiler.session.steps_before = steps_before
         try:
             profiler.start()
         except NestedProfilerError as error:

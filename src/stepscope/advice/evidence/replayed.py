@@ -18,6 +18,7 @@ from stepscope.run.figures import duration
 
 _WAITS_FOR_GPU = 0.98
 """Share of the step below which the host's own time does not limit it now."""
+_SAME_SHARE = "the same share of an unrecorded step as"
 BATCHES_IN_TIME = "the loader's workers keep up with steps of"
 
 
@@ -70,8 +71,9 @@ def replayed_finding(
             their length, including waits for other ranks, and the assumption says so.
         waits_for: The rank whose coming earlier the saving rests on; None otherwise.
         is_upper_bound: Whether no fix brings more, and most bring less (`Finding`).
-        most_ns: What the step record lets it save at most; None: it does not tell. Recording slows
-            what consists of many operators more than the rest.
+        most_ns: What it saves of a step at most, however long that is; None: not known. Recording
+            slows what consists of many operators more than the rest, and what the host does once
+            in a step takes no longer in a larger one.
     """
     window.return_freed_memory()  # a replay needs memory of other sizes than what came before
     again = replay(changes)
@@ -79,8 +81,10 @@ def replayed_finding(
     share = again.saving_share
     if before is not None:
         share -= replay(before).saving_share
-    if most_ns is not None:
-        share = min(share, most_ns / max(1, subject.step_ns or window.step_ns))
+    step_ns = subject.step_ns or window.step_ns
+    is_capped = most_ns is not None and most_ns < share * step_ns
+    if is_capped and most_ns is not None:
+        share = most_ns / max(1, step_ns)
     is_too_little = share < (limits.saving_low if least is None else least)
     if is_too_little and (subject.waits is None or about_collectives or waits_for is not None):
         return []
@@ -88,7 +92,7 @@ def replayed_finding(
     if not about_collectives and (graph.kind == NodeKind.COMMUNICATION).any():
         assumption += "; collectives last as long as now"
     if _comes_sooner_than_known(subject, window):
-        then_ns = round((1 - share) * (subject.step_ns or window.step_ns))
+        then_ns = round((1 - share) * step_ns)
         assumption += f"; {BATCHES_IN_TIME} {duration(then_ns)}"
     alone_ns = host_alone_of(window)
     if alone_ns < _WAITS_FOR_GPU * graph.replayed_step_ns and is_host_bound(changes, again):
@@ -104,7 +108,6 @@ def replayed_finding(
         evidence = (*evidence, host_needs)
     severity = severity_of(share, limits)
     factor = subject.recording_factor
-    step_ns = subject.step_ns or window.step_ns
     alike_ns = _like_those_recorded(subject, window, step_ns)
     if factor >= limits.profiler_factor and not graph.has_recorded_pace:
         severity = Severity.LOW
@@ -116,9 +119,9 @@ def replayed_finding(
             f"{factor:.2f}× as long"
         )
     elif step_ns >= NOTABLY_LONGER * window.step_ns:
+        same = "no larger a share of an unrecorded step than" if is_capped else _SAME_SHARE
         assumption += (
-            "; it saves the same share of an unrecorded step as of the recorded ones, which took "
-            f"{duration(window.step_ns)}"
+            f"; it saves {same} of the recorded ones, which took {duration(window.step_ns)}"
         )
     if alike_ns < step_ns:
         alike = duration(alike_ns)

@@ -16,6 +16,7 @@ from stepscope.advice.evidence.compiled_code import (
 )
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.finding import Finding
+from stepscope.advice.rules.host.cpu_bound_python import EAGER
 
 _GRAPHS_OF_ENGINES = {
     "vLLM": "the engine's CUDA graphs (vLLM: without enforce_eager)",
@@ -94,7 +95,7 @@ def _cpu_bound_python(finding: Finding, subject: Subject) -> str:
     stacks = (
         " Record with stacks to see the lines." if "Record with stacks" in finding.advice else ""
     )
-    if finding.title.startswith("the model is too small"):
+    if finding.title.startswith(EAGER):
         return (
             "Give each step more work, with a larger batch. torch.compile takes some of the Python "
             "away. If the step is short enough for you, nothing is wrong."
@@ -124,7 +125,7 @@ def _beside_the_gpu(subject: Subject) -> str:
         )
     return (
         "Prepare the next inputs and handle the last results in another thread or process while "
-        "the GPU works, and send inputs in batches instead of one by one."
+        "the model computes, and send inputs in batches instead of one by one."
     )
 
 

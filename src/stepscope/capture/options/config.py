@@ -298,9 +298,9 @@ class CaptureConfig:
     )
     memory_log: bool = option(
         False,
-        "Log the memory of each GPU every memory_log_steps steps.",
-        "Writes `memory.log`. Resets CUDA's peak statistics, so that each line has its own peak. "
-        "Without a GPU, the line has the process's memory on the host.",
+        "Print the memory of each GPU every memory_log_steps steps.",
+        "Also writes `memory.log`. Resets CUDA's peak statistics, so that each line has its own "
+        "peak. Without a GPU, the line has the process's memory on the host.",
     )
     memory_log_steps: int = option(10, "Steps between two lines of the memory log.", least=1)
 

@@ -37,6 +37,8 @@ class MemoryWatch:
 
     Args:
         note: Called with each snapshot's record.
+        steps_before: Steps that the training had done before step 0, as one that is resumed; the
+            log counts them.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class MemoryWatch:
         rank: int,
         note: Callable[[ArtifactRecord], None],
         torch_module: Any = None,
+        steps_before: int = 0,
     ) -> None:
         if torch_module is None:
             import torch as torch_module
@@ -54,6 +57,7 @@ class MemoryWatch:
         self._layout = layout
         self._rank = rank
         self._note = note
+        self._steps_before = steps_before
         self.is_recording = False
         self._is_closed = False
         self._process_id = os.getpid()
@@ -83,8 +87,9 @@ class MemoryWatch:
     def step_ended(self, step: int) -> None:
         """Do what the options ask for after this step."""
         config = self._config
-        if config.memory_log and (step + 1) % config.memory_log_steps == 0:
-            self._write_line(step)
+        done = self._steps_before + step + 1
+        if config.memory_log and done % config.memory_log_steps == 0:
+            self._write_line(done)
         if not self.is_available:
             return
         if config.memory_history and config.memory_history_steps is not None:
@@ -100,7 +105,7 @@ class MemoryWatch:
         config = self._config
         due = NEVER
         if config.memory_log:
-            due = -(-step // config.memory_log_steps) * config.memory_log_steps
+            due = step + -(self._steps_before + step) % config.memory_log_steps
         if self.is_available and config.memory_history and config.memory_history_steps is not None:
             first, last = config.memory_history_steps
             if first >= step:
@@ -207,16 +212,18 @@ class MemoryWatch:
                 f"out of memory on GPU {device}: {wanted} bytes wanted, {device_free} free"
             )
 
-    def _write_line(self, step: int) -> None:
+    def _write_line(self, done: int) -> None:
+        """Print and write what the memory is after so many steps."""
         from stepscope.run.files import LineFile
 
         if self._lines is None:
             self._lines = LineFile(self._layout.root / MEMORY_LOG_FILE)
-        for line in self._device_lines(step) or self._host_lines(step):
-            log.info("%s", line)
+        for line in self._device_lines(done) or self._host_lines(done):
+            with contextlib.suppress(Exception):  # standard output may be closed
+                print(line, flush=True)  # noqa: T201
             self._lines.write(line.encode() + b"\n")
 
-    def _device_lines(self, step: int) -> list[str]:
+    def _device_lines(self, done: int) -> list[str]:
         """A line for each GPU that this process uses."""
         cuda = self._torch.cuda
         if not self.is_available or not cuda.is_initialized():
@@ -226,7 +233,7 @@ class MemoryWatch:
             if not cuda.memory_reserved(device):
                 continue
             lines.append(
-                f"[Step {step}] GPU {device}: "
+                f"[Step {done}] GPU {device}: "
                 f"Allocated: {cuda.memory_allocated(device) / _GIB:.2f}GB, "
                 f"Reserved: {cuda.memory_reserved(device) / _GIB:.2f}GB, "
                 f"Peak: {cuda.max_memory_allocated(device) / _GIB:.2f}GB"
@@ -236,11 +243,11 @@ class MemoryWatch:
         return lines
 
     @staticmethod
-    def _host_lines(step: int) -> list[str]:
+    def _host_lines(done: int) -> list[str]:
         """The line of a process without a GPU: its memory on the host, and the most so far."""
         resident = resident_bytes()
         if resident is None:
             return []
-        line = f"[Step {step}] Host: Resident: {resident / _GIB:.2f}GB"
+        line = f"[Step {done}] Host: Resident: {resident / _GIB:.2f}GB"
         peak = peak_resident_bytes()
         return [f"{line}, Peak: {peak / _GIB:.2f}GB" if peak is not None else line]

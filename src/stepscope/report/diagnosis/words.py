@@ -379,9 +379,7 @@ def notes(diagnosis: Diagnosis) -> list[str]:
         told += [prefix + note for note in rank.notes]
     return told + [
         f"py-spy sampled its Python functions: stepscope report {path}"
-        for recording in diagnosis.run.external
-        for path in recording.files
-        if path.name == "py-spy.json"
+        for path in diagnosis.run.sampled
     ]
 
 

@@ -38,19 +38,18 @@ def test_without_cuda_one_line_says_what_is_left_out(tmp_path, caplog):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_cuda_the_log_has_the_memory_of_the_host(tmp_path, caplog):
-    with caplog.at_level(logging.INFO, "stepscope"):
-        watch, _ = make(tmp_path, FakeCuda(available=False), memory_log=True, memory_log_steps=4)
-        for step in range(10):
-            watch.step_ended(step)
-        watch.close()
+def test_without_cuda_the_log_has_the_memory_of_the_host(tmp_path, capsys):
+    watch, _ = make(tmp_path, FakeCuda(available=False), memory_log=True, memory_log_steps=4)
+    for step in range(10):
+        watch.step_ended(step)
+    watch.close()
     lines = (tmp_path / "memory.log").read_text().splitlines()
-    assert lines == [record.getMessage() for record in caplog.records]
+    assert lines == capsys.readouterr().out.splitlines()
     found = [
         re.fullmatch(r"\[Step (\d)\] Host: Resident: (\d+\.\d\d)GB, Peak: (\d+\.\d\d)GB", line)
         for line in lines
     ]
-    assert [match[1] for match in found] == ["3", "7"]
+    assert [match[1] for match in found] == ["4", "8"]
     resident = psutil.Process().memory_info().rss / 1024**3
     for match in found:
         assert float(match[2]) == pytest.approx(resident, rel=0.2, abs=0.02)
@@ -213,9 +212,23 @@ def test_the_memory_log_has_a_line_every_n_steps_with_a_peak_of_its_own(tmp_path
         watch.step_ended(step)
     watch.close()
     assert (tmp_path / "memory.log").read_text().splitlines() == [
-        f"[Step {step}] GPU 0: Allocated: 1.00GB, Reserved: 3.00GB, Peak: 2.00GB" for step in (3, 7)
+        f"[Step {step}] GPU 0: Allocated: 1.00GB, Reserved: 3.00GB, Peak: 2.00GB" for step in (4, 8)
     ]
     assert cuda.calls == [("reset", {"device": 0})] * 2
+
+
+def test_the_memory_log_goes_on_counting_where_a_resumed_training_does(tmp_path):
+    config = CaptureConfig(memory_log=True, memory_log_steps=4)
+    watch = MemoryWatch(
+        config, RankLayout(tmp_path), 0, [].append, FakeCuda().torch, steps_before=6
+    )
+    step, lines = 0, tmp_path / "memory.log"
+    while (step := watch.next_due(step)) < 12:
+        watch.step_ended(step - 1)  # at the beginning of a step, the one before has ended
+        step += 1
+    watch.close()
+    written = [line.split("]")[0] for line in lines.read_text().splitlines()]
+    assert written == ["[Step 8", "[Step 12", "[Step 16"]
 
 
 @pytest.mark.gpu
@@ -254,4 +267,4 @@ def test_the_memory_log_of_a_real_gpu(tmp_path):
             held.add_(1)
             profiler.step()
     lines = (open_run(tmp_path).ranks[0].directory / "memory.log").read_text().splitlines()
-    assert [line.split("]")[0] for line in lines] == ["[Step 9", "[Step 19"]
+    assert [line.split("]")[0] for line in lines] == ["[Step 10", "[Step 20"]

@@ -22,7 +22,8 @@ milliseconds whose stretches are short in most steps, no Python is slow: eager-m
 dominates, and the finding says that.
 
 Without Python frames nobody knows that a stretch is Python: the finding then says that the host
-delays the step, and that the cause was not recorded.
+delays the step, and that the cause was not recorded; or, if the step record shows that the thread
+runs in them, that Python or a library does.
 """
 
 from __future__ import annotations
@@ -40,33 +41,33 @@ from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.rules.input import slow_epoch_start
 from stepscope.advice.rules.steps import slow_phase
 from stepscope.advice.severities import severity_of
-from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.host.causes import CAUSES, UNNAMED, HostCause
 from stepscope.analysis.host.waits import shows_collectives
 from stepscope.run.figures import percent
+from stepscope.run.step_record import FORWARD
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Intervals
 
 
-def asleep_per_step(subject: Subject, window: WindowView) -> int:
-    """What a step takes beyond running, waiting for a CPU and known waits, in ns.
+def _asleep_per_step(subject: Subject, window: WindowView) -> int | None:
+    """What a step takes beyond running, waiting for a CPU and known waits, in ns; None if unknown.
 
     From the step record (Linux). Known waits are those for input and, by the trace, for other
-    ranks. 0 where a GPU works, whose host waits for it, and where waits for other ranks are not
-    known.
+    ranks. Unknown where a GPU works, whose host waits for it, and where waits for other ranks are
+    not known.
 
     Args:
         subject: The rank.
     """
     summary = subject.steps
     if summary is None or summary.host.is_on_device or window.has_gpu:
-        return 0
+        return None
     host = summary.host
     if host.cpu_ns is None or host.queued_ns is None:
-        return 0
+        return None
     if subject.has_peers and not shows_collectives(window.trace):
-        return 0
+        return None
     graph = window.graph
     waits = graph.host.of(HostCause.COMMUNICATION, lanes=(graph.main_lane,))
     waiting_ns = window.per_step(intervals.clip(waits, *window.window).total_ns)
@@ -83,12 +84,18 @@ _NO_STACKS = (
     "Record with stacks to see what the host does there: without Python frames the trace does not "
     "say whether it is Python, a library or a wait."
 )
+_RUNS = (
+    "If it is Python, move it out of the step: prepare data in DataLoader workers, vectorise loops "
+    "as tensor operations, do logging and bookkeeping less often. Record with stacks "
+    "(with_stack) or with py-spy (`stepscope run --py-spy`) to see which function it is."
+)
 _NO_STACKS_BACKWARD = (
     "Gradient hooks, custom autograd functions and the bookkeeping of wrappers run there. Record "
     "with stacks to see which."
 )
 _IN_BACKWARD = "between operators of backward"
-_TOO_SMALL = "eager-mode overhead dominates: {} of the step passes between operators"
+EAGER = "eager-mode overhead"
+_DOMINATES = 1 / 3
 _MORE_WORK = (
     "Give each step more work, with a larger batch. torch.compile and a fused optimizer take some "
     "of the Python away. If the step is short enough for you, nothing is wrong."
@@ -100,9 +107,10 @@ _ADVICE_ASLEEP = (
 )
 _ASLEEP_WHERE = "Take sleeps out of the step, and have what it waits for ready in time."
 _FEWEST_STEPS = 3
-_MOSTLY = 0.9
+_MOSTLY, _MAINLY, _HARDLY = 0.9, 0.75, 0.1
 _STACKS = "Record with stacks to see the lines."
 _BETWEEN = "between operators"
+_BEFORE_FORWARD = "between the optimizer's step and forward, where loops make batches and log,"
 _UNRECORDED = "host between operators per step, cause not recorded"
 _ANYWHERE = "outside operators"
 _MEETINGS = ("backward", "communication")
@@ -153,12 +161,12 @@ def find_cpu_bound_python(subject: Subject) -> list[Finding]:
         return []
     # Where most of it falls into few steps, these are to be looked at.
     uneven = per_step > 2 * per_step.mean()
-    is_small = _is_small(window, long, subject.thresholds)
+    is_small = _is_small(subject, window, long)
     where = function or _ANYWHERE
     title, advice = f"Python {where} delays the step", _ADVICE
     assumption = "the long stretches of Python are gone, or run beside the training thread"
     if not window.has_stacks:
-        title, advice = _without_stacks(window, long, function)
+        title, advice = _without_stacks(subject, window, long, function)
         assumption = "the long stretches between operators are gone"
     if _mostly_asleep(subject, window, long):
         title = f"the training thread sleeps or waits {where}"
@@ -169,12 +177,11 @@ def find_cpu_bound_python(subject: Subject) -> list[Finding]:
         window,
         unchanged(graph).scale_host(long, 0.0, lanes=(graph.main_lane,)),
         rule="cpu-bound-python",
-        title=_TOO_SMALL.format(percent(outside_ns / max(1, window.step_ns)))
-        if is_small
-        else title,
+        title=_overhead(outside_ns / max(1, window.step_ns)) if is_small else title,
         assumption=assumption,
         evidence=tuple(evidence),
         steps=tuple(int(graph.steps[i]) for i in np.nonzero(uneven)[0]) if graph.steps else (),
+        most_ns=_most_ns(subject, window, long),
         advice=_MORE_WORK if is_small else advice,
     )
     if is_small and not window.has_gpu:
@@ -182,18 +189,68 @@ def find_cpu_bound_python(subject: Subject) -> list[Finding]:
     return found
 
 
-def _without_stacks(window: WindowView, long: Intervals, function: str | None) -> tuple[str, str]:
+def _without_stacks(
+    subject: Subject, window: WindowView, long: Intervals, function: str | None
+) -> tuple[str, str]:
     """Title and advice where no Python frames tell what ran in the stretches."""
     backward = intervals.intersection(long, window.graph.host.of(HostCause.BACKWARD))
     if 2 * backward.total_ns >= long.total_ns:
         return f"the host delays the step {_IN_BACKWARD}", _NO_STACKS_BACKWARD
     where = function or _BETWEEN
-    return f"the host delays the step {where}; the cause was not recorded", _NO_STACKS
+    if function is None and _lie_before_forward(window, long):
+        where = _BEFORE_FORWARD
+    asleep_ns = _asleep_per_step(subject, window)
+    if asleep_ns is not None and asleep_ns <= _HARDLY * window.per_step(long.total_ns):
+        return f"Python or a library runs {where} and delays the step", _RUNS
+    return (
+        f"the host delays the step {where.removesuffix(',')}; the cause was not recorded",
+        _NO_STACKS,
+    )
+
+
+def _most_ns(subject: Subject, window: WindowView, long: Intervals) -> int | None:
+    """What the stretches take of an unrecorded step at most; None without phases in its record.
+
+    Where these steps are longer than the recorded ones, as with longer samples, stretches grow with
+    them, but those outside all phases cannot take more than the record has outside all phases.
+    """
+    summary = subject.steps
+    if summary is None or not any(phase.name == FORWARD for phase in summary.phases):
+        return None
+    phases = [phase for phase in summary.phases if "/" not in phase.name]
+    count = max(1, len(summary.steps))
+    rest_ns = summary.mean_ns - summary.wait_ns - sum(one.total_ns for one in phases) // count
+    is_range = pl.col("category") == "user_annotation"
+    ranges = window.main_spans(is_range & pl.col("name").is_in([one.name for one in phases]))
+    inside = intervals.intersection(long, window.spans(ranges))
+    longer = (subject.step_ns or window.step_ns) / max(1, window.step_ns)
+    outside_ns = window.per_step(long.total_ns - inside.total_ns) * longer
+    return round(min(outside_ns, max(0, rest_ns)) + window.per_step(inside.total_ns) * longer)
+
+
+def _overhead(share: float) -> str:
+    dominates = " dominates" if share >= _DOMINATES else ""
+    return f"{EAGER}{dominates}: {percent(share)} of the step passes between operators"
+
+
+def _lie_before_forward(window: WindowView, long: Intervals) -> bool:
+    """Whether most of the stretches lie between the beginnings of steps and of their forward."""
+    graph = window.graph
+    is_range = pl.col("category") == "user_annotation"
+    forward = window.main_spans(is_range & (pl.col("name") == FORWARD))["start_ns"].to_numpy()
+    if not len(forward):
+        return False
+    first = np.searchsorted(np.sort(forward), graph.step_starts_ns)
+    known = first < len(forward)
+    begins = np.sort(forward)[np.minimum(first, len(forward) - 1)]
+    ends = np.where(known, np.minimum(begins, graph.step_ends_ns), graph.step_starts_ns)
+    before = intervals.merge(graph.step_starts_ns, ends)
+    return intervals.intersection(long, before).total_ns >= _MAINLY * long.total_ns
 
 
 def _of_a_sleeping_thread(subject: Subject, window: WindowView, long: Intervals) -> list[Finding]:
     """The finding for a thread that sleeps at one place of each step, while the CPUs are busy."""
-    asleep_ns = asleep_per_step(subject, window)
+    asleep_ns = _asleep_per_step(subject, window) or 0
     summary, limits = subject.steps, subject.thresholds
     if summary is None or asleep_ns < limits.saving_medium * summary.mean_ns:
         return []
@@ -234,7 +291,7 @@ def _of_a_sleeping_thread(subject: Subject, window: WindowView, long: Intervals)
 
 def _mostly_asleep(subject: Subject, window: WindowView, long: Intervals) -> bool:
     """Whether it sleeps or waits in most of the stretches, by the record or by its frames."""
-    if 2 * asleep_per_step(subject, window) >= window.per_step(long.total_ns):
+    if 2 * (_asleep_per_step(subject, window) or 0) >= window.per_step(long.total_ns):
         return True
     longest = _longest_half(long)
     return longest is not None and all(
@@ -243,12 +300,13 @@ def _mostly_asleep(subject: Subject, window: WindowView, long: Intervals) -> boo
     )
 
 
-def _is_small(window: WindowView, long: Intervals, limits: Thresholds) -> bool:
+def _is_small(subject: Subject, window: WindowView, long: Intervals) -> bool:
     """Whether steps are short and most of them have no slow stretch: the model is just small.
 
     Single slow stretches in a few steps do not change that: the system interrupts any thread.
+    Recording makes steps longer, so those that nobody recorded count, if there is a step record.
     """
-    graph = window.graph
+    graph, limits = window.graph, subject.thresholds
     slow = long.lengths > limits.small_step_stretch_ns
     has_slow = intervals.covered(
         intervals.merge(long.starts[slow], long.ends[slow]),
@@ -256,6 +314,8 @@ def _is_small(window: WindowView, long: Intervals, limits: Thresholds) -> bool:
         graph.step_ends_ns,
     )
     usual_ns = float(np.median(graph.step_ends_ns - graph.step_starts_ns))
+    if subject.steps is not None:
+        usual_ns = min(usual_ns, subject.steps.median_ns)
     return usual_ns <= limits.small_step_ns and 2 * int((has_slow > 0).sum()) < len(has_slow)
 
 
