@@ -248,7 +248,11 @@ PICTURES: dict[str, Lanes | Columns] = {
     ),
     "out-of-memory": Columns(
         "Memory grows up to the limit, and the next request fails",
-        (("W", (26,) * 12), ("A", (6, 12, 18, 24, 30, 36, 42, 48, 54, 60, 66, 70)), ("X", (0,) * 11 + (9,))),
+        (
+            ("W", (26,) * 12),
+            ("A", (6, 12, 18, 24, 30, 36, 42, 48, 54, 60, 66, 70)),
+            ("X", (0,) * 11 + (9,)),
+        ),
         "capacity",
     ),
     "pageable-copies": gpu(

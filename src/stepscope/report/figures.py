@@ -60,7 +60,7 @@ def memory(found: OverTime, caption: str) -> Figure:
         step=found.step,
         peak=(found.peak.at, found.peak.allocated_bytes),
         is_by_event=found.is_by_event,
-        is_by_line=found.is_by_line,
+        lines=found.lines,
         bands=[{"name": name, "bytes": list(values)} for name, values in found.bands],
         steps=[list(one) for one in found.steps],
         failed=[[one.at, one.allocated_bytes] for one in found.failed],
@@ -89,7 +89,7 @@ def memory_curve(
         more: What `memory` adds for a snapshot.
     """
     bands = [{"name": "allocated", "bytes": list(allocated_bytes)}]
-    common = {"is_by_event": False, "is_by_line": False, "bands": bands, "steps": [], "failed": []}
+    common = {"is_by_event": False, "lines": 0, "bands": bands, "steps": [], "failed": []}
     return Figure(
         {
             "is": "memory",

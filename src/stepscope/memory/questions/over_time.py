@@ -106,8 +106,8 @@ class OverTime:
         peak: When most was held.
         failed: When requests failed: at most one moment for each column.
         failures: How many requests failed.
-        is_by_line: Whether the bands are lines of the program, the last one all others; else they
-            are categories.
+        lines: How many bands, from the first on, are lines of the program, where one more has all
+            others; 0: the bands are categories.
     """
 
     device: str
@@ -121,7 +121,7 @@ class OverTime:
     peak: Mark
     failed: tuple[Mark, ...]
     failures: int
-    is_by_line: bool = False
+    lines: int = 0
 
 
 def over_time(view: MemoryView, device: int | None = None) -> OverTime:
@@ -157,7 +157,7 @@ def over_time(view: MemoryView, device: int | None = None) -> OverTime:
         peak=mark(peak.event),
         failed=tuple(apart.values()),
         failures=len(failed),
-        is_by_line=bool(lines),
+        lines=len(lines),
     )
 
 

@@ -134,7 +134,7 @@ def test_without_categories_the_bands_are_lines_which_add_up():
         allocator.malloc((1 + number % 12) * MIB, frames=Frames()(f"model.py:{number % 12}:run"))
     picture = over_time(viewed(allocator.snapshot()))
     assert_adds_up(picture)
-    assert picture.is_by_line
+    assert picture.lines == MOST_LINES
     names = [name for name, _ in picture.bands]
     assert len(names) == MOST_LINES + 1
     assert names[-1] == "other lines"
@@ -143,5 +143,5 @@ def test_without_categories_the_bands_are_lines_which_add_up():
 
 def test_known_categories_stay_the_bands():
     picture = over_time(viewed(plain_training()))
-    assert not picture.is_by_line
+    assert not picture.lines
     assert "activation" in dict(picture.bands)

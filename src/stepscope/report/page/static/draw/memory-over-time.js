@@ -8,7 +8,7 @@ import { definitions } from "./patterns.js";
 import { momentText, roundAmounts, roundNumbers, sideOf } from "./ticks.js";
 
 /**
- * @typedef {{is_by_event: boolean, is_by_line: boolean, start: number, step: number, allocated: number[], reserved: number[] | null,
+ * @typedef {{is_by_event: boolean, lines: number, start: number, step: number, allocated: number[], reserved: number[] | null,
  *   bands: {name: string, bytes: number[]}[], steps: [number, number][], peak: [number, number],
  *   failed: [number, number][], caption: string}} Memory
  */
@@ -61,14 +61,14 @@ export function memoryOverTime(data) {
   return h("figure", { class: "memory-picture" }, h("div", { class: "wide-picture" }, picture), legend(data), h("figcaption", { class: "note" }, data.caption));
 }
 
-/** The category whose colour and pattern a band has; of lines the last one is all others. @param {Memory} data @param {number} at */
+/** The category whose colour and pattern a band has; beyond the lines there are all others. @param {Memory} data @param {number} at */
 function paintOf(data, at) {
-  return data.is_by_line ? lineCategory(at, data.bands.length - 1) : data.bands[at].name;
+  return data.lines ? lineCategory(at, data.lines) : data.bands[at].name;
 }
 
 /** @param {Memory} data @param {{name: string}} band */
 function nameOf(data, { name }) {
-  return data.is_by_line ? name : memoryWord(name);
+  return data.lines ? name : memoryWord(name);
 }
 
 /** A line that holds each amount for the width of its column. @param {number[]} amounts @param {(column: number) => number} x @param {(bytes: number) => number} y */
