@@ -188,6 +188,37 @@ def test_a_rank_in_the_picture_of_arrivals_leads_to_its_collective(browser, tmp_
         found.close()
 
 
+def test_equal_layers_are_merged_and_outer_frames_folded(page):
+    found = page.page.evaluate(
+        """async () => {
+            const { fold } = await import('/static/draw/fold.js');
+            // a > b > c > main (10) > Net_0 (10) > Layer_0 (6) > mm (5), Layer_1 (3) > mm (3)
+            const data = {
+                name: ['a', 'b', 'c', 'main', 'Net_0', 'Layer_0', 'Layer_1', 'mm', 'mm', 'loss'],
+                parent: [-1, 0, 1, 2, 3, 4, 4, 5, 6, 3],
+                total_ns: [10, 10, 10, 10, 9, 6, 3, 5, 3, 1],
+                self_ns: [0, 0, 0, 0, 0, 1, 0, 5, 3, 1],
+                count: [1, 1, 1, 1, 1, 2, 2, 4, 4, 1], whole_ns: 10,
+            };
+            const { name, parent, total_ns: total, self_ns: own, count } = fold(data);
+            return name.map((one, at) => [one, parent[at], total[at], own[at], count[at]]);
+        }"""
+    )
+    assert found == [
+        ["3 outer frames, from a to c", -1, 10, 0, 1],
+        ["main", 0, 10, 0, 1],
+        ["Net_0", 1, 9, 0, 1],
+        ["Layer (2 merged)", 2, 9, 1, 4],
+        ["mm", 3, 8, 8, 8],
+        ["loss", 1, 1, 1, 1],
+    ]
+    to(page, "view=flame&by=python")
+    page.until("() => document.querySelector('.view')?.dataset.ready === 'python'")
+    page.page.get_by_role("button", name="Fold", exact=True).click()
+    page.when(lambda: "fold=off" in page.url)
+    page.until("() => document.querySelector('.view')?.dataset.ready === 'python'")
+
+
 def test_every_node_of_a_flame_graph_says_how_often_it_was_called(page):
     for by in ("operator", "module", "python", "host"):
         to(page, f"view=flame&by={by}")
