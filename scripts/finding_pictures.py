@@ -393,7 +393,8 @@ PICTURES: dict[str, Lanes | Columns] = {
 
 def svg(picture: Lanes | Columns) -> str:
     """The picture."""
-    body, height, letters = (lanes if isinstance(picture, Lanes) else columns)(picture)
+    drawn = lanes(picture) if isinstance(picture, Lanes) else columns(picture)
+    body, height, letters = drawn
     used = sorted({letter for letter in letters if letter in KINDS}, key=list(KINDS).index)
     x, keys = 0.0, []
     for letter in used:
@@ -476,7 +477,7 @@ def columns(picture: Columns) -> tuple[list[str], int, str]:
         f'<rect class="ground" x="{TITLE}" y="0" width="{WIDTH - TITLE}" height="{height}"/>'
     )
     for column in range(number):
-        at = 0
+        at = 0.0
         for letter, sizes in picture.layers:
             tall = sizes[column] * scale
             at += tall
