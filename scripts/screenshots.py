@@ -315,7 +315,7 @@ def take_views(
 
 
 def second_step() -> dict[str, int]:
-    """Start and end of the slow trace's second step, and times around the start of its work."""
+    """Start and end of the slow trace's second step, and times around its wait for the batch."""
     trace = SLOW.trace()
     first, second = (
         round(event["ts"] * 1000) - trace.start_ns
@@ -326,8 +326,8 @@ def second_step() -> dict[str, int]:
     return {
         "start": first,
         "end": second,
-        "before": begins - 4_000_000,
-        "after": begins + 8_000_000,
+        "before": first - 3_000_000,
+        "after": begins + 9_000_000,
     }
 
 

@@ -23,6 +23,7 @@ KINDS = {
 """Folder of pages to what its pages are about; pages outside folders are those to start from."""
 _RANKED = ("findings", *KINDS)
 """Of two pages with the same name, that of the first kind has the name alone as its ID."""
+_IMAGE = re.compile(r"!\[([^\]]*)\]\((?![a-z]+:)[^)\s]+\)")
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?![a-z]+:)([^)\s]+)\)")
 
 
@@ -76,7 +77,7 @@ def all_pages() -> dict[str, Page]:
 
 
 def read_page(path: Path) -> str:
-    """A page as Markdown. Links to other pages become what opens them here."""
+    """A page as Markdown. Links become what opens a page here, pictures their words."""
     ids = _ids()
 
     def opened(link: re.Match[str]) -> str:
@@ -85,7 +86,8 @@ def read_page(path: Path) -> str:
         is_here = target.startswith("#") or name is None
         return text if is_here else f"{text} (`stepscope explain {name}`)"
 
-    return _LINK.sub(opened, path.read_text(encoding="utf-8"))
+    text = _IMAGE.sub(r"Picture: \1", path.read_text(encoding="utf-8"))
+    return _LINK.sub(opened, text)
 
 
 def all_examples() -> dict[str, Example]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from click.testing import CliRunner
 
 from stepscope.analysis.critical_path import critical_path
+from stepscope.commands.main import cli
 from stepscope.trace.load import load
 from tests.support.allocator import Allocator
 from tests.support.browser import chromium
+from tests.support.pipeline_traces import Pipeline, pipeline_traces
 from tests.support.rank_jobs import rank_of_job
 from tests.support.snapshots import Frames
 from tests.support.viewer import check, serving, to, training, viewing
@@ -183,6 +188,80 @@ def test_a_rank_in_the_picture_of_arrivals_leads_to_its_collective(browser, tmp_
         found.close()
 
 
+def test_equal_layers_are_merged_and_outer_frames_folded(page):
+    found = page.page.evaluate(
+        """async () => {
+            const { fold } = await import('/static/draw/fold.js');
+            // a > b > c > main (10) > Net_0 (10) > Layer_0 (6) > mm (5), Layer_1 (3) > mm (3)
+            const data = {
+                name: ['a', 'b', 'c', 'main', 'Net_0', 'Layer_0', 'Layer_1', 'mm', 'mm', 'loss'],
+                parent: [-1, 0, 1, 2, 3, 4, 4, 5, 6, 3],
+                total_ns: [10, 10, 10, 10, 9, 6, 3, 5, 3, 1],
+                self_ns: [0, 0, 0, 0, 0, 1, 0, 5, 3, 1],
+                count: [1, 1, 1, 1, 1, 2, 2, 4, 4, 1], whole_ns: 10,
+            };
+            const { name, parent, total_ns: total, self_ns: own, count } = fold(data);
+            return name.map((one, at) => [one, parent[at], total[at], own[at], count[at]]);
+        }"""
+    )
+    assert found == [
+        ["3 outer frames, from a to c", -1, 10, 0, 1],
+        ["main", 0, 10, 0, 1],
+        ["Net_0", 1, 9, 0, 1],
+        ["Layer (2 merged)", 2, 9, 1, 4],
+        ["mm", 3, 8, 8, 8],
+        ["loss", 1, 1, 1, 1],
+    ]
+    to(page, "view=flame&by=python")
+    page.until("() => document.querySelector('.view')?.dataset.ready === 'python'")
+    page.page.get_by_role("button", name="Fold", exact=True).click()
+    page.when(lambda: "fold=off" in page.url)
+    page.until("() => document.querySelector('.view')?.dataset.ready === 'python'")
+
+
+def test_every_node_of_a_flame_graph_says_how_often_it_was_called(page):
+    for by in ("operator", "module", "python", "host"):
+        to(page, f"view=flame&by={by}")
+        page.until("by => document.querySelector('.view')?.dataset.ready === by", by)
+        box = page.page.locator(".flame-canvas").bounding_box()
+        said = set()
+        for down in range(9, int(box["height"]) - 4, 19):
+            page.page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + down)
+            said.add(page.text(".flame .tip"))
+        assert len(said) > 1
+        counts = [int(found[1]) for one in said if (found := re.search(r", (\d+)×", one))]
+        assert counts
+        assert min(counts) > 0
+
+
+def test_all_ranks_in_one_picture_lead_to_their_timelines(browser, tmp_path):
+    chromium()
+    for rank, trace in enumerate(pipeline_traces(Pipeline(stages=3, batches=4, has_engine=True))):
+        (tmp_path / f"rank{rank}.json").write_bytes(trace.json())
+    with viewing([tmp_path]) as client:
+        found = browser()
+        found.page.goto(f"{client.link}#view=ranks")
+        found.until(READY)
+        picture = found.page.locator(".all-lanes")
+        assert "schedule" in found.text("figure:has(.all-lanes) h3")
+        assert {"forward", "backward"} <= set(
+            found.page.locator("figure:has(.all-lanes) .strip-keys li").all_inner_texts()
+        )
+        for width in (800, 1280):
+            found.page.set_viewport_size({"width": width, "height": 800})
+            box = picture.bounding_box()
+            assert box["x"] + box["width"] <= width
+        title = picture.locator("[role=link]").nth(2)
+        assert title.text_content() == "rank 2"
+        title.focus()
+        found.page.keyboard.press("Enter")
+        found.until("() => window.stepscope.selection.get('view') === 'timeline'")
+        assert found.page.evaluate("() => window.stepscope.selection.get('trace')") == "2"
+        found.until("() => window.stepscope.selection.range() !== null")
+        check(found, client)
+        found.close()
+
+
 def test_a_snapshot_without_categories_has_the_colours_of_its_lines(browser, tmp_path):
     import pickle
 
@@ -205,3 +284,16 @@ def test_a_snapshot_without_categories_has_the_colours_of_its_lines(browser, tmp
         found.when(lambda: "parameter" in found.text(".memory-legend"))
         check(found, client)
         found.close()
+    done = CliRunner().invoke(cli, ["report", str(path), "-o", str(tmp_path / "page.html")])
+    assert done.exit_code == 0, done.output
+    found = browser()
+    found.page.goto((tmp_path / "page.html").as_uri())
+    found.until("() => document.documentElement.dataset.ready")
+    assert "model.py:10" in found.text(".memory-key")
+    fills = found.page.evaluate(
+        "() => [...document.querySelectorAll('.memory-band')].map((one) => one.style.fill)"
+    )
+    assert len(fills) == len(set(fills)) == 2
+    assert "var(--colour-memory-unknown)" not in fills
+    assert found.errors == []
+    found.close()

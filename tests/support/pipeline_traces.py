@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from tests.support.gpu_trace import GpuTrace, ms
@@ -29,6 +30,7 @@ class Pipeline:
         steps: Steps.
         forward_ns: How long the forward of (stage, micro-batch) takes; backward takes twice that.
         transfer_ns: How long data moves once both ends are there.
+        has_engine: Whether the backward has the ranges of autograd's engine, as torch records it.
     """
 
     stages: int = 4
@@ -36,6 +38,7 @@ class Pipeline:
     steps: int = 4
     forward_ns: Callable[[int, int], int] = field(default=lambda stage, batch: ms(2))
     transfer_ns: int = 100_000
+    has_engine: bool = False
 
 
 Meeting = tuple[int, int, str, int]
@@ -100,7 +103,10 @@ def _stage(
                 if 0 <= stage - on < job.stages:
                     exchange(stage - on, way, sends=False)
                 length = job.forward_ns(stage, batch) * (1 if way == "forward" else 2)
-                t.op("aten::mm", **MM).launch(GEMM, length)
+                engine = "autograd::engine::evaluate_function: MmBackward0"
+                within = job.has_engine and way == "backward"
+                with t.op(engine) if within else nullcontext():
+                    t.op("aten::mm", **MM).launch(GEMM, length)
                 if 0 <= stage + on < job.stages:
                     exchange(stage + on, way, sends=True)
             t.op("aten::_fused_adamw_").launch("multi_tensor_apply_kernel", ms(1))

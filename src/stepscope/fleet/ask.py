@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from stepscope.analysis.blame.compared import check_ranks
+from stepscope.analysis.blame.compared import check_ranks, compare_ranks
 from stepscope.analysis.questions import Answer, Answers, Question
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UsageError
 from stepscope.fleet.engines.outcome import Engine
 from stepscope.fleet.job import Job, read_job
+from stepscope.fleet.lanes import job_lanes
 from stepscope.fleet.link_speed import LinkSpeeds
 from stepscope.fleet.pipeline import PipelineBubbles, find_bubbles
 from stepscope.fleet.what_if.tables import what_if_of_operations
@@ -56,7 +58,11 @@ def pipeline_of_job(job: Job) -> PipelineBubbles:
     Raises:
         UsageError: No rank has point-to-point work.
     """
-    return find_bubbles(job.pipelines, job.scope, job.notes)
+    found = find_bubbles(job.pipelines, job.scope, job.notes)
+    if len(job.parts) < 2:
+        return found
+    met = compare_ranks([part.arrivals for part in job.parts]).report
+    return replace(found, lanes=job_lanes(job, met.sets, met.arrivals))
 
 
 def is_of_operations(paths: Sequence[str]) -> bool:

@@ -29,6 +29,7 @@ from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.fleet.engines.local import LocalEngine
 from stepscope.fleet.engines.outcome import Engine, ProgressReport
 from stepscope.fleet.engines.progress_line import ranks_done
+from stepscope.fleet.lanes import RankPieces, read_pieces
 from stepscope.fleet.pipeline import RankPipeline, read_pipeline
 from stepscope.fleet.rank_steps import RankSteps, read_steps
 from stepscope.run.discover import rank_of
@@ -74,6 +75,7 @@ class RankPart:
         arrivals: Its collectives, with what it did between them.
         steps: Its steps.
         pipeline: What it did as a stage of a pipeline; None where it is none.
+        pieces: What its GPUs did in its last steps; None where they did nothing.
         gpu_clock: The clock of its GPU while the job ran; None without metrics.
         losses: What its file lacks, in words.
         steady: The recorded steps that are like those that follow, as a report counts them; empty
@@ -89,6 +91,7 @@ class RankPart:
     arrivals: RankArrivals
     steps: RankSteps
     pipeline: RankPipeline | None = None
+    pieces: RankPieces | None = None
     gpu_clock: GpuClock | None = None
     losses: tuple[str, ...] = ()
     steady: tuple[int, ...] = ()
@@ -203,6 +206,7 @@ def read_part(
         read_arrivals(number, trace, scope, with_causes=True),
         read_steps(number, trace, scope),
         read_pipeline(trace, scope),
+        read_pieces(trace, scope),
         losses=losses_in_words(trace.all_problems),
         steady=steady_steps(trace).steps if scope is None or scope.steps is None else (),
     )

@@ -15,7 +15,7 @@ Definitions
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
@@ -24,6 +24,7 @@ from stepscope.analysis.calls.collectives import POINT_TO_POINT, read_collective
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UsageError
+from stepscope.fleet.lanes import JobLanes
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Intervals
 from stepscope.trace.model import Trace
@@ -80,6 +81,8 @@ class PipelineBubbles:
         steps: Columns `STEPS`.
         scope: What the answer covers.
         notes: What a reader must know.
+        lanes: What the stages did in one step, for a picture; None where their clocks cannot be
+            brought together.
     """
 
     bubble_share: float
@@ -88,6 +91,7 @@ class PipelineBubbles:
     steps: pl.DataFrame
     scope: AnsweredScope
     notes: tuple[str, ...]
+    lanes: JobLanes | None = field(default=None, metadata={"show": False})
 
 
 def read_pipeline(trace: Trace, scope: Scope | None = None) -> RankPipeline | None:

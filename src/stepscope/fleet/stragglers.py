@@ -36,6 +36,7 @@ from stepscope.analysis.ranks.rank_clocks import RankClocks
 from stepscope.analysis.record.gpu_clocks import SlowClock, slow_clocks
 from stepscope.analysis.selection.scope import AnsweredScope
 from stepscope.fleet.job import Job
+from stepscope.fleet.lanes import JobLanes, job_lanes
 from stepscope.run.figures import duration, percent
 from stepscope.skew.rank_causes import FEWEST_RANKS, LATE_START, OTHER, in_words
 from stepscope.skew.rank_skew import RankSkew, rank_skew
@@ -89,6 +90,8 @@ class Stragglers:
         scopes: For each rank what its part is about and what was left out of it.
         scope: The same of all ranks together.
         notes: What a reader must know.
+        lanes: What the ranks did in the step with the most waiting, for a picture; None where that
+            cannot be drawn.
     """
 
     straggler: int | None
@@ -107,6 +110,7 @@ class Stragglers:
     scopes: dict[int, AnsweredScope] = field(metadata={"show": False})
     scope: AnsweredScope
     notes: tuple[str, ...]
+    lanes: JobLanes | None = field(default=None, metadata={"show": False})
 
 
 _MOST_NAMED = 8
@@ -196,6 +200,8 @@ def stragglers_of_job(job: Job, clock: Clock | str = Clock.AUTO) -> Stragglers:
         *job.notes,
     ]
     causes = _causes(blame, late)
+    ranks = _ranks(report, blame, clocks)
+    blamed = ranks.filter(pl.col("caused_wait_ns") > 0)["rank"].head(1).to_list()
     return Stragglers(
         straggler=_straggler(causes, blame, late, found.recorded) if report.fits else None,
         verdict=_verdict(causes, blame, report, late, found.recorded),
@@ -205,7 +211,7 @@ def stragglers_of_job(job: Job, clock: Clock | str = Clock.AUTO) -> Stragglers:
         clock=report.clock,
         clock_reason=report.clock_reason,
         matched_by=report.matched_by,
-        ranks=_ranks(report, blame, clocks),
+        ranks=ranks,
         causes=causes if report.fits else causes.clear(),
         groups=blame.groups,
         sets=report.sets,
@@ -213,6 +219,7 @@ def stragglers_of_job(job: Job, clock: Clock | str = Clock.AUTO) -> Stragglers:
         scopes=report.scopes,
         scope=report.scope.leaving_out(blame.left_out),
         notes=tuple(notes),
+        lanes=job_lanes(job, report.sets, report.arrivals, blamed) if report.fits else None,
     )
 
 

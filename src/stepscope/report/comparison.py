@@ -276,6 +276,10 @@ def _left_out(comparison: Comparison, rows: int) -> Section:
 _NOTABLE_PART = 0.2
 """Of the change, what a part makes up at least to be named."""
 _MOST_NAMED = 2
+_NOTABLE_REST = 0.05
+"""Of the change, what the parts that are not named make up at least to be mentioned."""
+_APART = 0.1
+"""How far the changes of mean and median may be apart, as a share of the latter, unmentioned."""
 
 
 def headline(comparison: Comparison) -> str:
@@ -303,7 +307,10 @@ def _signed(ns: int) -> str:
 
 
 def main_change(comparison: Comparison) -> str:
-    """Which parts make up the change of the mean step; empty if none stands out."""
+    """Which parts make up the change of the mean step, adding up to it; empty if none stands out.
+
+    Parts have no medians that add up, so this has the means, which it says.
+    """
     parts = comparison.changes.filter(pl.col("table") == PART)
     whole = int(parts["delta_ns"].sum())
     if not whole or not comparison.step.delta_ns or not comparison.step.is_beyond_noise:
@@ -319,7 +326,14 @@ def main_change(comparison: Comparison) -> str:
         return f"{name} {kind} {_signed(delta)}".replace("  ", " ")
 
     named = [words(*row) for row in rows.select("name", "a_ns", "b_ns", "delta_ns").iter_rows()]
-    return f"{', '.join(named)}, of {_signed(whole)} in the mean step"
+    rest = whole - int(rows["delta_ns"].sum())
+    if abs(rest) >= _NOTABLE_REST * abs(whole):
+        named.append(f"the other parts together {_signed(rest)}")
+    before, after = (units.duration(int(parts[name].sum())) for name in ("a_ns", "b_ns"))
+    of_median = comparison.step.delta_ns
+    is_apart = abs(whole - of_median) > _APART * abs(of_median)
+    why = "; single slow steps move the mean, not the median" if is_apart else ""
+    return f"mean step {before} → {after}, {_signed(whole)}: {', '.join(named)}{why}"
 
 
 def runs_of(runs: RunsChange) -> str:

@@ -60,6 +60,7 @@ def memory(found: OverTime, caption: str) -> Figure:
         step=found.step,
         peak=(found.peak.at, found.peak.allocated_bytes),
         is_by_event=found.is_by_event,
+        lines=found.lines,
         bands=[{"name": name, "bytes": list(values)} for name, values in found.bands],
         steps=[list(one) for one in found.steps],
         failed=[[one.at, one.allocated_bytes] for one in found.failed],
@@ -87,7 +88,7 @@ def memory_curve(
         more: What `memory` adds for a snapshot.
     """
     bands = [{"name": "allocated", "bytes": list(allocated_bytes)}]
-    common = {"is_by_event": False, "bands": bands, "steps": [], "failed": []}
+    common = {"is_by_event": False, "lines": 0, "bands": bands, "steps": [], "failed": []}
     return Figure(
         {
             "is": "memory",
@@ -107,8 +108,9 @@ Bar = Mapping[str, Any]
 """One bar.
 
 `name`, `from` (0 by default), `to`, `text` (its amount), `words` (a remark), `gone` (up to where
-it is hatched: taken away, or waited), and its colour: of a `limit`, of a `part`, or as it `is`
-("whole", "grew", "shrank"). With `event` and `rank` it leads there.
+it is hatched: taken away, or waited), and its colour: of a `limit`, of a `part`, of `pieces`
+(amount and part of each, from the left) or as it `is` ("whole", "grew", "shrank"). With `event` and
+`rank` it leads there.
 """
 
 

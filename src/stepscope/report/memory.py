@@ -17,6 +17,7 @@ from stepscope.report.document import (
     Page,
     Section,
 )
+from stepscope.report.pictures import pictures_of
 from stepscope.report.units import count, duration, size
 
 if TYPE_CHECKING:
@@ -71,9 +72,10 @@ def over_time_section(answered: MemoryAnswer) -> Section:
 
 
 def tables_section(answered: MemoryAnswer, title: str, notes: Items | None = None) -> Section:
-    """The numbers and tables of an answer."""
+    """The pictures, numbers and tables of an answer."""
+    drawn = pictures_of(question_of(answered).name, answered.result, answered.origin_ns)
     blocks = answer.page_blocks(answered.result, answered.question, answered.origin_ns)
-    return Section("answer", title, (*blocks, notes))
+    return Section("answer", title, (*drawn, *blocks, notes))
 
 
 def _caption(drawn: OverTime) -> str:

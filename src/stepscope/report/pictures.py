@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from stepscope.analysis.selection.partition import cause_words
+from stepscope.memory.questions.composition import NO_NAME
 from stepscope.report.cells import label, shown
 from stepscope.report.document import Figure
 from stepscope.report.figures import bars, ladder, memory_curve
 from stepscope.report.units import count, duration, flops, percent, plural, size
 from stepscope.trace.arrays.time_columns import time_columns
 
+if TYPE_CHECKING:
+    from stepscope.fleet.lanes import JobLanes
+
 MOST_POINTS = 400
 """Points of a picture, the most costly first."""
 MOST_BARS = 16
+MOST_MODULES = 32
+_MOSTLY_ONE = 0.8
+"""Where one module has so much of the time of a depth, those inside it tell more."""
 _MOST_COLUMNS = 500
 _LEAST_LINE_NS = 1000
 _BEFORE_WINDOW = "allocated before the window"
@@ -338,6 +345,9 @@ def arrival_skew(arrivals: pl.DataFrame, sets: pl.DataFrame) -> Figure | None:
     if first is None or worst["spread_ns"] <= 0:
         return None
     rows = []
+    left_out = max(0, len(mine) - MOST_BARS)
+    if left_out:
+        mine = pl.concat([mine.head(MOST_BARS - 1), mine.tail(1)])
     for one in mine.iter_rows(named=True):
         came = one["arrival_ns"] - first
         rows.append(
@@ -356,8 +366,99 @@ def arrival_skew(arrivals: pl.DataFrame, sets: pl.DataFrame) -> Figure | None:
         )
     step = "" if worst["step"] is None else f" of step {worst['step']}"
     what = f"{label(worst['kind'])}{step}, {shown('message_bytes', worst['message_bytes'])}"
-    title = f"The collective with the most waiting: {what}"
+    rest = (
+        f"; {plural(left_out, 'rank')} between the last and the first left out" if left_out else ""
+    )
+    title = f"The collective with the most waiting: {what}{rest}"
     return next(bars(rows, title), None)
+
+
+def _stragglers(result: Any, _origin_ns: int) -> Iterator[Figure]:
+    """When each rank came to the worst collective, and all ranks in the step with most waiting."""
+    yield from filter(None, [arrival_skew(result.arrivals, result.sets)])
+    yield from _rank_lanes(result.lanes)
+
+
+def _rank_lanes(found: JobLanes | None) -> Iterator[Figure]:
+    """The lanes of all ranks in one step, on one clock; nothing where they cannot be drawn."""
+    if found is None:
+        return
+    title = "All ranks in the step with the most waiting"
+    if found.is_schedule:
+        title = "The schedule of the stages, in the step with the most waiting"
+    step = "" if found.step is None else f": step {found.step}"
+    rest = f" {plural(found.left_out, 'more rank')} left out." if found.left_out else ""
+    yield Figure(
+        {
+            "is": "lanes",
+            "title": f"{title}{step}",
+            "dur_ns": found.dur_ns,
+            "step": found.step,
+            "lanes": [
+                {
+                    "title": f"rank {lane.rank}",
+                    "rank": lane.rank,
+                    "slices": [
+                        [start, end - start, what.removeprefix("idle: "), what]
+                        for start, end, what in lane.pieces
+                    ],
+                }
+                for lane in found.lanes
+            ],
+            "caption": "On one clock. Hatched: the rank waits for others. Blank: its GPU is idle,"
+            f" or nothing was recorded.{rest}",
+        }
+    )
+
+
+def _modules(result: Any, _origin_ns: int) -> Iterator[Figure]:
+    """The first modules that lie beside each other, by what their forward and backward take."""
+    where = "device" if result.device_ns else "host"
+    columns = {name: f"{name}_{where}_total_ns" for name in ("forward", "backward", "recomputed")}
+    table = result.table.with_columns(total=pl.sum_horizontal(columns.values()))
+    timed = table.filter(pl.col("total") > 0)
+    depths = timed.group_by("depth").agg(
+        pl.len().alias("number"),
+        (pl.col("total").max() > _MOSTLY_ONE * pl.col("total").sum()).alias("is_one"),
+    )
+    beside = depths.filter(pl.col("number") > 1).sort("is_one", "depth")["depth"].head(1)
+    shown = timed.filter(pl.col("depth").is_in(beside.implode())).sort(
+        "total", descending=True, maintain_order=True
+    )
+    rows = []
+    for one in shown.head(MOST_MODULES).iter_rows(named=True):
+        pieces = [(one[column], phase) for phase, column in columns.items() if one[column]]
+        said = [f"{phase} {duration(ns)}" for ns, phase in pieces]
+        rows.append(
+            {
+                "name": one["name"],
+                "to": one["total"],
+                "pieces": pieces,
+                "text": duration(one["total"]),
+                "words": ", ".join(said) if len(said) > 1 else "",
+            }
+        )
+    clock = "GPU time" if result.device_ns else "Time of the host"
+    phases = {phase for row in rows for _, phase in row["pieces"]}
+    yield from bars(
+        rows, f"{clock} by module: {', '.join(one for one in columns if one in phases)}"
+    )
+
+
+def _held(result: Any, _origin_ns: int) -> Iterator[Figure]:
+    """What each module holds at a moment, where modules are known."""
+    named = result.modules.filter(pl.col("module") != NO_NAME)
+    rows = [
+        {
+            "name": one["module"],
+            "to": one["allocated_bytes"],
+            "text": size(one["allocated_bytes"]),
+            "words": f"mostly {label(one['category'])}",
+        }
+        for one in named.head(MOST_BARS).iter_rows(named=True)
+    ]
+    if len(rows) > 1:
+        yield from bars(rows, "Memory by module")
 
 
 _PICTURES: Mapping[str, Callable[[Any, int], Iterator[Figure]]] = {
@@ -368,6 +469,10 @@ _PICTURES: Mapping[str, Callable[[Any, int], Iterator[Figure]]] = {
     "communication": _communication,
     "memory": _memory,
     "critical-path": _critical_path,
-    "stragglers": lambda result, _: filter(None, [arrival_skew(result.arrivals, result.sets)]),
+    "stragglers": _stragglers,
+    "pipeline": lambda result, _: _rank_lanes(result.lanes),
+    "modules": _modules,
+    "memory-held": _held,
+    "memory-peak": _held,
 }
 """Question to what draws its answer."""

@@ -18,7 +18,7 @@ from stepscope.errors import UsageError
 from stepscope.fleet.job import Job, read_job
 from stepscope.fleet.rank_map import RankMap, rank_map
 from stepscope.fleet.stragglers import Stragglers, stragglers_of_job
-from stepscope.report.pictures import arrival_skew
+from stepscope.report.pictures import pictures_of
 from stepscope.trace.paths import resolve_traces
 from stepscope.viewer.background import Background
 
@@ -118,11 +118,9 @@ class JobRanks:
             suspects = {row["rank"], *(row["indistinguishable_from"] or ())}
             if len(suspects) < len(self.order):  # what all might have, none is accused of
                 accused |= dict.fromkeys(suspects, row["cause"])
-        skew = None
-        if self.stragglers is not None:
-            skew = arrival_skew(self.stragglers.arrivals, self.stragglers.sets)
+        drawn = [] if self.stragglers is None else pictures_of("stragglers", self.stragglers)
         return {
-            "skew": None if skew is None else skew.drawn,
+            "pictures": [one.drawn for one in drawn],
             "measures": [{"name": name, "title": title} for name, title in MEASURES.items()],
             "steps": list(self.steps),
             "left_out_steps": self.map.steps["step"].n_unique() - len(self.steps),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
 
 import click
 import pytest
@@ -23,6 +27,16 @@ COMMAND = re.compile(r"(?:^|[$;|]\s*)stepscope(?: --?[a-z]+)* ([a-z]+)\b", re.MU
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 each_verb = pytest.mark.parametrize("verb", VERBS)
+
+
+def load_script(name: str) -> Any:
+    """A script of the project as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def text_of(page: Path) -> str:
@@ -80,6 +94,29 @@ def test_every_page_is_reached_from_the_index():
 def test_every_finding_page_stands_in_the_index():
     listed = {target for target, _ in local_links(DOCS / "index.md")}
     assert set((DOCS / "findings").glob("*.md")) <= listed
+
+
+def test_every_finding_has_a_picture_on_its_page():
+    """The pictures are as the script draws them."""
+    drawn = load_script("finding_pictures")
+    assert set(drawn.PICTURES) == {page.stem for page in (DOCS / "findings").glob("*.md")}
+    for name, picture in drawn.PICTURES.items():
+        page = (DOCS / "findings" / f"{name}.md").read_text(encoding="utf-8")
+        assert f"![{picture.about}](../pictures/findings/{name}.svg)\n" in page
+        file = DOCS / "pictures" / "findings" / f"{name}.svg"
+        assert file.read_text(encoding="utf-8") == drawn.svg(picture)
+
+
+def test_the_first_picture_of_the_readme_shows_the_whole_wait():
+    shots = load_script("screenshots")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = next(name for name in re.findall(r"docs/pictures/([\w-]+\.png)", readme))
+    (look,) = (look for look, file in shots.KEPT.items() if file == shown)
+    (view,) = (one for one in shots.SLOW_STEP if look.startswith(f"{one.name}-"))
+    link = dict(parse_qsl(view.link.format(**shots.second_step())))
+    places = shots.second_step()
+    assert int(link["from"]) <= places["start"]
+    assert int(link["to"]) > places["start"] + shots.SLOW.wait_ns
 
 
 @each_verb

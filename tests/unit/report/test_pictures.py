@@ -9,7 +9,9 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 from tests.support.gpu_trace import GpuTrace, us
+from tests.support.page_data import blocks_of, data_of
 from tests.support.rank_jobs import rank_of_job
+from tests.support.transformer_memory import transformer_memory
 from tests.support.viewer import training
 
 from stepscope.analysis.questions import question
@@ -196,3 +198,29 @@ def test_an_answer_with_nothing_in_it_has_no_picture(tmp_path):
     loaded = load(str(path))
     for name in ("kernels", "flops", "communication", "memory"):
         assert drawn(name, loaded)[1] == []
+
+
+def test_modules_beside_each_other_have_bars_that_add_up():
+    t = GpuTrace()
+    with t.step(), t.frame("nn.Module: Net_0"):
+        for layer, length in ((0, us(300)), (1, us(100))):
+            with t.frame(f"nn.Module: Layer_{layer}"):
+                t.op("aten::mm").launch("gemm", length)
+        t.sync()
+    _, (picture,) = drawn("modules", t.load())
+    assert [(one["name"], one["to"]) for one in picture["rows"]] == [
+        ("Layer_0", us(300)),
+        ("Layer_1", us(100)),
+    ]
+    assert picture["title"] == "GPU time by module: forward"
+    for one in picture["rows"]:
+        assert sum(ns for ns, _ in one["pieces"]) == one["to"]
+
+
+def test_a_held_module_has_a_bar(tmp_path):
+    path = tmp_path / "memory.pickle"
+    path.write_bytes(transformer_memory())
+    done = run("memory", path, "peak", "--format", "html")
+    (picture,) = blocks_of(data_of(done.output), "bars")
+    assert picture["title"] == "Memory by module"
+    assert all(one["to"] > 0 for one in picture["rows"])

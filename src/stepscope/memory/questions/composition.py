@@ -66,6 +66,12 @@ class Composition:
     allocations: pl.DataFrame
     notes: tuple[str, ...]
 
+    @property
+    def is_mostly_unknown(self) -> bool:
+        """Whether most of it is of no known category, so that lines tell more."""
+        unknown = self.categories.filter(pl.col("category") == MemoryCategory.UNKNOWN.value)
+        return 2 * int(unknown["allocated_bytes"].sum()) > self.allocated_bytes
+
 
 def peak(view: MemoryView, device: int | None = None) -> Composition:
     """What was held at the peak: when the program held most, in rounded sizes."""

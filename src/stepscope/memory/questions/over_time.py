@@ -1,4 +1,4 @@
-"""Memory over time as a picture shows it: held by category, reserved, and the peak."""
+"""Memory over time as a picture shows it: held by category or line, reserved, and the peak."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.memory.categories.kinds import STACKED
+from stepscope.memory.questions.composition import composition
 from stepscope.memory.replay.arrays import Int64Array
 from stepscope.memory.view import START, MemoryView
 from stepscope.trace.arrays.time_columns import time_columns
@@ -63,6 +64,9 @@ def _sums(sizes: pl.Series) -> Int64Array:
 
 
 COLUMNS = 480
+MOST_LINES = 10
+"""Lines that have a colour of their own."""
+_OTHER_LINES = "other lines"
 _MOST_STEPS = 480
 
 
@@ -102,6 +106,8 @@ class OverTime:
         peak: When most was held.
         failed: When requests failed: at most one moment for each column.
         failures: How many requests failed.
+        lines: How many bands, from the first on, are lines of the program, where one more has all
+            others; 0: the bands are categories.
     """
 
     device: str
@@ -115,6 +121,7 @@ class OverTime:
     peak: Mark
     failed: tuple[Mark, ...]
     failures: int
+    lines: int = 0
 
 
 def over_time(view: MemoryView, device: int | None = None) -> OverTime:
@@ -126,7 +133,11 @@ def over_time(view: MemoryView, device: int | None = None) -> OverTime:
     has_times = len(curve) > 1 and curve["time_ns"][1:].null_count() == 0
     at = times_of(curve) - view.origin_ns if has_times else np.arange(len(curve), dtype=np.int64)
     found = time_columns(at, held, reserved, int(at[0]), int(at[-1]) + 1, COLUMNS)
-    parts = by_category(view, chosen, events[found.rows])
+    peak = view.peak(chosen)
+    at_peak = composition(view, peak)
+    lines = at_peak.lines["line"].head(MOST_LINES).to_list() if at_peak.is_mostly_unknown else []
+    shown = events[found.rows]
+    parts = _by_line(view, chosen, lines, shown) if lines else by_category(view, chosen, shown)
 
     def mark(event: int) -> Mark:
         row = max(0, int(np.searchsorted(events, event, side="right")) - 1)
@@ -143,10 +154,21 @@ def over_time(view: MemoryView, device: int | None = None) -> OverTime:
         reserved_bytes=_numbers(found.reserved_bytes) if _is_known(reserved, held) else None,
         bands=tuple((name, _numbers(held)) for name, held in parts.items()),
         steps=_steps(view, chosen) if has_times else (),
-        peak=mark(view.peak(chosen).event),
+        peak=mark(peak.event),
         failed=tuple(apart.values()),
         failures=len(failed),
+        lines=len(lines),
     )
+
+
+def _by_line(
+    view: MemoryView, device: int, lines: list[str], events: Int64Array
+) -> dict[str, Int64Array]:
+    """The bytes of some lines after some events of a device, and those of all others together."""
+    mine = view.allocations.filter(pl.col("device") == device)
+    held = {line: HeldBytes.of(mine.filter(line=line)).after(events) for line in lines}
+    others = HeldBytes.of(mine.filter(~pl.col("line").is_in(lines).fill_null(False))).after(events)
+    return {**held, _OTHER_LINES: others} if others.any() else held
 
 
 def by_category(view: MemoryView, device: int, events: Int64Array) -> dict[str, Int64Array]:

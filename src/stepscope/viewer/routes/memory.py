@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from stepscope.viewer.memory.history import DeviceHistory, MemoryContent
 
 _MOST_STEPS = 2000
-_MOST_LINES = 10
-"""Lines that have a colour of their own."""
 _DEVICES = (-1, 1 << 20)
 
 
@@ -46,6 +44,7 @@ def _about(asked: Asked) -> dict[str, Any]:
     from stepscope.memory.categories.kinds import STACKED
     from stepscope.memory.questions.composition import composition
     from stepscope.memory.questions.moments import moment_of
+    from stepscope.memory.questions.over_time import MOST_LINES
 
     opening = _opening(asked)
     if opening.stage != "ready":
@@ -57,15 +56,14 @@ def _about(asked: Asked) -> dict[str, Any]:
         steps = view.categories.ranges.steps.filter(pl.col("device") == device)
         failed = view.out_of_memory(device)
         held = composition(view, moment_of(view, device, "peak"))
-        unknown = held.categories.filter(pl.col("category") == "unknown")["allocated_bytes"].sum()
         return {
             "ready": True,
             "path": view.snapshot.path,
             "devices": list(view.devices),
             "device": device,
             "categories": list(STACKED),
-            "unknown_share": unknown / max(1, held.allocated_bytes),
-            "lines": held.lines["line"].head(_MOST_LINES).to_list(),
+            "is_mostly_unknown": held.is_mostly_unknown,
+            "lines": held.lines["line"].head(MOST_LINES).to_list(),
             "has_times": history.has_times,
             "events": len(history.event) - 1,
             "first_event": int(history.event[min(1, len(history.event) - 1)]),

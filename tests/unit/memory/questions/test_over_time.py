@@ -12,10 +12,17 @@ from tests.support.allocator_programs import PROGRAMS as DRAWN
 from tests.support.allocator_programs import SETTINGS, Program
 from tests.support.page_data import blocks_of, data_of
 from tests.support.snapshot_tables import loaded
-from tests.support.snapshots import PROGRAMS, SCHEMAS, out_of_memory, plain_training, two_devices
+from tests.support.snapshots import (
+    PROGRAMS,
+    SCHEMAS,
+    Frames,
+    out_of_memory,
+    plain_training,
+    two_devices,
+)
 
 from stepscope.commands.main import cli
-from stepscope.memory.questions.over_time import COLUMNS, over_time
+from stepscope.memory.questions.over_time import COLUMNS, MOST_LINES, over_time
 from stepscope.memory.questions.totals import totals
 from stepscope.memory.view import MemoryView
 
@@ -119,3 +126,22 @@ def test_a_prediction_draws_no_recorded_history(tmp_path):
     result = CliRunner().invoke(cli, ["memory", str(path), "shard", "-o", str(page)])
     assert result.exit_code == 0, result.output
     assert blocks_of(data_of(page.read_text("utf-8")), "memory") == []
+
+
+def test_without_categories_the_bands_are_lines_which_add_up():
+    allocator = Allocator()
+    for number in range(30):
+        allocator.malloc((1 + number % 12) * MIB, frames=Frames()(f"model.py:{number % 12}:run"))
+    picture = over_time(viewed(allocator.snapshot()))
+    assert_adds_up(picture)
+    assert picture.lines == MOST_LINES
+    names = [name for name, _ in picture.bands]
+    assert len(names) == MOST_LINES + 1
+    assert names[-1] == "other lines"
+    assert names[0].startswith("model.py:")
+
+
+def test_known_categories_stay_the_bands():
+    picture = over_time(viewed(plain_training()))
+    assert not picture.lines
+    assert "activation" in dict(picture.bands)

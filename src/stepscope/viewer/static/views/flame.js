@@ -3,6 +3,7 @@
 
 import { getJson, isAbort } from "../api.js";
 import { FlameGraph } from "../draw/flame.js";
+import { fold } from "../draw/fold.js";
 import { sandwich } from "../draw/sandwich.js";
 import { h, replace } from "../dom.js";
 import { count, duration, plural, share } from "../units.js";
@@ -22,11 +23,14 @@ export function flameView(context) {
   const hits = h("span", { class: "note" });
   const tabs = h("div", { class: "tabs" });
   const find = h("input", { type: "search", placeholder: "Find in the graph", "aria-label": "Find in the graph" });
-  const element = h("div", { class: "view" }, h("div", { class: "view-head" }, tabs, find, hits), about, body);
+  const folding = h("button", { type: "button", title: "Equal layers of the model as one, and the outer frames as one", onclick: () => selection.set({ fold: isFolded() ? "off" : null }) }, "Fold");
+  const element = h("div", { class: "view" }, h("div", { class: "view-head" }, tabs, find, hits, folding), about, body);
   /** @type {AbortController | null} */
   let pending = null;
   /** @type {FlameGraph | null} */
   let graph = null;
+
+  const isFolded = () => selection.get("fold", "on") !== "off";
 
   find.addEventListener("input", () => {
     const part = graph?.find(find.value) ?? 0;
@@ -44,12 +48,14 @@ export function flameView(context) {
     pending = new AbortController();
     replace(body, h("p", { class: "note" }, "Building the tree…"));
     try {
-      const found = await getJson(`/api/traces/${trace}/flame`, { by, start: range[0], end: range[1] }, pending.signal);
+      const sent = await getJson(`/api/traces/${trace}/flame`, { by, start: range[0], end: range[1] }, pending.signal);
       const name = selection.get("function");
+      const found = isFolded() ? fold(sent) : sent;
+      folding.setAttribute("aria-pressed", String(isFolded()));
       graph = new FlameGraph(found, (one) => selection.set({ function: one }));
       if (found.name.includes(name)) replace(body, ...both(found, name));
       else if (!found.name.length) replace(body, h("p", { class: "note" }, "Nothing of this kind was recorded in this range."));
-      else replace(body, graph.element, found.left_out ? h("p", { class: "note" }, `${count(found.left_out)} tiny nodes are left out.`) : null);
+      else replace(body, graph.element, sent.left_out ? h("p", { class: "note" }, `${count(sent.left_out)} tiny nodes are left out.`) : null);
       element.dataset.ready = by;
     } catch (error) {
       if (!isAbort(error)) replace(body, h("p", { class: "error" }, String(/** @type {Error} */ (error).message)));
@@ -70,7 +76,7 @@ export function flameView(context) {
   }
 
   const end = selection.onChange((changed) => {
-    if (changed.has("by") || changed.has("range") || changed.has("function")) load();
+    if (changed.has("by") || changed.has("range") || changed.has("function") || changed.has("fold")) load();
   });
   load();
   return { element, close: () => { end(); pending?.abort(); } };

@@ -11,8 +11,6 @@ import { allocationOf, stateOf } from "../memory/panel.js";
 import { count, plural, size } from "../units.js";
 
 const STAGES = /** @type {import("../loading.js").Stages} */ ([["reading", "Reading the snapshot"], ["arranging", "Arranging the allocations"]]);
-/** From here on, the share of the peak without a category leaves the picture grey: lines have colours instead. */
-const MOST_UNKNOWN = 0.5;
 const PANELS = /** @type {[string, string][]} */ ([["moment", "Moment"], ["allocation", "Allocation"]]);
 
 /**
@@ -113,7 +111,7 @@ export class MemoryView {
       const about = await getJson(this._path, { device: selection.number("device") });
       if (this._isClosed) return;
       this._about = about;
-      about.by = selection.get("colour", about.unknown_share > MOST_UNKNOWN ? "line" : "category");
+      about.by = selection.get("colour", about.is_mostly_unknown ? "line" : "category");
       const axis = about.has_times && selection.get("axis") !== "events" ? "time" : "events";
       this.chart?.close();
       this.chart = new MemoryChart({

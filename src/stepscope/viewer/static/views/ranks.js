@@ -2,7 +2,7 @@
 /** Every rank of a run over its steps as a heat map, the one to blame first, with the cause. */
 
 import { getColumns, getJson, isAbort } from "../api.js";
-import { bars } from "../draw/bars.js";
+import { PICTURES } from "../draw/pictures.js";
 import { stepStrips } from "../draw/step-strips.js";
 import { table } from "../draw/table.js";
 import { h, replace } from "../dom.js";
@@ -40,10 +40,10 @@ export function ranksView(context) {
     selection.set({ view: "timeline", trace: String(rank.trace), step, from: null, to: null, range: null, event: null });
   }
 
-  /** A rank in the picture of arrivals leads to its collective in its timeline. @type {import("../draw/pictures.js").Link} */
-  const toArrival = ({ rank, event }) => {
+  /** A rank in a picture leads to its collective, or to the step, in its timeline. @type {import("../draw/pictures.js").Link} */
+  const toRank = ({ rank, event, step }) => {
     const found = about.ranks.find((/** @type {any} */ one) => one.rank === rank);
-    return found?.trace === null || !found ? null : () => selection.set({ view: "timeline", trace: String(found.trace), step: null, from: null, to: null, range: null, event: event ?? null });
+    return found?.trace === null || !found ? null : () => selection.set({ view: "timeline", trace: String(found.trace), step: step ?? null, from: null, to: null, range: null, event: event ?? null });
   };
 
   async function begin() {
@@ -100,7 +100,7 @@ export function ranksView(context) {
     return [
       h("p", { class: "verdict" }, about.verdict[0].toUpperCase() + about.verdict.slice(1)),
       h("p", { class: "note" }, `${ranks()}, ${plural(about.steps.length, "step")}${left ? ` (the last; ${count(left)} earlier ones are left out)` : ""}, mean step ${duration(about.mean_step_ns)}. The rank that makes the others wait most comes first.`),
-      about.skew ? bars(about.skew, toArrival) : null,
+      ...about.pictures.map((/** @type {any} */ one) => PICTURES[one.is](one, toRank)),
       measures,
       map?.element ?? null,
       strips,

@@ -6,7 +6,7 @@ import { limitPaint, partPaint } from "../part-colours.js";
 
 /**
  * @typedef {{name: string, from?: number, to: number, gone?: number, text: string, words?: string, limit?: string,
- *   part?: string, is?: string, event?: number | null, rank?: number}} Bar
+ *   part?: string, pieces?: [number, string][], is?: string, event?: number | null, rank?: number}} Bar
  */
 
 /**
@@ -31,6 +31,13 @@ function row(one, highest, go) {
   const bar = span("bars-bar", Math.min(from, one.to), Math.max(from, one.to), highest);
   if (one.limit) bar.style.background = limitPaint(one.limit);
   else if (one.part) bar.style.background = partPaint(one.part);
+  let at = from;
+  for (const [amount, part] of one.pieces ?? []) {
+    const piece = span("bars-piece", at - from, at - from + amount, one.to - from);
+    piece.style.background = partPaint(part);
+    bar.append(piece);
+    at += amount;
+  }
   const isWait = one.gone !== undefined && one.gone <= one.to;
   const gone = one.gone === undefined ? null : isWait ? span("bars-gone is-wait", from, one.gone, highest) : span("bars-gone", one.to, one.gone, highest);
   const name = go ? h("button", { type: "button", class: "link", onclick: go }, one.name) : one.name;

@@ -1,14 +1,14 @@
 // @ts-check
-/** Memory over time: what was held, stacked by category, what was reserved, steps, the peak. Static, with titles. */
+/** Memory over time: what was held, stacked by category or by line, what was reserved, steps, the peak. Static, with titles. */
 
 import { h, svg } from "../dom.js";
-import { memoryFill, memoryPaint, memoryPattern, memoryWord } from "../memory-colours.js";
+import { lineCategory, memoryFill, memoryPaint, memoryPattern, memoryWord } from "../memory-colours.js";
 import { count, duration, size } from "../units.js";
 import { definitions } from "./patterns.js";
 import { momentText, roundAmounts, roundNumbers, sideOf } from "./ticks.js";
 
 /**
- * @typedef {{is_by_event: boolean, start: number, step: number, allocated: number[], reserved: number[] | null,
+ * @typedef {{is_by_event: boolean, lines: number, start: number, step: number, allocated: number[], reserved: number[] | null,
  *   bands: {name: string, bytes: number[]}[], steps: [number, number][], peak: [number, number],
  *   failed: [number, number][], caption: string}} Memory
  */
@@ -47,9 +47,9 @@ export function memoryOverTime(data) {
   data.bands.forEach((band, at) => {
     const top = band.bytes.map((bytes, column) => ground[column] + bytes);
     const area = svg("path", { class: "memory-band", d: between(top, ground, x, y) });
-    area.style.fill = memoryFill(band.name, at);
+    area.style.fill = memoryFill(paintOf(data, at), at);
     picture.append(area);
-    const over = memoryPattern(band.name);
+    const over = memoryPattern(paintOf(data, at));
     if (over) picture.append(svg("path", { class: `pattern-${over}`, d: between(top, ground, x, y) }));
     top.forEach((bytes, column) => { ground[column] = bytes; });
   });
@@ -59,6 +59,16 @@ export function memoryOverTime(data) {
   picture.append(...peak(data, place(data.peak[0]), y(data.peak[1])));
   for (let column = 0; column < number; column++) picture.append(said(data, column, x));
   return h("figure", { class: "memory-picture" }, h("div", { class: "wide-picture" }, picture), legend(data), h("figcaption", { class: "note" }, data.caption));
+}
+
+/** The category whose colour and pattern a band has; beyond the lines there are all others. @param {Memory} data @param {number} at */
+function paintOf(data, at) {
+  return data.lines ? lineCategory(at, data.lines) : data.bands[at].name;
+}
+
+/** @param {Memory} data @param {{name: string}} band */
+function nameOf(data, { name }) {
+  return data.lines ? name : memoryWord(name);
 }
 
 /** A line that holds each amount for the width of its column. @param {number[]} amounts @param {(column: number) => number} x @param {(bytes: number) => number} y */
@@ -136,7 +146,7 @@ function said(data, column, x) {
   const words = [
     data.step > 1 ? `${moment(data, from)} to ${moment(data, from + data.step)}` : moment(data, from),
     `${size(data.allocated[column])} held${data.reserved ? `, ${size(data.reserved[column])} reserved` : ""}`,
-    ...held.map((one) => `${memoryWord(one.name)} ${size(one.bytes)}`),
+    ...held.map((one) => `${nameOf(data, one)} ${size(one.bytes)}`),
   ];
   return svg("rect", { class: "memory-column", x: x(column), y: TOP, width: x(column + 1) - x(column), height: HEIGHT - BOTTOM - TOP }, svg("title", {}, words.join("\n")));
 }
@@ -145,8 +155,8 @@ function said(data, column, x) {
 function legend(data) {
   const bands = data.bands.map((band, at) => {
     const dot = h("span", { class: "dot" });
-    dot.style.background = memoryPaint(band.name, at);
-    return h("li", {}, dot, memoryWord(band.name));
+    dot.style.background = memoryPaint(paintOf(data, at), at);
+    return h("li", {}, dot, nameOf(data, band));
   });
   const reserved = data.reserved ? h("li", {}, h("span", { class: "memory-reserved-key" }), "reserved") : null;
   const failed = data.failed.length ? h("li", {}, h("span", { class: "memory-failed-key" }), "a request failed") : null;

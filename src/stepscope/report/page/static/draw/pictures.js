@@ -6,10 +6,10 @@ import { bars } from "./bars.js";
 import { memoryOverTime } from "./memory-over-time.js";
 import { rankSteps } from "./rank-steps.js";
 import { scatter } from "./scatter.js";
-import { stepLanes } from "./step-lanes.js";
+import { laneKeys, stepLanes } from "./step-lanes.js";
 import { stepStrips } from "./step-strips.js";
 
-/** @typedef {(mark: {event?: number | null, rank?: number}) => (() => void) | null} Link where a mark leads; null: nowhere */
+/** @typedef {(mark: {event?: number | null, rank?: number, step?: number | null}) => (() => void) | null} Link where a mark leads; null: nowhere */
 
 /** @type {Record<string, (block: any, link?: Link) => HTMLElement>} */
 export const PICTURES = {
@@ -20,6 +20,7 @@ export const PICTURES = {
   strips: ({ strips }) => stepStrips(strips).element,
   rank_steps: (block) => h("div", { class: "wide-picture" }, rankSteps(block)),
   mini_timeline: ({ lanes, dur_ns: lasting }) => h("div", { class: "wide-picture" }, stepLanes(lanes, lasting)),
+  lanes: ({ title, lanes, dur_ns: lasting, step, caption }, link) => h("figure", { class: "picture" }, h("h3", {}, title), h("div", { class: "wide-picture all-lanes" }, stepLanes(lanes, lasting, (lane) => link?.({ rank: lane.rank, step }) ?? null)), laneKeys(lanes), h("figcaption", { class: "note" }, caption)),
 };
 
 /**
