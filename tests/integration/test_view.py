@@ -55,21 +55,21 @@ def test_the_link_on_stdout_opens_the_page_and_ctrl_c_ends_it(trace_file):
 
 BUSY = """
 import sys, time
-from starlette.responses import Response
 from stepscope.commands.entry import run
 from stepscope.viewer.routes import traces
+from stepscope.viewer.routes.answers import Endpoint
 
-def answer(request):
+def answer(asked):
     print("asked", flush=True)
     time.sleep(100)
-    return Response("late")
+    return "late"
 
-from starlette.routing import Route
-traces.routes = lambda library: [Route("/traces", answer)]
+traces.ENDPOINTS = (Endpoint("/traces", answer),)
 sys.exit(run())
 """
 
 
+@pytest.mark.timeout(200)
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C is sent as SIGINT")
 def test_ctrl_c_ends_a_viewer_that_works_on_a_question_even_if_it_comes_often(trace_file):
     process = subprocess.Popen(
