@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from stepscope.analysis.selection.partition import cause_words
-from stepscope.memory.questions.composition import NO_NAME
 from stepscope.report.cells import label, shown
 from stepscope.report.document import Figure
 from stepscope.report.figures import bars, ladder, memory_curve
@@ -447,6 +446,8 @@ def _modules(result: Any, _origin_ns: int) -> Iterator[Figure]:
 
 def _held(result: Any, _origin_ns: int) -> Iterator[Figure]:
     """What each module holds at a moment, where modules are known."""
+    from stepscope.memory.questions.composition import NO_NAME  # which pages of traces do without
+
     named = result.modules.filter(pl.col("module") != NO_NAME)
     rows = [
         {

@@ -93,14 +93,17 @@ def read_arrivals(
         described=_described(trace, kept),
         local=local,
         of_host=of_host,
-        waits_for_batches=with_causes and _waits_for_batches(trace, scope),
+        waits_for_batches=with_causes and _waits_for_batches(trace),
     )
 
 
-def _waits_for_batches(trace: Trace, scope: Scope | None) -> bool:
+def _waits_for_batches(trace: Trace) -> bool:
+    """Whether it does in its steady steps, whichever are asked for."""
     lane = trace.main_lane
-    chosen, window = choose_steps(trace, None if scope is None else scope.steps)
-    if lane is None or chosen.is_empty():
+    if lane is None or trace.steps.is_empty():
+        return False
+    chosen, window = choose_steps(trace, None)
+    if chosen.is_empty():
         return False
     if chosen["step"][-1] == trace.steps["step"][-1]:
         window = (window[0], window[1] - loop_tail(trace))

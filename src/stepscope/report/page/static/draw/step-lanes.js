@@ -85,7 +85,7 @@ function drawLane(lane, y, scale, lastingNs, go) {
   });
   for (const [start, lasting, name, what] of lane.slices) {
     const [x, width] = [TITLE + start * scale, Math.max(lasting * scale, 0.6)];
-    const bar = svg("rect", { class: width > LEAST_EDGED ? "step-lanes-slice" : null, x, y, width, height: tall });
+    const bar = svg("rect", { class: `step-lanes-slice${width > LEAST_EDGED ? " is-edged" : ""}`, x, y, width, height: tall });
     const [fill, over] = paint(what);
     bar.style.fill = fill;
     bar.append(svg("title", {}, `${name}: ${duration(lasting)}`));
