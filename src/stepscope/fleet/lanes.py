@@ -5,7 +5,7 @@ Definitions
     to each other one by one, as forward and backward), collectives, sends and receives, copies.
     What is left blank is idle. Of collectives, sends and receives, the part in which the rank waits
     for another (`analysis.blame.compared`) is told apart. Pieces that are closer to each other than
-    a five-hundredth of the step are drawn as one.
+    a two-thousandth of the step are drawn as one.
     Without GPUs a lane shows the rank's collectives alone.
     The step is that in which the ranks wait most, of the last ones that all of them recorded.
 """
