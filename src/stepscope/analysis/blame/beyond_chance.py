@@ -12,7 +12,7 @@ Definitions
     what equal ranks show (`skew.equal_ranks`). Great: the
     second most of a step is at least three times the most that any other rank has in any step. A
     process that loses its CPU now and then, as on a shared machine, is neither.
-    With fewer than three steps only the first condition can be checked.
+    Of two steps the first two conditions are enough, of one the first: more cannot be checked.
     One odd step must not excuse a rank that is late in all others, whether it paused in that step
     or others did: of at least four steps, it is enough if all this holds without the one in which
     its difference to the others is at least three times as far from the median as in any other, or
@@ -76,11 +76,13 @@ def _is_beyond_chance(excess_ns: npt.NDArray[np.float64], rank: int) -> bool:
         return True
     if own.sum() < _STANDS_OUT * np.median(others.sum(axis=0)):
         return False
-    if len(own) < _FEWEST_STEPS:
+    if len(own) < 2:
         return True
     second, most = np.sort(own)[-2:]
     if second < _COMES_BACK * most:
         return False
+    if len(own) < _FEWEST_STEPS:
+        return True
     if second >= _STANDS_OUT * others.max():
         return True
     if _is_steady(own - others.mean(axis=1), excess_ns.shape[1]):

@@ -94,8 +94,9 @@ def test_what_disturbs_all_ranks_accuses_none():
     assert not is_beyond_chance(excess, 3)
 
 
-def test_two_steps_are_judged_by_the_sum_alone():
-    assert is_beyond_chance(np.array([[9.0, 1.0, 1.0], [0.0, 1.0, 1.0]]), 0)
+def test_of_two_steps_a_rank_has_too_much_in_both():
+    assert is_beyond_chance(np.array([[9.0, 1.0, 1.0], [3.0, 1.0, 1.0]]), 0)
+    assert not is_beyond_chance(np.array([[9.0, 1.0, 1.0], [0.0, 1.0, 1.0]]), 0)
     assert not is_beyond_chance(np.array([[2.0, 1.0, 1.0], [1.0, 1.0, 1.0]]), 0)
 
 
