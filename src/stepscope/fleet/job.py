@@ -29,8 +29,9 @@ from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.fleet.engines.local import LocalEngine
 from stepscope.fleet.engines.outcome import Engine, ProgressReport
 from stepscope.fleet.engines.progress_line import ranks_done
-from stepscope.fleet.lanes import RankPieces, read_pieces
-from stepscope.fleet.pipeline import RankPipeline, read_pipeline
+from stepscope.fleet.lanes import read_pieces
+from stepscope.fleet.packed_columns import PackedColumns
+from stepscope.fleet.pipeline import read_pipeline
 from stepscope.fleet.rank_steps import RankSteps, read_steps
 from stepscope.run.discover import rank_of
 from stepscope.run.figures import rank_ranges_in_words, ranks_in_words
@@ -90,8 +91,8 @@ class RankPart:
     first_ns: int
     arrivals: RankArrivals
     steps: RankSteps
-    pipeline: RankPipeline | None = None
-    pieces: RankPieces | None = None
+    pipeline: PackedColumns | None = None
+    pieces: PackedColumns | None = None
     gpu_clock: GpuClock | None = None
     losses: tuple[str, ...] = ()
     steady: tuple[int, ...] = ()
@@ -137,7 +138,7 @@ class Job:
         return AnsweredScope.together([part.arrivals.answered() for part in self.parts])
 
     @property
-    def pipelines(self) -> dict[int, RankPipeline]:
+    def pipelines(self) -> dict[int, PackedColumns]:
         """What each rank did that is a stage of a pipeline."""
         return {part.rank: part.pipeline for part in self.parts if part.pipeline is not None}
 

@@ -12,7 +12,6 @@ Definitions
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ from stepscope.analysis.calls.collectives import POINT_TO_POINT, read_collective
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.names import names_that
 from stepscope.analysis.selection.scope import Scope
+from stepscope.fleet.packed_columns import PackedColumns
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Intervals
 from stepscope.trace.derive.ancestors import nearest_of
@@ -41,26 +41,6 @@ MOST_STEPS = 8
 MOST_LANES = 64
 _JOINED = 2000
 _COLUMNS = ("step", "start_ns", "end_ns", "what")
-
-
-@dataclass(frozen=True)
-class RankPieces:
-    """What a rank's GPUs did in its last steps, small enough to be sent.
-
-    Attributes:
-        packed: The columns, compressed.
-    """
-
-    packed: bytes
-
-    def table(self, rank: int) -> pl.DataFrame:
-        """One row per piece: rank, step, start_ns and end_ns on the rank's clock, what."""
-        rows = np.frombuffer(zlib.decompress(self.packed), np.int64)
-        columns = dict(zip(_COLUMNS, rows.reshape(len(_COLUMNS), -1), strict=True))
-        names = pl.Series(_ORDER, dtype=pl.String)
-        return pl.DataFrame(columns).with_columns(
-            what=names.gather(columns["what"]), rank=pl.lit(rank, pl.Int64)
-        )
 
 
 @dataclass(frozen=True)
@@ -90,8 +70,11 @@ class JobLanes:
     left_out: int
 
 
-def read_pieces(trace: Trace, scope: Scope | None = None) -> RankPieces | None:
-    """Reads what a rank's GPUs did; None where they did nothing in steps.
+def read_pieces(trace: Trace, scope: Scope | None = None) -> PackedColumns | None:
+    """Reads what a rank's GPUs did in its last steps; None where they did nothing in steps.
+
+    One row per piece: step, start_ns and end_ns on the rank's clock, place of what it is in
+    `_ORDER`.
 
     Raises:
         UsageError: The scope names steps or devices that the trace does not have.
@@ -119,7 +102,7 @@ def read_pieces(trace: Trace, scope: Scope | None = None) -> RankPieces | None:
         computing = _direction(trace, rows["launch"])
     rows = rows.with_columns(what=what.otherwise(computing))
     found = [_pieces_of(part) for part in rows.partition_by("step", maintain_order=True)]
-    return RankPieces(zlib.compress(np.concatenate(found, axis=1).tobytes()))
+    return PackedColumns.of(_COLUMNS, np.concatenate(found, axis=1))
 
 
 def _direction(trace: Trace, launches: pl.Series) -> pl.Series:
@@ -163,7 +146,11 @@ def job_lanes(
         arrivals: Their members, columns `ARRIVALS`.
         first: The ranks on top; the others follow by their number. Stages all stand by theirs.
     """
-    pieces = {part.rank: part.pieces.table(part.rank) for part in job.parts if part.pieces}
+    names = pl.Series(_ORDER, dtype=pl.String)
+    tables = {part.rank: part.pieces.table(part.rank) for part in job.parts if part.pieces}
+    pieces = {
+        rank: one.with_columns(what=names.gather(one["what"])) for rank, one in tables.items()
+    }
     step = _step(sets, list(pieces.values()))
     of_step = arrivals.join(sets.filter(pl.col("step").eq_missing(step)).select("set"), on="set")
     starts = pl.concat(

@@ -14,7 +14,6 @@ Definitions
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,6 +24,7 @@ from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UsageError
 from stepscope.fleet.lanes import JobLanes
+from stepscope.fleet.packed_columns import PackedColumns
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Intervals
 from stepscope.trace.model import Trace
@@ -54,23 +54,6 @@ STEPS: dict[str, pl.DataType | type[pl.DataType]] = {
 
 
 @dataclass(frozen=True)
-class RankPipeline:
-    """What a rank did inside the span of its pipeline, step by step, small enough to be sent.
-
-    Attributes:
-        packed: The columns, compressed.
-    """
-
-    packed: bytes
-
-    def table(self, rank: int) -> pl.DataFrame:
-        """One row per step: rank, and the columns as they were measured."""
-        rows = np.frombuffer(zlib.decompress(self.packed), np.int64)
-        columns = dict(zip(_COLUMNS, rows.reshape(len(_COLUMNS), -1), strict=True))
-        return pl.DataFrame(columns).with_columns(rank=pl.lit(rank, pl.Int64))
-
-
-@dataclass(frozen=True)
 class PipelineBubbles:
     """The bubbles of a job's pipeline.
 
@@ -94,8 +77,8 @@ class PipelineBubbles:
     lanes: JobLanes | None = field(default=None, metadata={"show": False})
 
 
-def read_pipeline(trace: Trace, scope: Scope | None = None) -> RankPipeline | None:
-    """Measures the pipeline of a rank; None where it has no point-to-point work in steps.
+def read_pipeline(trace: Trace, scope: Scope | None = None) -> PackedColumns | None:
+    """Measures the pipeline of a rank, a row per step; None without point-to-point work in steps.
 
     Raises:
         UsageError: The scope names steps or devices that the trace does not have.
@@ -131,8 +114,7 @@ def read_pipeline(trace: Trace, scope: Scope | None = None) -> RankPipeline | No
         covered[2] - covered[0] - covered[1], span - covered[2],
         spans["count"].to_numpy(), spans["least_ns"].to_numpy(),
     )  # fmt: skip
-    stacked = np.stack([column.astype(np.int64) for column in columns])
-    return RankPipeline(zlib.compress(stacked.tobytes()))
+    return PackedColumns.of(_COLUMNS, np.stack(columns))
 
 
 def _moments(rows: pl.DataFrame) -> Intervals:
@@ -140,7 +122,7 @@ def _moments(rows: pl.DataFrame) -> Intervals:
 
 
 def find_bubbles(
-    pipelines: dict[int, RankPipeline], scope: AnsweredScope, notes: tuple[str, ...] = ()
+    pipelines: dict[int, PackedColumns], scope: AnsweredScope, notes: tuple[str, ...] = ()
 ) -> PipelineBubbles:
     """Finds the bubbles of a pipeline.
 
