@@ -93,7 +93,7 @@ def once(python: str, task: str, path: Path, small: Path) -> Cost:
 
 def compare(label: str, path: Path, small: Path, tasks: Sequence[str], options: Options) -> None:
     """Measure both versions, and print a row for each task."""
-    sums = [0.0] * 4
+    of_questions: list[list[float]] = []
     asked: list[str] = []
     if "questions" in tasks:
         asked = [f"show {one}" for one in questions_of_both(options.other, path)]
@@ -108,25 +108,22 @@ def compare(label: str, path: Path, small: Path, tasks: Sequence[str], options: 
                     once(python, "report, cold", path, small)
                 found.append(once(python, task, path, small))
         before, now = costs.values()
-        cells = []
+        cells, medians = [], []
         for name in ("seconds", "processor"):
             was, takes = (
                 statistics.median(getattr(cost, name) for cost in found) for found in (before, now)
             )
             cells += [f"{was:.2f} s", f"{takes:.2f} s", f"{was / takes:.2f}"]
-            if task in asked:
-                place = 2 * (name == "processor")
-                sums[place : place + 2] = [sums[place] + was, sums[place + 1] + takes]
+            medians += [was, takes]
+        of_questions += [medians] if task in asked else []
         peaks = [max(cost.peak_bytes for cost in found) / 1e6 for found in (before, now)]
         cells += [f"{peak:.0f} MB" for peak in peaks]
         print(f"| {label} | {task} | {' | '.join(cells)} |", flush=True)
         shutil.rmtree(path.with_name(f"{path.name}.stepscope"), ignore_errors=True)
-    if "questions" in tasks:
-        cells = [
-            cell
-            for was, takes in (sums[:2], sums[2:])
-            for cell in (f"{was:.1f} s", f"{takes:.1f} s", f"{was / takes:.2f}")
-        ]
+    if of_questions:
+        wall, wall_now, cpu, cpu_now = map(sum, zip(*of_questions, strict=True))
+        cells = [f"{wall:.1f} s", f"{wall_now:.1f} s", f"{wall / wall_now:.2f}"]
+        cells += [f"{cpu:.1f} s", f"{cpu_now:.1f} s", f"{cpu / cpu_now:.2f}"]
         print(f"| {label} | all {len(asked)} questions | {' | '.join(cells)} | | |", flush=True)
 
 

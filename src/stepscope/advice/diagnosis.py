@@ -21,6 +21,7 @@ from stepscope.advice.job.accused import (
     compare_windows,
     find_late,
     late_starts_in_words,
+    throttled_ranks,
     with_throttled,
 )
 from stepscope.advice.job.compared import (
@@ -194,7 +195,8 @@ def judge(
     slow = slow_clocks(
         {rank: clock for rank, clock in sampled if clock is not None}, limits.throttled_gpu
     )
-    judged = with_throttled(judged, slow, {r.rank: ns for r in ranks if (ns := r.compute_ns)})
+    computing = {rank.rank: ns for rank in ranks if (ns := rank.compute_ns)}
+    judged = with_throttled(judged, throttled_ranks(slow, computing))
     stage = slow_stage(ranks, windows, judged)
     if stage is not None and stage.saving_ns is not None:
         judged = None

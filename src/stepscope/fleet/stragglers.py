@@ -166,9 +166,8 @@ class ComparedJob:
         slow = slow_clocks({p.rank: p.gpu_clock for p in job.parts if p.gpu_clock is not None})
         means = steps.group_by("rank").agg(pl.col("compute_ns").mean()) if slow else steps.clear()
         compute_ns = dict(means.select("rank", "compute_ns").iter_rows())
-        late = with_throttled(late, slow, compute_ns)
-        slow = throttled_ranks(slow, compute_ns)
-        return cls(job, windows, recorded, late, slow)
+        throttled = throttled_ranks(slow, compute_ns)
+        return cls(job, windows, recorded, with_throttled(late, throttled), throttled)
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -82,9 +82,8 @@ def replayed_finding(
     if before is not None:
         share -= replay(before).saving_share
     step_ns = subject.step_ns or window.step_ns
-    is_capped = most_ns is not None and most_ns < share * step_ns
-    if is_capped and most_ns is not None:
-        share = most_ns / max(1, step_ns)
+    most = share if most_ns is None else most_ns / max(1, step_ns)
+    is_capped, share = most < share, min(most, share)
     is_too_little = share < (limits.saving_low if least is None else least)
     if is_too_little and (subject.waits is None or about_collectives or waits_for is not None):
         return []

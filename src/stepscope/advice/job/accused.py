@@ -546,20 +546,16 @@ def without_inherited(recorded: RankSkew, excess_ns: Mapping[int, Mapping[str, f
     return replace(recorded, late=late, cause=recorded.cause or why)
 
 
-def with_throttled(
-    late: RankSkew | None, slow: Mapping[int, SlowClock], compute_ns: Mapping[int, float]
-) -> RankSkew | None:
+def with_throttled(late: RankSkew | None, throttled: Mapping[int, SlowClock]) -> RankSkew | None:
     """Late ranks, with their GPU's clock as the cause where it explains why they compute longer.
 
     Args:
         late: The late ranks.
-        slow: The ranks whose GPUs have lower clocks than their peers'.
-        compute_ns: What each rank computes in a step.
+        throttled: The ranks of whose computation it does (`throttled_ranks`).
     """
     if late is None or late.cause not in (in_words(COMPUTE), in_words(COMPUTE, several=True)):
         return late
-    named = throttled_ranks(slow, compute_ns)
-    clocks = [named[rank] for rank in late.late if rank in named]
+    clocks = [throttled[rank] for rank in late.late if rank in throttled]
     whose = "its GPU is" if len(late.late) == 1 else "their GPUs are"
     return replace(late, cause=f"{whose} throttled ({clocks[0].words()})") if clocks else late
 
@@ -571,6 +567,10 @@ def throttled_ranks(
 
     At its peers' clock, a GPU would compute in that share of the time which its clock is of theirs.
     Work that memory limits gains less, so this is the most that the clock explains.
+
+    Args:
+        slow: The ranks whose GPUs have lower clocks than their peers'.
+        compute_ns: What each rank computes in a step.
     """
     usual_ns = median(compute_ns.values()) if compute_ns else 0.0
     return {

@@ -50,9 +50,10 @@ def slow_stage(
     stages = [one for one in known if set(one) <= computing.keys()] or [(r,) for r in computing]
     of_stages = {one: median_low([computing[rank] for rank in one]) for one in stages}
     slowest = max(stages, key=lambda one: (of_stages[one], -one[0]))
-    accused = None if windows is None or late is None else windows.accused
-    is_late = late is not None and accused is not None and accused.cause == SLOW_STAGE
-    if late is not None and is_late:
+    accused = None if windows is None else windows.accused
+    if accused is None or accused.cause != SLOW_STAGE:
+        late = None
+    if late is not None:
         slowest = next((one for one in stages if set(one) == set(late.late)), slowest)
     others = [ns for one, ns in of_stages.items() if one != slowest]
     if not others:
@@ -65,7 +66,7 @@ def slow_stage(
         round(fmean(of_stages.values())),
         len(stages),
         len(computing) >= _LEAST_RING and len(counts) == 1,
-        late.saving_ns if late is not None and is_late and set(late.late) == set(slowest) else None,
+        late.saving_ns if late is not None and set(late.late) == set(slowest) else None,
     )
 
 

@@ -33,7 +33,7 @@ from stepscope.analysis.graph.window import (
 from stepscope.analysis.graph.work import StepWork, read_work
 from stepscope.analysis.host.epochs import epoch_starts
 from stepscope.analysis.host.events import HostEvents, host_events
-from stepscope.analysis.host.steady_steps import loop_tail
+from stepscope.analysis.host.steady_steps import tail_of
 from stepscope.analysis.record.pace import RecordedPace
 from stepscope.errors import UsageError
 from stepscope.trace.model import Trace
@@ -89,8 +89,8 @@ def _graph_of(
     calls = read_calls(trace, lanes, window)
     if not len(chosen):
         window = whole_window(host, work, window)
-    elif chosen["step"][-1] == trace.steps["step"][-1]:
-        window = (window[0], window[1] - loop_tail(trace))
+    else:
+        window = (window[0], window[1] - tail_of(trace, chosen))
     host_window = window
     begin_ns = device_start(trace, chosen, work)
     if begin_ns is None:

@@ -67,11 +67,11 @@ def replay(changes: Changes) -> Replay:
     rare_ns = graph.rare_wait_ns
     is_about_input = bool((changes.dur_ns < rare_ns).any())
     if saved_ns > 0 and rare_ns.any() and not is_about_input:
-        before, after = unchanged(graph), changes
-        in_time = [
-            _run(replace(one, dur_ns=one.dur_ns - rare_ns)).cycle_ns for one in (before, after)
-        ]
-        saved_ns = min(saved_ns, in_time[0] - in_time[1])
+        before_ns, after_ns = (
+            _run(replace(one, dur_ns=one.dur_ns - rare_ns)).cycle_ns
+            for one in (unchanged(graph), changes)
+        )
+        saved_ns = min(saved_ns, before_ns - after_ns)
     saving = round(saved_ns / max(1, len(graph.steps)))
     step = graph.replayed_step_ns
     saving = min(max(0, saving), step)

@@ -31,7 +31,7 @@ import polars as pl
 
 from stepscope.analysis.host.causes import HostCause, cause_of_names, is_input_wait
 from stepscope.analysis.host.events import by_precedence, host_events
-from stepscope.analysis.host.steady_steps import loop_tail
+from stepscope.analysis.host.steady_steps import tail_of
 from stepscope.analysis.host.waits import communication_waits, input_waits
 from stepscope.analysis.selection.names import events_with_names
 from stepscope.analysis.selection.partition import INPUT, OTHER, Part, Partition
@@ -113,8 +113,7 @@ def partition_host(trace: Trace, asked: tuple[int, ...] | None = None) -> HostPa
         "communication": communication_waits(trace, (lane_id,))[lane_id],
     }
     starts, ends = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy().copy()
-    if len(trace.steps) and steps["step"][-1] == trace.steps["step"][-1]:
-        ends[-1] -= loop_tail(trace)
+    ends[-1:] -= tail_of(trace, steps)
     columns: dict[str, pl.Series] = {}
     busy = np.zeros(steps.height, dtype=np.int64)
     for part, own in zip(PARTS, _parts_with_dispatch(_claims(host, waits)), strict=True):

@@ -245,6 +245,13 @@ def steps_on_end(trace: Trace) -> tuple[int, ...]:
     return steps
 
 
+def tail_of(trace: Trace, steps: pl.DataFrame) -> int:
+    """The end of the loop within some steps: `loop_tail` if the trace's last is among them."""
+    if steps.is_empty() or trace.steps.is_empty():
+        return 0
+    return loop_tail(trace) if steps["step"][-1] == trace.steps["step"][-1] else 0
+
+
 @memoized
 def loop_tail(trace: Trace) -> int:
     """What the last step of the file takes at its end beyond what any other does.

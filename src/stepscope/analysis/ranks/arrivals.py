@@ -19,7 +19,7 @@ from stepscope.analysis.calls.collectives import (
 from stepscope.analysis.graph.batch_arrivals import find_arrivals
 from stepscope.analysis.graph.window import choose_steps
 from stepscope.analysis.host.events import host_events
-from stepscope.analysis.host.steady_steps import loop_tail
+from stepscope.analysis.host.steady_steps import tail_of
 from stepscope.analysis.ranks.host_groups import lists_groups, with_host_groups
 from stepscope.analysis.ranks.launch_columns import OF_LAUNCHES
 from stepscope.analysis.ranks.local_time import BESIDE, LOCAL_CAUSES, local_time
@@ -105,8 +105,7 @@ def _waits_for_batches(trace: Trace) -> bool:
     chosen, window = choose_steps(trace, None)
     if chosen.is_empty():
         return False
-    if chosen["step"][-1] == trace.steps["step"][-1]:
-        window = (window[0], window[1] - loop_tail(trace))
+    window = (window[0], window[1] - tail_of(trace, chosen))
     host = host_events(trace, (lane,))
     return len(find_arrivals(trace, host, lane, window, len(chosen))) > 0
 
