@@ -299,6 +299,13 @@ def test_what_lies_outside_phases_does_not_grow_with_the_samples(judge):
     assert found.saving_ns == pytest.approx(ms(4), rel=0.01)
 
 
+def test_a_phase_of_input_is_taken_once_from_what_lies_outside_phases(judge):
+    phases = {"forward": 15.0, "backward": 30.0, "optimizer": 1.0, "get_batch": 10.0}
+    records = step_records([60.0] * 40, phases_ms=phases, cpu_ms=60.0, queued_ms=0.0)
+    found = {one.id: one for one in judge(_looping(4, tokens=2), records).findings}
+    assert found["cpu-bound-python"].saving_ns == pytest.approx(ms(4), rel=0.01)
+
+
 ENGINE = "<built-in method run_backward of torch._C._EngineBase object at 0x7f01>"
 
 

@@ -44,6 +44,7 @@ from stepscope.advice.severities import severity_of
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.host.causes import CAUSES, UNNAMED, HostCause
 from stepscope.analysis.host.waits import shows_collectives
+from stepscope.analysis.selection.partition import OTHER
 from stepscope.run.figures import percent
 from stepscope.run.step_record import FORWARD
 from stepscope.trace.arrays import intervals
@@ -217,15 +218,15 @@ def _most_ns(subject: Subject, window: WindowView, long: Intervals) -> int | Non
     summary = subject.steps
     if summary is None or not any(phase.name == FORWARD for phase in summary.phases):
         return None
-    phases = [phase for phase in summary.phases if "/" not in phase.name]
-    count = max(1, len(summary.steps))
-    rest_ns = summary.mean_ns - summary.wait_ns - sum(one.total_ns for one in phases) // count
+    whole = summary.partition
+    rest_ns = sum(whole.per_step_ns(part) for part in whole.parts if part.name == OTHER)
+    phases = [phase.name for phase in summary.phases if "/" not in phase.name]
     is_range = pl.col("category") == "user_annotation"
-    ranges = window.main_spans(is_range & pl.col("name").is_in([one.name for one in phases]))
+    ranges = window.main_spans(is_range & pl.col("name").is_in(phases))
     inside = intervals.intersection(long, window.spans(ranges))
     longer = (subject.step_ns or window.step_ns) / max(1, window.step_ns)
     outside_ns = window.per_step(long.total_ns - inside.total_ns) * longer
-    return round(min(outside_ns, max(0, rest_ns)) + window.per_step(inside.total_ns) * longer)
+    return round(min(outside_ns, rest_ns) + window.per_step(inside.total_ns) * longer)
 
 
 def _overhead(share: float) -> str:
