@@ -14,6 +14,7 @@ A trace without steps is run once: nothing says that it repeats.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,11 +48,13 @@ class Passes(NamedTuple):
         start_ns: Start of each node in the first pass, which begins as the window did.
         end_ns: End of each node in it.
         cycle_ns: How long the steps take together in the steady state.
+        waited_ns: How long the main thread waits for batches in it.
     """
 
     start_ns: Int64Array
     end_ns: Int64Array
     cycle_ns: int
+    waited_ns: int
 
 
 def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> StepGraph:
@@ -63,10 +66,12 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
 
     Recording slows the host's threads, but not the devices or what waits for input take. Where the
     pace of unrecorded steps is known, all pieces of threads are shortened alike, by as little as
-    makes the steps take what those do. Where the devices need longer, by their events if the record
-    has them, unrecorded steps were the host's alone, which ran ahead of them: then the host alone
-    takes what they do. So are those between steps that are slow every so many steps, if the host
-    waits for the devices in some steps, but not in all.
+    makes the steps take what those do. Where batches set the pace, compared is what the host takes
+    beside waiting for them: devices work during these waits, so steps without them take longer than
+    that. Where the devices need longer, by their events if the record has them, unrecorded steps
+    were the host's alone, which ran ahead of them: then the host alone takes what they do. So are
+    those between steps that are slow every so many steps, if the host waits for the devices in some
+    steps, but not in all.
 
     Args:
         graph: The graph of recorded steps.
@@ -83,6 +88,12 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
         if host_only:
             dur[graph.is_gpu] = 0
         return run_passes(graph, dur, graph.delay_ns, kept).cycle_ns
+
+    def beside_batches_ns(scale: float) -> int:
+        dur = replayed_durations(graph, scale)
+        passes = run_passes(graph, dur, graph.delay_ns, is_kept)
+        fixed = np.minimum(graph.input_ns, dur)[graph.host_rows]
+        return passes.cycle_ns - passes.waited_ns - int(fixed.sum())
 
     if pace is None or not graph.steps or not graph.is_gpu.any():
         steady_ns = cycle_ns(1.0, is_kept)
@@ -104,15 +115,18 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
     between_ns = pace.between_ns * len(graph.steps)
     if 0 < waiting_steps < len(graph.steps) and 0 < _OUTRUN * between_ns < least_ns:
         is_ahead, wanted_ns = True, between_ns
-    kept = alone if is_ahead else own
+    taken_ns = partial(cycle_ns, kept=own)
+    if is_ahead:
+        taken_ns = partial(cycle_ns, kept=alone, host_only=True)
+    elif has_batches and pace.batch_ns:
+        taken_ns, least_ns = beside_batches_ns, beside_batches_ns(_MOST_SLOWED)
     limit_ns = (wanted_ns if is_ahead else max(wanted_ns, least_ns)) * _NOTABLY_SLOWED
     scale = 1.0
-    if cycle_ns(1.0, kept, host_only=is_ahead) > limit_ns:
+    if taken_ns(1.0) > limit_ns:
         low, high = _MOST_SLOWED, 1.0
         for _ in range(_BISECTIONS):
             middle = (low + high) / 2
-            fits = cycle_ns(middle, kept, host_only=is_ahead) <= limit_ns
-            low, high = (middle, high) if fits else (low, middle)
+            low, high = (middle, high) if taken_ns(middle) <= limit_ns else (low, middle)
         scale = low
     has_pace = scale < 1.0 or (has_batches and pace.batch_ns > 0)
     steady_ns = cycle_ns(scale, is_kept)
@@ -156,9 +170,20 @@ def run_passes(
     ends_ns = graph.step_rows.ends(first_end, len(graph.steps), graph.begin_ns)
     once_ns = int(ends_ns[-1]) - graph.begin_ns
     if not graph.steps:
-        return Passes(first_start, first_end, once_ns)
+        return Passes(first_start, first_end, once_ns, 0)
     carried = np.flatnonzero(is_kept & (graph.source <= CARRIED))
     source, target = CARRIED - graph.source[carried], graph.target_of(carried)
+    is_arrival = is_kept & (graph.edge_kind == EdgeKind.ARRIVAL)
+    is_even = is_arrival[carried] & (source == target)
+    batches, batch_edges = target[is_even], carried[is_even]
+    carried, source, target = carried[~is_even], source[~is_even], target[~is_even]
+    # Workers make batches at an even pace, whenever the host comes for them.
+    sooner_ns = graph.delay_ns[batch_edges] - delay_ns[batch_edges]
+    all_batches_ns = int(graph.delay_ns[batch_edges].max(initial=0) - sooner_ns.sum())
+    turns = np.arange(len(batches)) / max(1, len(batches))
+    come_ns = first_start[batches[:1]] + np.round(turns * all_batches_ns).astype(np.int64)
+    is_batch = np.zeros(len(graph), np.bool_)
+    is_batch[graph.target_of(np.flatnonzero(is_arrival))] = True
     main = graph.host_rows
     before = graph.earlier_host_rows
     if len(before):
@@ -169,6 +194,7 @@ def run_passes(
     loose_target = graph.target_of(loose)
     end = first_end
     cycles: list[int] = []
+    waited_ns = 0
     marks = _marks(graph, end)
     for _ in range(_MOST_PASSES):
         earliest = np.full(len(graph), _LONG_AGO_NS)
@@ -178,13 +204,18 @@ def run_passes(
             earliest[loose_target] = origin_ns + delay_ns[loose]
             earliest[before] = _LONG_AGO_NS
         np.maximum.at(earliest, target, end[source] + delay_ns[carried])
-        _, end = _sweep(graph, dur_ns, delay_ns, within, earliest)
+        come_ns += all_batches_ns
+        earliest[batches] = np.maximum(earliest[batches], come_ns)
+        last_ns = end[main[-1:]]
+        start, end = _sweep(graph, dur_ns, delay_ns, within, earliest)
+        waits = start[main] - np.concatenate((last_ns, end[main[:-1]]))
+        waited_ns = int(waits[is_batch[main]].sum())
         previous, marks = marks, _marks(graph, end)
         cycles.append(max(one - other for one, other in zip(marks, previous, strict=True)))
         if len(cycles) > 1 and abs(cycles[-1] - cycles[-2]) <= _SETTLED * cycles[-1]:
-            return Passes(first_start, first_end, cycles[-1])
+            return Passes(first_start, first_end, cycles[-1], waited_ns)
     settled = cycles[_MOST_PASSES // 2 :]
-    return Passes(first_start, first_end, sum(settled) // len(settled))
+    return Passes(first_start, first_end, sum(settled) // len(settled), waited_ns)
 
 
 def _marks(graph: StepGraph, end_ns: Int64Array) -> tuple[int, ...]:

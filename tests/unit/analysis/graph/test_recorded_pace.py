@@ -5,14 +5,26 @@ The oracle is the same training without recording, simulated with and without ea
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
-from tests.support.simulator import simulate, write_run
-from tests.support.simulator.program import Kernels, Loader, Program, Recording
+from tests.support.simulator import simulate, steady_step_ns, without_input_wait, write_run
+from tests.support.simulator.program import (
+    Copy,
+    Kernels,
+    Loader,
+    Op,
+    Program,
+    Python,
+    Recording,
+    Synchronize,
+)
 
 import stepscope
 from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.replay import replay, unchanged
+from stepscope.analysis.graph.step_graph import StepGraph
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.record.pace import RecordedPace, recorded_pace
 from stepscope.analysis.record.summary import summarise_steps
@@ -124,9 +136,32 @@ def test_starts_of_epochs_make_no_recorded_step_look_slowed(is_persistent, tmp_p
         loader,
         recording=Recording(first=12, steps=12, has_record=True, steps_after=22),
     )
+    assert graph_of(program, tmp_path).host_scale == pytest.approx(1.0, abs=0.03)
+
+
+def graph_of(program: Program, tmp_path: Path) -> StepGraph:
+    """The graph of a simulated training's window, with the pace of its step record."""
     run = write_run(simulate(program), tmp_path / "run")
     record = summarise_steps(read_steps(run / "rank00000" / "steps.jsonl")[0])
     assert record is not None
     trace = stepscope.load(run / "rank00000" / "window-0000" / "trace.json")
-    graph = build_step_graph(trace, pace=recorded_pace(record))
-    assert graph.host_scale == pytest.approx(1.0, abs=0.03)
+    return build_step_graph(trace, pace=recorded_pace(record))
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.2, 1.5])
+@pytest.mark.parametrize("blocking", [Copy(16 << 20, ms(2), False, True), Synchronize()])
+def test_a_host_that_waits_for_the_device_after_its_batch_is_slowed_by_recording_alone(
+    blocking: Op, factor: float, tmp_path: Path
+):
+    """While batches come late, the device finishes: what the host does beside these waits is less
+    than a step without them takes. Nor do batches in store at the window's start change that."""
+    program = Program(
+        (blocking, Python(ms(4)), Kernels(24, us(500), before_ns=us(15))),
+        Loader(workers=2, waiting_ns=ms(50), cpu_ns=0),
+        recording=Recording(first=12, steps=6, host_factor=factor, has_record=True, steps_after=24),
+    )
+    graph = graph_of(program, tmp_path)
+    assert graph.host_scale == pytest.approx(1 / factor, rel=0.02)
+    waits = graph.host.of(HostCause.INPUT, lanes=(graph.main_lane,))
+    fed = replay(unchanged(graph).scale_host(waits, 0.0, lanes=(graph.main_lane,)))
+    assert fed.mean_step_ns == pytest.approx(steady_step_ns(without_input_wait(program)), rel=0.01)
