@@ -6,13 +6,17 @@ saving is that of an unrecorded step.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.support.simulator import Program, on_time, simulate, steady_step_ns, write_run
 from tests.support.simulator.program import (
     MS,
     Collective,
+    Free,
     Kernels,
     Late,
+    Malloc,
     Python,
     Recording,
     Synchronize,
@@ -36,8 +40,12 @@ def program(world_size: int) -> Program:
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 8])
-def test_a_late_host_is_worth_what_it_costs_unrecorded(world_size, tmp_path):
+@pytest.mark.parametrize("frees", [False, True])
+def test_a_late_host_is_worth_what_it_costs_unrecorded(world_size, frees, tmp_path):
+    """Also where each rank frees memory in each step, for which its host waits for the device."""
     one = program(world_size)
+    if frees:
+        one = replace(one, body=(*one.body, Free(MS // 10), Malloc(MS // 10)))
     now_ns = steady_step_ns(one)
     truth = (now_ns - steady_step_ns(on_time(one))) / now_ns
     found = diagnose(open_run(str(write_run(simulate(one), tmp_path / "run")))).findings

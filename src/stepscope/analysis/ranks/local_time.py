@@ -41,6 +41,7 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.calls.allocations import frees_when_idle
 from stepscope.analysis.calls.collectives import POINT_TO_POINT
 from stepscope.analysis.graph.launch_queue import find_launch_queue
 from stepscope.analysis.graph.work import read_work
@@ -51,6 +52,7 @@ from stepscope.analysis.host.idle_gaps import OF_THE_HOST, cut, find_gaps
 from stepscope.analysis.ranks.launch_columns import OF_LAUNCHES, OWN_HOST, QUEUED
 from stepscope.analysis.ranks.launched_work import LONGEST_LAUNCH_NS, NONE, Pieces
 from stepscope.analysis.selection.gpu_work import GpuWork
+from stepscope.analysis.selection.names import events_named, is_call
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array, Intervals
 from stepscope.trace.model import Trace
@@ -142,7 +144,8 @@ def _of_launches(trace: Trace, work: GpuWork, collectives: pl.DataFrame) -> list
     called = start.copy()
     called[is_known.to_numpy()] = calls["start_ns"].gather(launches["launch"].drop_nulls())
     lanes = calls["lane_id"].gather(launches["launch"].drop_nulls()).unique().to_list()
-    blocked = _blocked(trace, [*lanes, *([] if trace.main_lane is None else [trace.main_lane])])
+    main = [] if trace.main_lane is None else [trace.main_lane]
+    blocked = _blocked(trace, work, [*lanes, *main])
     own = called - intervals.covered_before(blocked, called)
     first = int(own[is_known.to_numpy()].min()) if is_known.any() else 0
     found = {OWN_HOST: own - first, QUEUED: start - called}
@@ -226,8 +229,8 @@ def _of_stream(
     return (*of_work, pieces.awaited(called, blocked))
 
 
-def _blocked(trace: Trace, lanes: list[int]) -> Intervals:
-    """When threads waited for the GPU."""
+def _blocked(trace: Trace, work: GpuWork, lanes: list[int]) -> Intervals:
+    """When threads waited for the GPU; in calls that free memory, until the last work ended."""
     events = host_events(trace, tuple(sorted(set(lanes))))
     found = intervals.empty()
     for lane in set(lanes):
@@ -237,7 +240,13 @@ def _blocked(trace: Trace, lanes: list[int]) -> Intervals:
     queue = find_launch_queue(trace, read_work(trace, None))
     mine = np.isin(queue.wait_lane, lanes)
     of_queue = intervals.merge(queue.wait_start_ns[mine], queue.wait_end_ns[mine])
-    return intervals.union(found, of_queue)
+    frees = events_named(trace, is_call() & frees_when_idle(), tuple(lanes))
+    calls = trace.columns("start_ns", "dur_ns")[frees]
+    start = calls["start_ns"].to_numpy()
+    ends = np.sort(np.append(work.table["end_ns"].to_numpy(), np.iinfo(np.int64).min))
+    done = ends[np.searchsorted(ends, start + calls["dur_ns"].to_numpy(), side="right") - 1]
+    of_frees = intervals.merge(start, np.maximum(start, done))
+    return intervals.union(intervals.union(found, of_queue), of_frees)
 
 
 def _of_device(trace: Trace, work: GpuWork, device: object) -> dict[str, Intervals]:

@@ -17,6 +17,7 @@ from tests.support.simulator.program import (
     Op,
     Program,
     Python,
+    Read,
     Recording,
     Synchronize,
 )
@@ -165,3 +166,19 @@ def test_a_host_that_waits_for_the_device_after_its_batch_is_slowed_by_recording
     waits = graph.host.of(HostCause.INPUT, lanes=(graph.main_lane,))
     fed = replay(unchanged(graph).scale_host(waits, 0.0, lanes=(graph.main_lane,)))
     assert fed.mean_step_ns == pytest.approx(steady_step_ns(without_input_wait(program)), rel=0.01)
+
+
+@pytest.mark.parametrize("factor", [1.2, 1.5, 2.0])
+def test_the_device_says_exactly_how_far_recording_slows_a_host_that_hardly_limits_it(
+    factor: float, tmp_path: Path
+):
+    """A hundredth more or less in a step is as much as a tenth of what the host does."""
+    layer = (Kernels(8, us(90), before_ns=us(15), after_ns=us(11)), Read(in_call=True))
+    program = Program(
+        (Kernels(40, us(2), before_ns=us(40)), Copy(16 << 20, ms(2), False, True), *(12 * layer)),
+        Loader(workers=4, waiting_ns=us(100), cpu_ns=us(200)),
+        recording=Recording(first=12, steps=6, host_factor=factor, has_record=True, steps_after=24),
+    )
+    graph = graph_of(program, tmp_path)
+    assert graph.host_scale == pytest.approx(1 / factor, rel=0.02)
+    assert graph.replayed_step_ns == pytest.approx(steady_step_ns(program), rel=0.002)
