@@ -198,7 +198,7 @@ def _write_diagnosis(run: Run, asked: Request, output: Output, sink: Sink, layou
     from stepscope.errors import UnreadableInputError
 
     try:
-        with working(f"Judging {run.location}"):  # the imports take a second, too
+        with working(f"Diagnosing {run.location}"):  # the imports take a second, too
             from stepscope.advice.diagnosis import diagnose
             from stepscope.fleet.each_rank import reader_for
 
