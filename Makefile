@@ -6,6 +6,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # A further index to look for torch in, such as PyTorch's own for the CPU: make demo TORCH_INDEX=URL
 TORCH_INDEX ?=
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Two stamps: the demo needs torch and Stepscope, and not the tools of its development.
+RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
@@ -16,15 +19,20 @@ help:  ## Show this list
 
 setup: $(STAMP)  ## Make the environment in .venv (torch included)
 
-$(STAMP): pyproject.toml constraints.txt
-	@echo "Setting up $(VENV): stepscope with torch and the development tools (about a minute)"
+$(RUNTIME): pyproject.toml constraints.txt
+	@echo "Setting up $(VENV): stepscope with torch (about a minute)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@# torch goes first and pinned: a bare requirement could pull another build, with gigabytes of libraries.
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch==2.13.0
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[torch,dev]'
+	@# torch is pinned: a bare requirement could pull another build, with gigabytes of libraries.
+	@# What is imported is compiled then: all of torch at once would take half of the time.
+	@$(PIP) --no-compile $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch==2.13.0 --editable .
 	@touch $@
 
-demo: setup  ## Train a small model with a slow input pipeline, diagnose it, fix it, measure again
+$(STAMP): $(RUNTIME)
+	@echo "Adding the development tools to $(VENV)"
+	@$(PIP) --editable '.[torch,dev]'
+	@touch $@
+
+demo: $(RUNTIME)  ## Train a small model with a slow input pipeline, diagnose it, fix it, measure again
 	@$(BIN)/stepscope demo
 
 test: setup  ## Run the tests
@@ -54,7 +62,7 @@ matrix:  ## Install on each Python at hand, with the newest and lowest dependenc
 	$(PYTHON) scripts/install_matrix.py
 
 site: setup  ## Build the site of the documentation in build/site, with strict links
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	@$(PIP) --editable '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 pictures: setup  ## Take the pictures of README and docs (needs Chromium)

@@ -23,9 +23,9 @@ _USEFUL = ("compute", "forward", "backward", "optimizer")
 """Parts of a step in which it does what it is there for."""
 _CUT_OFF = (
     "trace-incomplete: the file is cut off and may lack work of any step, so where the step goes "
-    "cannot be told"
+    "is unknown"
 )
-_MISSING = "uncertain: {}, so what limits the step cannot be told"
+_MISSING = "uncertain: {}, so what limits the step is unknown"
 _ON_ANOTHER_CLOCK = (
     "uncertain: by the GPU's clock, all work of the steps ended before they began, so the clocks "
     "of GPU and host disagree, and the step cannot be judged"

@@ -76,7 +76,7 @@ MEMORY_FULL_AND_ALLOCATION = "memory close to full, allocated or freed meanwhile
 NOT_KNOWN = "not memory: another rank is late, or the network"
 NO_MEMORY_RECORDS = "not known: no memory records (profile_memory=True)"
 
-_ONE_RANK = "one rank's trace cannot tell a slow transfer from waiting for another rank"
+_ONE_RANK = "one rank's trace cannot distinguish a slow transfer from waiting for another rank"
 _NO_BASELINE = "where all collectives of a size are slow alike, only a baseline trace shows it"
 
 _KEYS = [key for key in PEERS if key != "message_bytes"]

@@ -206,8 +206,8 @@ def _notes(collectives: pl.DataFrame) -> list[str]:
     notes = []
     if len(collectives):
         notes.append(
-            "durations include waiting for other ranks, so bandwidths are lower bounds; the traces"
-            " of all ranks tell more"
+            "durations include waiting for other ranks, so bandwidths are lower "
+            "bounds; the traces of all ranks show more"
         )
     unknown = collectives["message_bytes"].null_count()
     if unknown:

@@ -25,7 +25,7 @@ from stepscope.report.outputs import Output
     "--steps",
     type=click.IntRange(min=24),
     metavar="N",
-    default=60,
+    default=45,
     show_default=True,
     help="Steps of the two trainings; half as many when they run again.",
 )
@@ -33,7 +33,7 @@ from stepscope.report.outputs import Output
 def command(output_dir: Path, steps: int, output: Output) -> None:
     """Train a small transformer with a slow input pipeline, diagnose it, fix it, measure again.
 
-    Both trainings run twice, in turns. Takes about two minutes on two CPU cores. Uses a GPU if
+    Both trainings run twice, in turns. Takes about a minute on two CPU cores. Uses a GPU if
     torch finds one. The runs stay in the output folder.
     """
     from stepscope.demo.runner import run_demo

@@ -89,7 +89,7 @@ from stepscope.terminal.working import working
 @click.option(
     "--capacity",
     metavar="BYTES",
-    help="For fit and shard: what the GPU has for the allocator, as 76GiB.",
+    help="For fit and shard: what the GPU has for the allocator, such as 76GiB.",
 )
 @click.option(
     "--census",

@@ -84,10 +84,10 @@ def command(
     """Show where the step's time goes, why, and what to change.
 
     PATH is a run directory, a directory of runs (the newest is used), a trace file, a directory of
-    traces, a quoted glob, a URL, or - for a trace on standard input. Of several paths, traces that
-    are ranks of one run are one report, and every other path gets its own. Of a directory of traces
-    that are not ranks of one run, the newest is used. A memory snapshot, or a directory with one
-    of each rank, gets a report about memory. For a py-spy recording, shows the functions that took
+    traces, a quoted glob, a URL, or - for a trace on standard input. Traces that are
+    ranks of one run give one report; every other path gets its own. Of a directory of unrelated
+    traces, the newest is used. A memory snapshot, or a directory with one of each rank, gets a
+    report about memory. For a py-spy recording, shows the functions that took
     the time; for a file of metrics, how busy and full the GPUs were.
     """
     if table is not None and not output.picks_table:
@@ -198,7 +198,7 @@ def _write_diagnosis(run: Run, asked: Request, output: Output, sink: Sink, layou
     from stepscope.errors import UnreadableInputError
 
     try:
-        with working(f"Judging {run.location}"):  # the imports take a second, too
+        with working(f"Diagnosing {run.location}"):  # the imports take a second, too
             from stepscope.advice.diagnosis import diagnose
             from stepscope.fleet.each_rank import reader_for
 

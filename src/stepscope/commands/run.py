@@ -227,7 +227,7 @@ def _tell(outcome: Outcome, settings: Settings, step_on: str, *, shows_report: b
 
 def _report(run: Path) -> None:
     try:
-        with working(f"Judging {run}"):  # the imports take a second, too
+        with working(f"Diagnosing {run}"):  # the imports take a second, too
             from stepscope.advice.diagnosis import diagnose
             from stepscope.report.outputs import output
             from stepscope.run.reader import open_run

@@ -85,7 +85,7 @@ def ask_of_operations(
         UsageError: There is more than one path, or the scope leaves something out.
     """
     if len(paths) > 1:
-        raise UsageError("a table of operations is a whole job: give it alone")
+        raise UsageError("a table of operations is a whole job: pass that path alone")
     if scope is not None and scope != Scope():
         raise UsageError("a table of operations takes no --steps, no --device and no --scope")
     return Answers(question, 1, [Answer(paths[0], 0, what_if_of_operations(Path(paths[0])))])

@@ -377,7 +377,7 @@ def _verdict(
         return words
     worst = notable.row(0, named=True)
     suspects = [worst["rank"], *(worst["indistinguishable_from"] or ())]
-    who = "transfers are slow at times, and no rank can be told from the others as the cause"
+    who = "transfers are slow at times, and no rank stands out as the cause"
     if len(suspects) < len(report.ranks):
         who = f"rank {worst['rank']} makes the others wait: {in_words(worst['cause'])}"
     share = worst["gain_ns"] / blame.step_ns if blame.step_ns else 0

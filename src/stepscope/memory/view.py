@@ -355,8 +355,8 @@ class MemoryView:
             rest = (
                 ""
                 if len(in_a_row)
-                else ", and a cache that was allocated with them is not told "
-                "from these unless its blocks are as many for each layer, one after the other, or "
+                else ", and a cache that was allocated with them looks like "
+                "these unless its blocks are as many for each layer, one after the other, or "
                 "one block is larger than a layer"
             )
             found.append(

@@ -43,7 +43,7 @@ def _blocks(outcome: DemoOutcome) -> Iterator[Block]:
         has_heading=False,
     )
     if comparison.error is None:
-        yield Line(f"   How good the prediction was, this machine cannot tell now: {_why(outcome)}")
+        yield Line(f"   This machine cannot tell now how good the prediction was: {_why(outcome)}")
     loss = (
         f"both trainings end with the same loss, {before.loss:.6f}"
         if comparison.same_loss

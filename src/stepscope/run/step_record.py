@@ -209,7 +209,7 @@ def read_steps(path: Path) -> tuple[list[StepRecord], list[str]]:
         records.append(record)
     if has_more:
         problems.append(
-            f"{path.name}: of the names of phases, {MOST_PHASE_NAMES} are told apart; others are "
+            f"{path.name}: of the names of phases, {MOST_PHASE_NAMES} are kept; others are "
             f"'{MORE_PHASES}': give each phase one name, without numbers"
         )
     return records + _unwritten(ring, records), problems

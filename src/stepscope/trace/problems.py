@@ -41,7 +41,7 @@ MESSAGES = {
     "damaged_packets": "kept what could be read of packets that end in damage, or before their end",
     "relative_clock": "skipped events whose time counts from other events",
     "device_lanes_unknown": "lanes that look like a device's were not understood",
-    "xla_on_cpu": "XLA computes on threads of the CPU, where waits are not told from work",
+    "xla_on_cpu": "XLA computes on threads of the CPU, where waits look like work",
     "trailing_data": "ignored text after the end of the JSON document",
 }
 """Every kind of problem, and how it was handled."""

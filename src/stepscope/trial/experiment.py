@@ -154,7 +154,7 @@ class Experiment:
         watch = FolderWatch(self.bench.workspace.roots, self._own)
         first = self._diagnosed()
         assert first.run is not None
-        with working("Judging the script as it is"):
+        with working("Diagnosing the unchanged script"):
             diagnosis = diagnose(open_run(first.run))
         doubt = _doubt(first)
         facts = facts_of(diagnosis, first.facts, doubt)
@@ -167,7 +167,7 @@ class Experiment:
         self._rounds(baseline, tried, 1, first.wall_s)
         if not baseline.measured:
             why = baseline.failure.reason if baseline.failure else too_short or _BUDGET_SPENT
-            raise TrialError(f"the script as it is was not measured: {why}")
+            raise TrialError(f"the unchanged script was not measured: {why}")
         singles = [record_of(one, baseline, diagnosis, facts) for one in tried]
         together = self._together(baseline, tried, singles, diagnosis, facts, first.wall_s)
         as_it_is = record_of(baseline, baseline, diagnosis, facts)
@@ -224,11 +224,11 @@ class Experiment:
         self.audience.ended(AS_IT_IS, 0, attempt)
         if attempt.problem == HUNG:
             raise TrialError(
-                f"the script as it is did not do {self.request.steps} steps within the budget of "
+                f"the unchanged script did not do {self.request.steps} steps within the budget of "
                 f"{seconds(self.request.budget_s)}: raise --budget, or take fewer --steps"
             )
         if attempt.problem:
-            raise TrialError(f"the script as it is cannot be measured: {attempt.reason}")
+            raise TrialError(f"the unchanged script cannot be measured: {attempt.reason}")
         return attempt
 
     def _too_short(self, fixes: int, usual_s: float) -> str:

@@ -118,6 +118,21 @@ def test_kernels_that_zero_gradients_are_no_half_of_an_optimizer_step(judge):
     assert seen(finding)["and to zero the gradients"] == 30
 
 
+def test_updates_of_two_optimizers_in_a_step_are_counted_together(judge):
+    t = GpuTrace(memory_bytes=80 << 30)
+    for _ in range(6):
+        with t.step():
+            products(t, 2)
+            for _ in range(2):
+                t.python(us(30))
+                with t.annotate("Optimizer.step#SGD.step"):
+                    for _ in range(90):
+                        t.op("aten::add_", before=us(20)).launch("add", us(4))
+    t.sync()
+    finding = one(judge(t), "unfused-optimizer")
+    assert finding.title == "the optimizer launches 180 kernels per step, in 2 updates"
+
+
 def test_a_saving_from_copies_says_how_many_have_no_launch(judge):
     def body(t: GpuTrace, _step: int) -> None:
         for _ in range(8):

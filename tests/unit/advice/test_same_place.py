@@ -55,7 +55,7 @@ def test_one_of_each_step(tmp_path):
         "kind and size"
     )
     assert _place(finding) == "3rd reduce_scatter of 6, in 5 of 5 steps"
-    assert "no accident" in finding.advice
+    assert "not chance" in finding.advice
     assert finding.predicted_step_ns == pytest.approx(healthy_ns, rel=0.01)
 
 

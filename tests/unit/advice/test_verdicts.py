@@ -83,7 +83,7 @@ def test_a_trace_without_the_gpus_side_is_not_judged_as_healthy(tmp_path):
     verdict = labelled(tmp_path, "GPU side missing").verdict
     assert verdict == (
         "uncertain: kernels were launched, but the trace has no GPU work, so what limits the step "
-        "cannot be told"
+        "is unknown"
     )
 
 

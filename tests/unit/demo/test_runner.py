@@ -87,7 +87,9 @@ def test_on_a_busy_machine_it_says_no_number(before, after):
         training(*(busy if before else ()), "input-bound"),
         training(*(busy if after else ()), step_ns=60),
     )
-    assert "cannot tell now: the trainings waited for CPUs" in written(result)
+    assert "cannot tell now how good the prediction was: the trainings waited for CPUs" in written(
+        result
+    )
     assert "measured" not in written(result)
     told = json.loads(rendered("demo", "json", result))
     assert told["prediction_error"] is None

@@ -195,7 +195,7 @@ def test_slow_transfers_of_all_ranks_accuse_none():
     # Usual is 1 ms, so that half of the steps would take 5 ms less.
     assert slow["gain_ns"] == pytest.approx(ms(5) / 2, rel=0.02)
     assert report.verdict.startswith(
-        "transfers are slow at times, and no rank can be told from the others as the cause. "
+        "transfers are slow at times, and no rank stands out as the cause. "
         "Without that a step would take 2.50 ms less"
     )
 

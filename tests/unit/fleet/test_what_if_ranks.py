@@ -260,7 +260,7 @@ def test_the_command_answers_about_traces_and_tables(tmp_path):
         subjects = {row["subject"] for row in json.loads(run.stdout)["changes"]}
         assert {expected, "all transfers"} <= subjects
     for words, message in (
-        ([str(table), str(folder)], "give it alone"),
+        ([str(table), str(folder)], "pass that path alone"),
         ([str(table), "--steps", "1"], "takes no --steps"),
     ):
         with pytest.raises(UsageError, match=message):

@@ -65,13 +65,13 @@ def wait_for(seen: Callable[[], bool]) -> None:
 @pytest.mark.usefixtures("hurried")
 def test_the_line_names_the_innermost_stage_and_returns_to_the_outer_one():
     stream = Terminal()
-    with working.working("Judging", stream):
-        wait_for(lambda: "Judging · 0 s" in stream.lines())
+    with working.working("Diagnosing", stream):
+        wait_for(lambda: "Diagnosing · 0 s" in stream.lines())
         with pytest.raises(ValueError, match="x"), working.working("Checking"):
             wait_for(lambda: "Checking · 0 s" in stream.lines())
             raise ValueError("x")
         count = len(stream.lines())
-        wait_for(lambda: "Judging · 0 s" in stream.lines()[count + 1 :])
+        wait_for(lambda: "Diagnosing · 0 s" in stream.lines()[count + 1 :])
     assert stream.getvalue().endswith(CLEARED)
     assert current_line() is None
 
@@ -80,14 +80,14 @@ def test_the_line_names_the_innermost_stage_and_returns_to_the_outer_one():
 def test_progress_within_a_stage_takes_its_place(monkeypatch):
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
-    with working.working("Judging"):
+    with working.working("Diagnosing"):
         status = StatusLine()
         time.sleep(0.01)
         status.update("Reading ranks · 3 of 8")
         wait_for(lambda: "Reading ranks · 3 of 8" in stream.lines())
         status.close()
         count = len(stream.lines())
-        wait_for(lambda: "Judging · 0 s" in stream.lines()[count + 1 :])
+        wait_for(lambda: "Diagnosing · 0 s" in stream.lines()[count + 1 :])
     assert stream.getvalue().endswith(CLEARED)
 
 
@@ -126,7 +126,7 @@ def test_the_line_fits_the_terminal_and_steers_nothing(monkeypatch):
 def test_a_terminal_that_cannot_replace_a_line_shows_none(monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
     stream = Terminal()
-    with working.working("Judging", stream):
+    with working.working("Diagnosing", stream):
         time.sleep(0.02)
     assert not stream.getvalue()
 
@@ -173,14 +173,14 @@ def snapshot(tmp_path_factory) -> Path:
 
 
 STAGES = {
-    "report": ({"Judging", "Finding steps, nesting and links", "Checking launch-bound"}, ()),
+    "report": ({"Diagnosing", "Finding steps, nesting and links", "Checking launch-bound"}, ()),
     "show kernels": ({"Looking for traces", "Answering kernels of", "Finding steps"}, ()),
     "info": ({"Describing"}, ()),
     "memory": ({"Reading", "Answering overview"}, ()),
 }
 SLOWER = {
     "report page": (
-        {"Judging", "Filling the page", "Answering kernels", "Answering memory"},
+        {"Diagnosing", "Filling the page", "Answering kernels", "Answering memory"},
         ("--format", "html"),
     ),
     "compare": ({"Comparing", "Finding steps"}, ("{trace}",)),
@@ -214,7 +214,7 @@ def test_every_verb_names_its_stages(name, trace, snapshot, monkeypatch):
     assert current_line() is None
 
 
-SAID = {"info": ("Describing", "Written by"), "report": ("Judging", "Verdict")}
+SAID = {"info": ("Describing", "Written by"), "report": ("Diagnosing", "Verdict")}
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo terminals")

@@ -243,7 +243,7 @@ def test_a_process_may_take_three_times_as_long_as_usual(try_on):
 
 
 def test_a_script_that_fails_as_it_is_cannot_be_tried(try_on):
-    with pytest.raises(TrialError, match="as it is cannot be measured: because") as caught:
+    with pytest.raises(TrialError, match="unchanged script cannot be measured: because") as caught:
         try_on(Machine({}, failures={"as it is": CRASHED}))
     assert caught.value.exit_code == 3
 

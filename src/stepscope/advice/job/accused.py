@@ -593,7 +593,7 @@ def late_starts_in_words(ranks: Sequence[RankArrivals], step_ns: float) -> list[
         return []
     late = {rank: ns for rank, ns in late_starts(match_arrivals(ranks)).items() if ns >= step_ns}
     return [
-        f"rank {rank} began late: the others waited {duration(wait_ns)} for it once, which is no "
-        "part of the steady state"
+        f"rank {rank} began late: the others waited {duration(wait_ns)} for it once, "
+        "which is not part of the steady state"
         for rank, wait_ns in list(late.items())[:_MOST_NAMED]
     ]

@@ -287,7 +287,7 @@ def find_exposed_copies(subject: Subject) -> list[Finding]:
         rule="exposed-copies",
         title=title,
         severity=Severity.MEDIUM if share >= limits.saving_medium else Severity.LOW,
-        reason="too many of the copies have no launch in the trace for a replay to tell",
+        reason="too many of the copies have no launch in the trace for a replay",
         evidence=tuple(evidence),
         advice=advice,
     )

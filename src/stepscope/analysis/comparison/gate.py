@@ -119,7 +119,7 @@ class FailOn(Condition):
                 self.text,
                 CANNOT_TELL,
                 f"whether {name} grew by {limit}: the runs before are of {a}, those after of {b}, "
-                "and nothing tells the machines from the versions. Run both on one machine, in "
+                "so the difference may be that of the machines. Run both on one machine, in "
                 "turns (stepscope gate)",
             )
         if change.share > self.share and change.low_share > 0:

@@ -30,7 +30,7 @@ from stepscope.trace.model import Trace
 
 MOST_PER_STEP = 4096
 """Collectives of one process group that are kept of a step; further ones are counted."""
-UNKNOWN_GROUP = "collectives whose process group, or other rank, the trace does not tell"
+UNKNOWN_GROUP = "collectives whose process group, or other rank, the trace does not name"
 NO_PAIR = "between unknown ranks"
 _TOO_MANY = "collectives beyond the first of a process group in a step"
 

@@ -86,8 +86,8 @@ def assemble(
     )
     if order is None:
         raise UnreadableInputError(
-            f"{name}: the operations wait for each other in a circle, so their order cannot be "
-            "told; are their start times on one clock?"
+            f"{name}: the operations wait for each other in a circle, so their "
+            "order is unknown; are their start times on one clock?"
         )
     return Program(
         operations,

@@ -247,8 +247,8 @@ def _unlike(usual: Usual, matched: Matched) -> Iterator[str]:
         )
     elif not usual.excess_ns.any():
         yield (
-            "no rank's work exceeds the usual, which takes at least three ranks or steps with the "
-            "same collectives to tell"
+            "no rank's work exceeds the usual, which needs at least three ranks "
+            "or steps with the same collectives"
         )
     left = len(np.unique(matched.rank[usual.excess_ns.any(axis=1)])) - _MOST_RANKS
     if left > 0:

@@ -40,7 +40,7 @@ ABOUT: Mapping[str, str] = {
     "settings": "what other values of PYTORCH_CUDA_ALLOC_CONF would have reserved (--settings)",
     "churn": "how often memory is requested, and how often that reaches the device",
     "diff": "what changed between two moments (--before-at) or two snapshots (--before)",
-    "outside": "memory outside torch's allocator (the CUDA context, NCCL), where metrics tell",
+    "outside": "memory outside torch's allocator (the CUDA context, NCCL), if metrics were sampled",
     "fit": "the peak at another batch size or sequence length, from runs at two or three sizes",
     "shard": "the peak if more ranks share the model's state (ZeRO, FSDP)",
 }

@@ -148,6 +148,7 @@ def test_what_is_no_trace_is_named_with_a_remedy(
         (b"\x04\x22\x4d\x18\x40\x40\xc0\x50\x08\0\0\xfa\x04memray\0\x0b", "a recording of memray"),
         (bytes(range(256)), "its content is binary"),
         (b"import os\nprint(1)\n", "it starts with 'import os'"),
+        (b"<svg><text>py-spy</text></svg>", "for py-spy, record with --format chrometrace"),
     ],
 )
 def test_what_a_file_is_not_is_named_without_raw_bytes(

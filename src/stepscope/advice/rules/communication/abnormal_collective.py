@@ -334,7 +334,7 @@ def _advice(cause: str | None, *, is_of_each_step: bool = False) -> str:
         )
     if is_of_each_step:
         return (
-            "It comes back in each step, so it is no accident. See whether ranks wait for one "
+            "It recurs in each step, so it is not chance. See whether ranks wait for one "
             "another in it (`stepscope show stragglers` on all ranks' traces): one that has more "
             "to do before it. If they do not, see what else uses the network or the GPU's memory "
             "then (other collectives, copies), and what its buffers are."

@@ -25,6 +25,7 @@ _ADVICE = (
 )
 _ADVICE_ON_CPU = "Build the optimizer with fused=True, and call zero_grad(set_to_none=True)."
 _LBFGS = "#LBFGS."
+_SEVERAL = 1.5
 _OF_ADAM = "addcdiv"
 _LEFT_OF_ADAM, _LEFT_OF_OTHERS = 0.2, 0.45
 _LEFT_OF_FOREACH_ADAM, _LEFT_OF_FOREACH_OTHERS = 0.35, 0.6
@@ -72,7 +73,7 @@ def find_unfused_optimizer(subject: Subject) -> list[Finding]:
         window,
         unchanged(window.graph).scale_host(spans, 0.1).shorten_work(fused),
         rule="unfused-optimizer",
-        title=f"the optimizer launches {per_time:.0f} kernels per step",
+        title=_title(window, len(updating), "launches", "kernels"),
         assumption=f"fused, it takes a tenth of the host's time{_on_device(launched, window)}",
         evidence=(
             Evidence("kernels per optimizer step", per_time, "count"),
@@ -154,7 +155,7 @@ def _on_cpu(subject: Subject, window: WindowView) -> list[Finding]:
         window,
         unchanged(window.graph).scale_host(spans, left, lanes=lanes),
         rule="unfused-optimizer",
-        title=f"the optimizer calls {per_time:.0f} operators per step",
+        title=_title(window, len(names), "calls", "operators"),
         assumption=f"fused, it takes {percent(left)} of its time",
         evidence=(
             Evidence("operators per optimizer step", per_time, "count"),
@@ -163,6 +164,15 @@ def _on_cpu(subject: Subject, window: WindowView) -> list[Finding]:
         advice=_ADVICE_ON_CPU,
         most_ns=_most_ns(subject, left),
     )
+
+
+def _title(window: WindowView, many: int, does: str, what: str) -> str:
+    """How many a step has: in all its updates where it has several, as of a GAN."""
+    updates = _times(window) / max(1, window.steps)
+    if not window.graph.steps or updates < _SEVERAL:
+        return f"the optimizer {does} {many / _times(window):.0f} {what} per step"
+    many_per_step = f"{many / window.steps:.0f} {what} per step"
+    return f"the optimizer {does} {many_per_step}, in {updates:.0f} updates"
 
 
 def _most_ns(subject: Subject, left: float) -> int | None:

@@ -189,8 +189,8 @@ def _of_unknown_content(
         saving_reason="it was not recorded whether the phase is the training's own work",
         evidence=_measured(summary, phase, share),
         advice=(
-            f"Record with auto_phases to see what '{phase.name}' contains. If it is no part of "
-            "the training itself, do it less often or beside the training."
+            f"Record with auto_phases to see what '{phase.name}' contains. If it "
+            "is not part of the training itself, do it less often or beside the training."
         ),
     )
 

@@ -230,7 +230,7 @@ def _regular(subject: Subject, summary: StepSummary, cycle: StepCycle) -> Findin
 _RECORD, _TRACE = "step record", "trace"
 _MAIN_SHARE = 0.5
 _ADVICE = (
-    "If it happens once, ignore it. If it comes back, find out what it goes with: saving, "
+    "If it happens once, ignore it. If it recurs, find out what it coincides with: saving, "
     "evaluation, a new shape, the garbage collector, the file system, other work on the machine. "
     "Record a longer window to see it again."
 )

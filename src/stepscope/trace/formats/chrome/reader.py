@@ -130,8 +130,9 @@ class _Walk:
                 continue
             start = self.text[self.here : self.here + 20].partition("\n")[0].rstrip()
             what = f"it starts with '{start}'" if start.isprintable() else "its content is binary"
+            remedy = "; for py-spy, record with --format chrometrace" if character == "<" else ""
             raise UnreadableInputError(
-                f"{self.name}: neither JSON nor any other known trace format ({what})"
+                f"{self.name}: neither JSON nor any other known trace format ({what}){remedy}"
             )
 
     def events(self, read_events: ReadEvents, take: Take) -> bool:

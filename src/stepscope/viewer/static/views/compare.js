@@ -31,7 +31,8 @@ export function compareView(context) {
   function showHead() {
     const found = others();
     const choose = h("select", { "aria-label": "Compare with", onchange: (/** @type {any} */ event) => selection.set({ with: event.target.value }) }, ...found.map((one) => h("option", { value: traces.indexOf(one), selected: one.id === second()?.id }, one.title)));
-    replace(head, h("strong", {}, first().title), h("span", { class: "note" }, "before,"), found.length ? choose : null, found.length ? h("span", { class: "note" }, "after") : null);
+    const names = [h("strong", {}, first().title), h("span", { class: "note" }, "before,"), choose, h("span", { class: "note" }, "after")];
+    replace(head, ...(found.length ? names : []));
   }
 
   async function load() {

@@ -242,7 +242,7 @@ def test_a_device_that_is_not_understood_leaves_the_host_unjudged(process, threa
     verdict = _judged(events, tmp_path)
     assert verdict == (
         "uncertain: lanes that look like a device's were not understood "
-        f"({process} / {thread}), so what limits the step cannot be told"
+        f"({process} / {thread}), so what limits the step is unknown"
     )
     (finding,) = diagnose(open_run(tmp_path / "trace.json")).findings
     assert finding.id == "trace-incomplete"
