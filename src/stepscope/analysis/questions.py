@@ -107,9 +107,6 @@ class Question:
         Args:
             job: A `fleet.job.Job`.
             links: Stated link speeds, for questions with `takes_links`.
-
-        Raises:
-            UsageError: There are too few ranks, or they are not of one job.
         """
         function = self._function()
         return function(job, links) if self.takes_links else function(job)
@@ -138,7 +135,6 @@ class Answers:
     """The answers to a question.
 
     Attributes:
-        traces: How many traces it was asked of.
         answers: The answers. Each is computed when the iterator reaches it.
         left_out: How many of the traces could not be read, where the answer is about the others.
     """
@@ -432,11 +428,7 @@ QUESTIONS: tuple[Question, ...] = (
 
 
 def question(name: str) -> Question:
-    """The question of that name.
-
-    Raises:
-        UsageError: There is none; suggests the nearest.
-    """
+    """The question of that name."""
     for candidate in QUESTIONS:
         if candidate.name == name:
             return candidate

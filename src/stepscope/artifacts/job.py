@@ -98,7 +98,6 @@ class RawTrace:
 
     Attributes:
         broken_events: Events that are not valid JSON, counted while reading.
-        first_problem: What is wrong with the first of them.
         header: The text before the events, known once reading has begun.
     """
 

@@ -175,9 +175,6 @@ def _files_below(directory: Path) -> Iterable[tuple[str, int, int, int]]:
 def identity_of_traces(traces: Sequence[TraceRef], beside: Iterable[Path] = ()) -> list[Any]:
     """Stands for traces, and what else their ranks recorded.
 
-    Args:
-        beside: Other files that are read.
-
     Raises:
         UnreadableInputError: A file cannot be read, or something cannot be identified.
     """

@@ -63,9 +63,6 @@ class InProcesses:
 
     A process that was asked about a rank is asked about it again, because it may have kept the
     trace.
-
-    Attributes:
-        workers: How many processes.
     """
 
     workers: int

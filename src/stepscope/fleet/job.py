@@ -56,7 +56,6 @@ class RankRecord:
 
     Attributes:
         manifest: Its clock and its place in the job.
-        steps: Its steps.
     """
 
     manifest: RankManifest
@@ -74,7 +73,6 @@ class RankPart:
         host: The machine it ran on; None where nothing says so.
         first_ns: Its first event, on its own clock.
         arrivals: Its collectives, with what it did between them.
-        steps: Its steps.
         pipeline: What it did as a stage of a pipeline; None where it is none.
         pieces: What its GPUs did in its last steps; None where they did nothing.
         gpu_clock: The clock of its GPU while the job ran; None without metrics.
@@ -119,7 +117,6 @@ class Job:
 
     Attributes:
         parts: One per rank, ascending.
-        world_size: How many ranks the job has; None where nothing says so.
         notes: What is missing, left out or contradictory.
     """
 
@@ -187,11 +184,6 @@ def read_part(
         name: Its path, for messages.
         place: Its place among the traces given.
         rank: Its rank by manifest or file name; None where neither says.
-        trace: The trace.
-        scope: Steps, devices and events that count.
-
-    Raises:
-        UsageError: The scope names what the trace does not have.
     """
     about = trace.header.get("distributedInfo")
     said = about.get("rank") if isinstance(about, dict) else None
@@ -255,15 +247,9 @@ def read_job(
     """Reads the ranks of a job.
 
     Args:
-        traces: Their traces.
-        scope: Steps, devices and events that count.
         engine: What reads them; by default this process where there are few, otherwise processes
             of this machine.
         progress: Called after each trace; by default a terminal shows it.
-
-    Raises:
-        UnreadableInputError: No trace could be read.
-        UsageError: The scope names what no trace has.
     """
     requests = [_Request(ref, place, _rank_by_name(ref), scope) for place, ref in enumerate(traces)]
     if engine is None:

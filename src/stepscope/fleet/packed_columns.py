@@ -17,7 +17,6 @@ class PackedColumns:
     """Columns of one rank.
 
     Attributes:
-        names: Their names.
         packed: Their values, compressed.
     """
 

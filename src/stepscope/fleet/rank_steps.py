@@ -43,7 +43,6 @@ class RankSteps:
     """The steps of one rank, small enough to be sent.
 
     Attributes:
-        rank: The rank.
         packed: The columns of `STEPS` but the first, compressed.
     """
 
@@ -60,11 +59,7 @@ class RankSteps:
 
 
 def read_steps(rank: int, trace: Trace, scope: Scope | None = None) -> RankSteps:
-    """Reads the steps of a rank.
-
-    Raises:
-        UsageError: The scope names steps or devices that the trace does not have.
-    """
+    """Reads the steps of a rank."""
     table = _device_steps(trace, scope)
     if table.is_empty():
         table = _host_steps(trace, scope)

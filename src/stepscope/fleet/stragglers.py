@@ -80,7 +80,6 @@ class Stragglers:
         waits_ns: All waits of all ranks, as durations of collectives tell them.
         unexplained_ns: The part of them that nothing unusual caused.
         clock: `RECORDED` or `ALIGNED`: what was done.
-        clock_reason: Why.
         matched_by: What told which collectives belong together.
         ranks: Columns `RANKS`.
         causes: Columns `CAUSES`.
@@ -89,7 +88,6 @@ class Stragglers:
         arrivals: One row per matched collective and rank, columns `blame.compared.ARRIVALS`.
         scopes: For each rank what its part is about and what was left out of it.
         scope: The same of all ranks together.
-        notes: What a reader must know.
         lanes: What the ranks did in the step with the most waiting, for a picture; None where that
             cannot be drawn.
     """
@@ -125,8 +123,6 @@ class ComparedJob:
     """The windows and the step records of a job, compared: what every verb about ranks says.
 
     Attributes:
-        job: The job.
-        windows: Its windows.
         recorded: How far apart the ranks come by their step records; None without any.
         late: The ranks that make the others wait; None: nobody does beyond chance.
         throttled: Ranks whose GPU's clock explains why they compute longer.
@@ -141,10 +137,6 @@ class ComparedJob:
     @classmethod
     def of(cls, job: Job, clock: Clock | str = Clock.AUTO) -> ComparedJob:
         """Compares the ranks of a job, as a report does it (`advice.accused`).
-
-        Args:
-            job: The ranks.
-            clock: How clocks are brought together.
 
         Raises:
             UsageError: Fewer than two ranks, or ranks of jobs of different sizes.
@@ -180,7 +172,6 @@ def stragglers_of_job(job: Job, clock: Clock | str = Clock.AUTO) -> Stragglers:
 
     Args:
         job: The ranks, at least two.
-        clock: How clocks are brought together.
 
     Raises:
         UsageError: Fewer than two ranks, or ranks of jobs of different sizes.

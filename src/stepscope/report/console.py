@@ -59,7 +59,6 @@ def console(
     Tables pad their columns with spaces, which a terminal does not show but a diff does.
 
     Args:
-        stderr: Whether to use standard error.
         keeps_padding: Whether files and pipes get trailing spaces.
         width: Width in columns; by default that of the terminal.
     """

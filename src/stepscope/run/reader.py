@@ -43,7 +43,6 @@ class Window:
     """A window of one rank, as found on disk.
 
     Attributes:
-        rank: The rank that recorded it.
         index: Its index in the rank, from 0.
         trace_path: Its trace file, or None if the trace is missing or known to be bad.
         record: Its record in the manifest; None for loose trace files.
@@ -61,10 +60,8 @@ class RankRun:
 
     Attributes:
         rank: Its global rank; for loose traces without one, their position.
-        directory: The directory of its files.
         manifest: What it recorded, and how it ended, with what is known by now of windows that
             were still being made when it was written; None for loose trace files.
-        windows: Its windows, in order.
     """
 
     rank: int
@@ -101,12 +98,7 @@ class RankRun:
 
 @dataclass(frozen=True)
 class ExternalRecording:
-    """Another tool's recording of the job.
-
-    Attributes:
-        directory: The directory of its files.
-        record: Its manifest.
-    """
+    """Another tool's recording of the job."""
 
     directory: Path
     record: ExternalRecord
@@ -217,11 +209,7 @@ def open_run(path: str | os.PathLike[str]) -> Run:
 
 @contextmanager
 def naming_its_location(run: Run) -> Iterator[None]:
-    """Let errors about the files of a run name where it was opened from, not the copy of it.
-
-    Raises:
-        UnreadableInputError: Its files cannot be read.
-    """
+    """Let errors about the files of a run name where it was opened from, not the copy of it."""
     try:
         yield
     except UnreadableInputError as error:
@@ -362,11 +350,7 @@ def _file_inside(directory: Path, relative: str) -> Path | None:
 
 
 def open_files(paths: Sequence[str | os.PathLike[str]]) -> Run:
-    """Open trace files as one run, as a glob that matches them would.
-
-    Raises:
-        UnreadableInputError: One of them is no trace by its name.
-    """
+    """Open trace files as one run, as a glob that matches them would."""
     files = [file for path in paths for file in _traces_at(Path(path))]
     return _loose_run(Path(os.path.commonpath([file.path.absolute() for file in files])), files)
 

@@ -57,7 +57,6 @@ class WindowView:
         asked: Which steps (they follow one another), devices and GPU events. The graph, the
             critical path and replays hold all devices and events: a step depends on all of them.
         baseline: The trace of a healthy run, to compare collectives with.
-        pace: The pace of unrecorded steps; None: not known.
     """
 
     trace: Trace

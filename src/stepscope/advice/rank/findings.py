@@ -40,10 +40,6 @@ def subject_of(
     """What the rules look at, as far as it does not depend on a window.
 
     Args:
-        rank: The rank.
-        summary: What is known about it so far.
-        request: What is asked of it.
-        trace: The trace of the window that it is judged by; None without one.
         notes: Receives why its recorded memory cannot be read.
     """
     manifest = summary.meeting.manifest
@@ -148,9 +144,7 @@ def _with_waits(
     Waits that a slow host hides appear once it is quicker, so the two do not add up.
 
     Args:
-        found: The findings.
         behind: Those behind waits; only those are kept whose rank waits notably.
-        subject: The rank.
     """
     window = subject.window
     if window is None or subject.waits is None or not window.has_gpu:

@@ -56,11 +56,8 @@ class Rung:
 
     Attributes:
         id: The finding that is fixed on this rung, or one of the ids above.
-        fixed: What is fixed on it, in words.
-        step_ns: The step.
         limit: What limits the step then.
         limit_share: What that takes of the step; None for the floor, and where it is not known.
-        basis: How the step is known.
     """
 
     id: str

@@ -29,12 +29,7 @@ def answer_window(path: Path, asked: Scope, steady: tuple[int, ...]) -> WindowDe
     """The details of a window.
 
     Args:
-        path: Its trace.
-        asked: The steps, devices and events that the answers are about.
         steady: Its steady steps, of which one is drawn.
-
-    Raises:
-        UnreadableInputError: The trace cannot be read.
     """
     trace = load(path)
     found = [_answer(name, trace, asked) for name in TABLES]

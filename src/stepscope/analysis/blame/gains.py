@@ -65,12 +65,7 @@ class Gains:
     """A job's collectives, to be replayed with less work or shorter transfers."""
 
     def __init__(self, matched: Matched, replay: Replay) -> None:
-        """Prepares replays.
-
-        Args:
-            matched: The collectives.
-            replay: The same, to be replayed.
-        """
+        """Prepares replays."""
         self._matched = matched
         self.replay = replay
         self.steps = max(len(np.unique(matched.step[matched.step >= 0])), 1)
@@ -81,11 +76,7 @@ class Gains:
         return self.replay.duration_ns()
 
     def of(self, less: Less) -> Gain:
-        """What a step is shorter by.
-
-        Args:
-            less: What is shortened.
-        """
+        """What a step is shorter by."""
         recorded_ns = (self.whole_ns - self.replay.duration_ns(less)) / self.steps
         long_run_ns = None
         for long_run, step_ns in self._long_runs():
@@ -96,11 +87,7 @@ class Gains:
         return Gain(recorded_ns, long_run_ns)
 
     def by_step_ns(self, less: Less) -> npt.NDArray[np.float64]:
-        """What each recorded step is shorter by, in order of the steps.
-
-        Args:
-            less: What is shortened.
-        """
+        """What each recorded step is shorter by, in order of the steps."""
         matched = self._matched
         steps, step = np.unique(matched.step, return_inverse=True)
         lasted = []
@@ -113,9 +100,6 @@ class Gains:
 
     def on_time(self, ranks: Collection[int]) -> OnTime | None:
         """What a step is shorter by if some ranks come no later than the others.
-
-        Args:
-            ranks: The ranks.
 
         Returns:
             None if there are no others.

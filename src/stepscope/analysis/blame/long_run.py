@@ -90,8 +90,6 @@ class LongRun:
         """The recorded steps, to be repeated.
 
         Args:
-            matched: The collectives.
-            replay: The same, to be replayed.
             like: Which step says what is done before the first collectives, from 1.
 
         Returns:
@@ -102,11 +100,7 @@ class LongRun:
         return None if circle is None else cls(matched, replay, circle)
 
     def step_ns(self, less: Less | None = None) -> float:
-        """What a step takes.
-
-        Args:
-            less: What is shortened.
-        """
+        """What a step takes."""
         matched, replay, circle = self._matched, self._replay, self._circle
         times = self._times
         if less is not None:

@@ -130,7 +130,6 @@ class Matched:
         rows: Rows by collective.
         transfer_ns: Of each collective.
         last_row: Of each collective, the row of the member that arrived last.
-        left_out: Rows that are no part of this, by reason.
     """
 
     causes: tuple[str, ...]
@@ -182,9 +181,6 @@ def match(arrivals: pl.DataFrame, groups: pl.DataFrame) -> Matched:
     Args:
         arrivals: Columns `ARRIVALS`, any `local_…_ns`, and `beside_ns` where it is known.
         groups: Columns `GROUPS`.
-
-    Raises:
-        UsageError: A column is missing, or a row names a group that is not there.
     """
     missing = [column for column in ARRIVALS if column not in arrivals.columns]
     missing += [column for column in GROUPS if column not in groups.columns]

@@ -117,9 +117,7 @@ class Blame:
         accused: Rows of `causes` that are worth acting on, the greatest gain first.
         waits_ns: All waits of all ranks.
         unexplained_ns: What of them nothing unusual caused.
-        steps: How many steps were recorded.
         step_ns: Mean step time, as replayed.
-        left_out: What is no part of this, by reason.
         together: Ranks that are late together; None where one of them explains the waits.
         whole: By accused rank with several causes that stand out: all of them together.
         excess_ns: By rank and cause, what its work takes in a step beyond the usual, on average.
@@ -148,7 +146,6 @@ def find_blame(matched: Matched, clock_offset_ns: Numbers | None = None) -> Blam
     """Finds who made whom wait, and why.
 
     Args:
-        matched: The collectives of all ranks.
         clock_offset_ns: Of each row, what its clock reads too much; only first arrivals need it,
             and only for gains.
     """

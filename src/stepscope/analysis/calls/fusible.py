@@ -360,8 +360,6 @@ class _Occurrences:
         pattern: Of each call; -1: none.
         occurrence: Of each call; -1: none.
         is_product: For each call whether it is a product beside softmax attention.
-        first: First call of each occurrence.
-        last: Last call of each occurrence.
         elements: Of the whole tensor; -1: not known.
         item_bytes: Size of its elements in the narrowest type; 0: not known.
     """

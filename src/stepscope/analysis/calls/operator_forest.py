@@ -132,7 +132,6 @@ class DeviceTime:
         self_ns: Sum of their durations.
         total_ns: The same with everything below.
         unattributed_ns: Durations of GPU work whose operator is not known.
-        unattributed: Number of pieces of such work.
     """
 
     kernels: Int64Array

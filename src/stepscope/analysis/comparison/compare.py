@@ -65,8 +65,6 @@ class StepChange:
     """The step of both sides.
 
     Attributes:
-        a_ns: Median step of the first.
-        b_ns: Median step of the second.
         delta_ns: What the second takes more.
         change_share: That, as a share of the first.
         noise_ns: By how much medians of such runs differ by chance; None: not known.

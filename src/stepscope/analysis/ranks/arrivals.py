@@ -46,14 +46,8 @@ def read_arrivals(
     """Read a rank's collectives: those of its GPU or, where it has none, of its CPU.
 
     Args:
-        rank: Its number.
-        trace: Its trace.
-        scope: Steps, devices and events that count.
         most_per_step: Collectives to keep of each process group in a step, the first ones.
         with_causes: Whether to divide the time between collectives by cause.
-
-    Raises:
-        UsageError: The scope names steps that the trace does not have.
     """
     work = gpu_work(trace, scope)
     collectives = _collectives(trace, work)

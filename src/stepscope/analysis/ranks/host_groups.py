@@ -23,7 +23,6 @@ def with_host_groups(trace: Trace, collectives: pl.DataFrame) -> pl.DataFrame:
     """Adds the process groups of collectives of the host.
 
     Args:
-        trace: The trace.
         collectives: What `calls.collectives.read_host_collectives` read.
 
     Returns:

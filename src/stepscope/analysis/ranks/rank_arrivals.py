@@ -40,7 +40,6 @@ class RankArrivals:
     """The collectives of one rank, small enough to be sent.
 
     Attributes:
-        rank: The rank.
         world_size: Ranks of its job, as its trace states it; None: it does not.
         asked: Which of its steps, devices and GPU events were read.
         devices: Its GPUs.

@@ -29,7 +29,6 @@ class Progress:
     """The latest steps of one rank: at most fifty, begun at most a minute before the last.
 
     Attributes:
-        last_step: Number of the last step that ended.
         steps_per_second: Steps divided by the time from the start of the first of them to the end
             of the last, so that what happened between steps counts.
         step_ns: The step time: mean duration of the complete training steps among them.
@@ -153,11 +152,7 @@ class RunView:
 
 
 def look_at(path: Path) -> RunView:
-    """Read what a run's directory says now.
-
-    Raises:
-        UnreadableInputError: The directory cannot be listed.
-    """
+    """Read what a run's directory says now."""
     try:
         found = [(RunLayout.rank_of(child.name), child) for child in path.iterdir()]
     except OSError as error:
@@ -222,7 +217,6 @@ class LiveState:
     """A run and the hardware at one moment.
 
     Attributes:
-        run: The run; None if none was found.
         where: Where a run was looked for.
     """
 

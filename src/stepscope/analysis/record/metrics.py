@@ -77,11 +77,7 @@ def is_metrics_file(path: Path) -> bool:
 
 
 def summarise_metrics(path: Path) -> MetricsSummary:
-    """Read and summarise a file of metrics.
-
-    Raises:
-        UnreadableInputError: It cannot be read, or is not a file of metrics.
-    """
+    """Read and summarise a file of metrics."""
     frame, skipped = read_metrics(path)
     record = None
     with contextlib.suppress(UnreadableInputError):
@@ -101,9 +97,6 @@ def read_metrics(path: Path) -> tuple[pl.DataFrame, int]:
         Columns by their names without units: texts as String, `time_ns` as Int64 (from `timestamp`
         in this machine's time zone where the file lacks it), masks as Int64, all else as Float64
         in the file's units; `[N/A]` as null.
-
-    Raises:
-        UnreadableInputError: It cannot be read, or is not a file of metrics.
     """
     try:
         if path.stat().st_size > _MOST_BYTES:

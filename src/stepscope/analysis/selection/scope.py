@@ -64,7 +64,6 @@ class AnsweredScope:
     Attributes:
         steps: The steps that the answer covers, in order; empty where the trace has no steps.
         devices: The GPUs that it covers.
-        events: Number of events that it counts.
         excluded: Number of events or steps left out, by reason, such as
             {"events outside the steps": 12}; what counts zero is not in it.
         recorded: The step times of window and run, if the run has a step record.

@@ -35,9 +35,6 @@ class Outcome(Generic[Value]):
 
     Attributes:
         value: None where no item gave any.
-        items: How many there were.
-        done: How many gave a value.
-        failures: Those that gave none, by index.
         restarts: Worker processes that ended early and were replaced.
     """
 

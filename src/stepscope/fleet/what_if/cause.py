@@ -49,7 +49,6 @@ class Cause:
         name: `STAGES`, `WORKERS`, `MICRO_BATCHES`, `TRANSFERS` or `OTHER`.
         share: Share of the slowdown that goes away with it.
         step_ns: Mean step time without it.
-        sentence: What it is, in words.
     """
 
     name: str
@@ -64,7 +63,6 @@ class Causes:
 
     Attributes:
         all: All of them, the largest share first.
-        verdict: The notable ones in words.
     """
 
     all: tuple[Cause, ...]

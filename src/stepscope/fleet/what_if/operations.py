@@ -81,11 +81,7 @@ def read_operations(path: Path, description: Path | None = None) -> Operations:
     """Reads a Parquet file of operations.
 
     Args:
-        path: The table.
         description: Lines `name: value`, of which `tp_size` is used.
-
-    Raises:
-        UnreadableInputError: It is no such table, or holds no complete step.
     """
     try:
         table = pl.read_parquet(path)
@@ -104,10 +100,6 @@ def operations_of(
         table: Columns as in the module's docstring.
         name: What it is called in messages.
         sizes: `tp_size`, where known.
-
-    Raises:
-        UnreadableInputError: A column is missing or holds impossible values, or no step is
-            complete.
     """
     rows = _checked(table, name)
     per_step = rows.select("replica", "step").unique().group_by("step").len()["len"]

@@ -75,7 +75,6 @@ class Pipeline:
     """What a table of operations says about their order.
 
     Attributes:
-        program: The operations of a replica.
         idle_transfers: Transfers that move nothing.
         unmatched_transfers: Transfers whose partner is missing; they are replayed alone.
     """
@@ -86,11 +85,7 @@ class Pipeline:
 
 
 def pipeline_of(operations: Operations, name: str = "operations") -> Pipeline:
-    """Works out what waits for what.
-
-    Raises:
-        UnreadableInputError: The operations wait for each other in a circle.
-    """
+    """Works out what waits for what."""
     stages = _stages(operations)
     is_overlapped = REDUCE_REST in operations.table["kind"]
     dependencies: list[tuple[int, int]] = []

@@ -68,12 +68,9 @@ class WhatIfOverRanks:
 
     Attributes:
         verdict: What the largest changes save, in one sentence.
-        recorded_ns: Mean step as recorded.
         step_ns: Mean step as replayed, with no change. Savings are taken from it.
         changes: Columns `CHANGES`.
         steps: Columns `STEPS`.
-        scope: What the answer covers.
-        notes: What a reader must know.
     """
 
     verdict: str
@@ -90,10 +87,6 @@ def what_if_over_ranks(job: Job, clock: Clock | str = Clock.AUTO) -> WhatIfOverR
 
     Args:
         job: The ranks, at least two.
-        clock: How clocks are brought together.
-
-    Raises:
-        UsageError: Fewer than two ranks, or ranks of jobs of different sizes.
     """
     found = ComparedJob.of(job, clock)
     compared = found.windows.compared

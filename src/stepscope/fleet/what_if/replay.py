@@ -21,7 +21,6 @@ def replay(program: Program, work_ns: Times, delay_ns: Times) -> tuple[Times, Ti
     ends `work_ns` later; one that meets others ends `work_ns` after the last of them has started.
 
     Args:
-        program: The operations of a replica.
         work_ns: Of each step, replica and operation.
         delay_ns: Likewise.
 

@@ -79,7 +79,6 @@ class Slowdown:
     """The slowdown of a job, and whose it is.
 
     Attributes:
-        shape: How the job's ranks are arranged.
         slowdown: Actual mean step time over the ideal one.
         delay_slowdown: Recorded mean step time over the actual one as replayed.
         actual_ns: Mean step time as replayed.
@@ -94,7 +93,6 @@ class Slowdown:
         worst_workers: Pairs (replica, stage) of the workers with the highest scores.
         by_worst_workers: What those explain (M_W).
         by_last_stage: What the last stage explains (M_S).
-        left_out: What is not part of this, by reason.
     """
 
     shape: JobShape
@@ -118,7 +116,6 @@ class Replays:
     """A job's operations, to be replayed with actual, ideal and mixed work.
 
     Attributes:
-        operations: The operations.
         program: What waits for what.
         actual_ns: Work of each step, replica and operation.
         ideal_ns: Ideal work, likewise.

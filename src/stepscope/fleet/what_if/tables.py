@@ -53,7 +53,6 @@ class WhatIfOfOperations:
         verdict: What slows the job down, in one sentence.
         slower_share: By what share of the step with all operations as usual the replayed one is
             longer.
-        recorded_ns: Mean step as recorded.
         step_ns: Mean step as replayed, without launch delays. Savings are taken from it.
         changes: Columns `changes.CHANGES`.
         steps: Columns `STEPS`.
@@ -62,8 +61,6 @@ class WhatIfOfOperations:
         stages: Columns `stage`, `slower_share`.
         replicas: Columns `replica`, `slower_share`.
         kinds: Columns `kind`, `slower_share`.
-        scope: What the answer covers.
-        notes: What a reader must know.
     """
 
     verdict: str
@@ -81,11 +78,7 @@ class WhatIfOfOperations:
 
 
 def what_if_of_operations(path: Path) -> WhatIfOfOperations:
-    """Replays the operations of a Parquet file with one thing changed at a time.
-
-    Raises:
-        UnreadableInputError: It is no table of operations, or holds no complete step.
-    """
+    """Replays the operations of a Parquet file with one thing changed at a time."""
     operations = read_operations(path)
     replays = Replays(operations, str(path))
     found = find_slowdown(replays)

@@ -27,7 +27,6 @@ class Room:
     """One GPU's memory.
 
     Attributes:
-        reserved_bytes: The most that the allocator had reserved.
         allocated_bytes: The most that the program held.
         limit_bytes: What the allocator can have.
         limit_source: How that is known; empty: the trace says how large the GPU is.
