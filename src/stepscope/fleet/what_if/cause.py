@@ -69,12 +69,6 @@ class Causes:
     verdict: str
 
     @property
-    def main(self) -> Cause | None:
-        """The cause with the largest share; None where none is notable."""
-        found = self.notable
-        return found[0] if found else None
-
-    @property
     def notable(self) -> tuple[Cause, ...]:
         """Those with at least a quarter of the slowdown."""
         return tuple(cause for cause in self.all if cause.share >= _NOTABLE_SHARE)

@@ -1,4 +1,4 @@
-"""Replays a step's operations with given durations: when each would start and end."""
+"""Replays a step's operations with given durations: when each would end."""
 
 from __future__ import annotations
 
@@ -14,24 +14,15 @@ Times = npt.NDArray[np.int64]
 _EARLIEST = -(2**62)
 
 
-def replay(program: Program, work_ns: Times, delay_ns: Times) -> tuple[Times, Times]:
-    """Starts and ends of all operations, counted from the beginning of each step.
+def replay(program: Program, work_ns: Times) -> Times:
+    """The end of each operation by step and replica, counted from the beginning of the step.
 
-    An operation starts `delay_ns` after all that it depends on has ended. One that meets nobody
-    ends `work_ns` later; one that meets others ends `work_ns` after the last of them has started.
-
-    Args:
-        work_ns: Of each step, replica and operation.
-        delay_ns: Likewise.
-
-    Returns:
-        Starts and ends, likewise.
+    An operation starts when all that it depends on has ended. One that meets nobody ends its
+    `work_ns` later; one that meets others ends `work_ns` after the last of them has started.
     """
     steps, replicas, _ = work_ns.shape
-    work, delay = (
-        np.ascontiguousarray(times).reshape(-1, program.operations) for times in (work_ns, delay_ns)
-    )
-    start, end = np.zeros(work.shape, np.int64), np.zeros(work.shape, np.int64)
+    work = np.ascontiguousarray(work_ns).reshape(-1, program.operations)
+    end = np.zeros(work.shape, np.int64)
     jit(replay_by_loop)(
         program.first_member,
         program.members,
@@ -39,27 +30,11 @@ def replay(program: Program, work_ns: Times, delay_ns: Times) -> tuple[Times, Ti
         program.first_source,
         program.sources,
         work,
-        delay,
-        start,
         end,
         steps,
         replicas,
     )
-    return start.reshape(work_ns.shape), end.reshape(work_ns.shape)
-
-
-def launch_delays(program: Program, start_ns: Times, end_ns: Times) -> Times:
-    """How long after all that it depends on has ended each operation started.
-
-    What depends on nothing is measured from the beginning of the step. Clocks of different workers
-    may be apart, so a delay can be negative.
-    """
-    delays = start_ns.copy()
-    for op in range(program.operations):
-        first, last = program.first_source[op : op + 2]
-        if first < last:
-            delays[:, :, op] -= end_ns[:, :, program.sources[first:last]].max(axis=2)
-    return delays
+    return end.reshape(work_ns.shape)
 
 
 def transfers(program: Program, start_ns: Times, end_ns: Times) -> Times:
@@ -82,13 +57,11 @@ def replay_by_loop(
     first_source: Times,
     sources: Times,
     work: Table[np.int64],
-    delay: Table[np.int64],
-    start: WrittenTable[np.int64],
     end: WrittenTable[np.int64],
     steps: int,
     replicas: int,
 ) -> None:
-    """Fills in `start` and `end`. The rows of all tables are the replicas of each step in turn.
+    """Fills in `end`. The rows of all tables are the replicas of each step in turn.
 
     `first_member` and `first_source` have one number more than there are units and operations, and
     hold places in `members` and `sources`; these are operations, which are the columns of the
@@ -108,8 +81,6 @@ def replay_by_loop(
                         moment = end[row, sources[first_source[op]]]
                     for edge in range(first_source[op] + 1, first_source[op + 1]):
                         moment = max(moment, end[row, sources[edge]])
-                    moment += delay[row, op]
-                    start[row, op] = moment
                     of_replica = max(of_replica, moment)
                 of_all = max(of_all, of_replica)
                 if meets[unit] < 2:

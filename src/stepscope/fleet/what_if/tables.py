@@ -132,7 +132,7 @@ def _changes(replays: Replays, found: Slowdown) -> Iterator[Change]:
         group = workers_group(operations, [worker])
         yield usual(f"rank {ranks[worker]} (replica {worker[0]}, stage {worker[1]})", group)
     stages = operations.table["stage"].to_numpy()
-    for stage in range(operations.shape.stages):
+    for stage in range(operations.stages):
         yield usual(f"stage {stage}", stages == stage)
     kinds = operations.table.select(reported_kind()).to_series()
     for kind in kinds.unique().sort():

@@ -93,7 +93,7 @@ def test_replays_of_pipelines(replicas: int, stages: int, micro_batches: int, se
     def answer() -> list[Any]:
         replays = Replays(operations)
         return [
-            *(replays.step_times(replays.actual_ns, with_delays=delayed) for delayed in (0, 1)),
+            replays.step_times(replays.actual_ns),
             replays.step_times(replays.ideal_ns),
         ]
 
