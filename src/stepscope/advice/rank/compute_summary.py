@@ -112,7 +112,7 @@ def summarise_compute(view: WindowView) -> ComputeSummary | None:
 
 
 def _on_cpu(view: WindowView) -> ComputeSummary | None:
-    from stepscope.analysis.host_compute import host_compute
+    from stepscope.analysis.compute import host_compute
 
     found = host_compute(view.trace, view.scope)
     if not found.total_ns:

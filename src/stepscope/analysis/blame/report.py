@@ -9,8 +9,8 @@ Definitions
     others, and each is named.
     Gain: how much shorter the recording would be, replayed without the excess (`replay.py`),
     divided by the number of steps; or what a step is shorter by in the steady state
-    (`long_run.py`), where that is known to be less by a fifth or more. A late start counts once in
-    the recording, not in each step, and is nothing in the steady state.
+    (`gains.LongRun`), where that is known to be less by a fifth or more. A late start counts once
+    in the recording, not in each step, and is nothing in the steady state.
     Accused: a rank and cause whose gain in the recording is at least a fiftieth of the mean step,
     and half of that in the long run as well, and whose excess is more than chance gives
     (`beyond_chance.py`). Of computation in a few steps it is a twenty-fifth: what slows a rank down

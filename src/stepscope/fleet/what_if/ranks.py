@@ -6,7 +6,7 @@ Definitions
     collective, divided by the number of steps. A step of the table ends with the last of its
     collectives; the first one begins with the first arrival.
     A change saves what it shortens a step by, but no more than in the long run, where that is known
-    (`analysis.blame.long_run`): of few steps, some save more than each of those that follow would.
+    (`analysis.blame.gains`): of few steps, some save more than each of those that follow would.
     As fast as usual: a rank's work between collectives, or a transfer, without what exceeds the
     usual (`analysis.blame.usual`), whatever the cause. What is less than usual stays as it is, and
     so does what a rank was late by at its first collective.

@@ -14,7 +14,7 @@ from tests.support.pipelines import Job, table_of
 
 from stepscope.analysis.blame import delays, matched, replay
 from stepscope.analysis.blame.usual import find_usual
-from stepscope.fleet.what_if import replay as pipeline_replay
+from stepscope.fleet.what_if import slowdown as pipeline_replay
 from stepscope.fleet.what_if.operations import operations_of
 from stepscope.fleet.what_if.slowdown import Replays
 
