@@ -21,7 +21,7 @@ from stepscope.artifacts.calls import (
     WindowCalls,
     nested,
 )
-from stepscope.artifacts.files import EmptyArtifactError, make_file
+from stepscope.artifacts.compress import EmptyArtifactError, make_file
 from stepscope.artifacts.job import FinishJob
 from stepscope.run.layout import STACKS_FILE
 from stepscope.run.manifest import ArtifactRecord

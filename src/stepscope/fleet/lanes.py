@@ -23,9 +23,9 @@ from stepscope.analysis.calls.collectives import POINT_TO_POINT, read_collective
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.names import names_that
 from stepscope.analysis.selection.scope import Scope
-from stepscope.fleet.packed_columns import PackedColumns
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Intervals
+from stepscope.trace.arrays.packed_columns import PackedColumns
 from stepscope.trace.derive.ancestors import nearest_of
 from stepscope.trace.derive.main_thread import ENGINE
 from stepscope.trace.model import Trace

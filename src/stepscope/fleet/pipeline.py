@@ -24,9 +24,9 @@ from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UsageError
 from stepscope.fleet.lanes import JobLanes
-from stepscope.fleet.packed_columns import PackedColumns
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Intervals
+from stepscope.trace.arrays.packed_columns import PackedColumns
 from stepscope.trace.model import Trace
 
 _COLUMNS = ("step", "span_ns", "compute_ns", "p2p_ns", "other_ns", "idle_ns", "count", "least_ns")

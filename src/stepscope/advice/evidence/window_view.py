@@ -42,8 +42,8 @@ from stepscope.analysis.timeline import Timeline, timeline
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 from stepscope.trace.arrays.memory_reuse import return_freed_memory
-from stepscope.trace.locked_cache import locked_cached_property, locks_of
 from stepscope.trace.model import Trace
+from stepscope.trace.session import locked_cached_property, locks_of
 from stepscope.trace.store.derived import FREED_FROM_EVENTS
 
 Answer = TypeVar("Answer")

@@ -22,8 +22,7 @@ import polars as pl
 
 from stepscope.analysis.blame.groups import find_groups
 from stepscope.analysis.blame.matched import Matched, Numbers, match
-from stepscope.analysis.calls.bandwidth import algorithm_bandwidth, bus_factor
-from stepscope.analysis.calls.collectives import POINT_TO_POINT
+from stepscope.analysis.calls.collectives import POINT_TO_POINT, algorithm_bandwidth, bus_factor
 from stepscope.analysis.ranks.clocks import (
     TOLERATED_NS,
     TOLERATED_ON_HOSTS_NS,

@@ -58,7 +58,7 @@ from stepscope.analysis.host.events import HostEvents
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int32Array, Int64Array, Intervals
 from stepscope.trace.arrays.ordering import distinct_groups
-from stepscope.trace.locked_cache import locked_cached_property
+from stepscope.trace.session import locked_cached_property
 
 ORIGIN = -1
 CARRIED = -2
