@@ -90,7 +90,6 @@ class CommunicationReport:
     Attributes:
         collectives: One row per collective, columns `TIMED_COLLECTIVES`, in order of start.
         sizes: The same by kind and size, columns `SIZES`, the most exposed time first.
-        devices: Columns `DEVICES`.
     """
 
     collectives: pl.DataFrame

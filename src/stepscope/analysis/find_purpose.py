@@ -85,7 +85,6 @@ def purpose_of(trace: Trace) -> Purpose:
 
 
 def _engine(trace: Trace) -> str:
-    """The engine whose steps a trace has."""
     is_range = (
         pl.col("category")
         .cast(pl.String)

@@ -246,7 +246,6 @@ def _of_collectives(
 
 
 def _kinds(work: pl.DataFrame, known: BoolArray, floor_ns: Int64Array) -> tuple[KindOfWork, ...]:
-    """How much of the work has a floor, by kind."""
     kind = (
         pl.when(pl.col("kind") == "communication")
         .then(pl.lit(_COLLECTIVES))

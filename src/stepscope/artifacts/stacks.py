@@ -107,7 +107,6 @@ class _Names:
         self._known: dict[tuple[str, str], bool] = {}
 
     def matches(self, pattern: str, name: str) -> bool:
-        """Whether the name matches the pattern."""
         found = self._known.get((pattern, name))
         if found is None:
             found = self._known[pattern, name] = re.search(pattern, name) is not None

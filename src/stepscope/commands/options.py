@@ -220,7 +220,6 @@ def grouped(groups: Mapping[str, Sequence[str]]) -> type[click.Command]:
         """Lists its options under headings."""
 
         def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-            """Write the options of each heading."""
             found: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (*groups, OTHER)}
             for parameter in self.get_params(ctx):
                 record = parameter.get_help_record(ctx)

@@ -134,7 +134,6 @@ class FileSink:
         click.echo(text, err=True)
 
     def _opened(self) -> BinaryIO:
-        """The file."""
         if self._file is None:
             try:
                 self._file = self._begun() or self._path.open("wb")

@@ -90,9 +90,6 @@ class CollectivesOverRanks:
         collectives: How many could be matched.
         wait_share: Part of the time in them that ranks waited for others.
         kinds: Columns `LIKE`.
-        groups: Columns `GROUPS`.
-        abnormal: Columns `ABNORMAL`.
-        uneven: Columns `UNEVEN`.
     """
 
     collectives: int

@@ -60,8 +60,6 @@ class PipelineBubbles:
     Attributes:
         bubble_share: Bubbles of all ranks, as a part of their spans.
         transfer_ns: The shortest point-to-point work of the job.
-        ranks: Columns `RANKS`.
-        steps: Columns `STEPS`.
         lanes: What the stages did in one step, for a picture; None where their clocks cannot be
             brought together.
     """

@@ -63,7 +63,6 @@ class RankMap:
         verdict: Who makes the others wait beyond chance, as `stragglers` says it; empty where
             ranks are not compared.
         slowest_rank: The rank with the most own time; of healthy ranks too, one has the most.
-        ranks: Columns `RANKS`.
         parts: Columns `SPREAD`.
         steps: Columns `rank_steps.STEPS`, `own_ns` and `wait_ns`, by rank and step.
     """

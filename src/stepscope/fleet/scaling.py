@@ -74,8 +74,6 @@ class Scaling:
         b_step_ns: Likewise of the second.
         weak_efficiency: See the module.
         strong_efficiency: Likewise.
-        growth: Columns `GROWTH`.
-        ranks: Columns `RANKS`.
         scope: What the second side's part covers.
     """
 

@@ -81,8 +81,6 @@ class Stragglers:
         unexplained_ns: The part of them that nothing unusual caused.
         clock: `RECORDED` or `ALIGNED`: what was done.
         matched_by: What told which collectives belong together.
-        ranks: Columns `RANKS`.
-        causes: Columns `CAUSES`.
         groups: One row per process group, columns `blame.report.GROUPS`.
         sets: One row per matched collective, columns `blame.compared.SETS`.
         arrivals: One row per matched collective and rank, columns `blame.compared.ARRIVALS`.
@@ -135,7 +133,7 @@ class ComparedJob:
     throttled: Mapping[int, SlowClock]
 
     @classmethod
-    def of(cls, job: Job, clock: Clock | str = Clock.AUTO) -> ComparedJob:
+    def of(cls, job: Job) -> ComparedJob:
         """Compares the ranks of a job, as a report does it (`advice.accused`).
 
         Raises:
@@ -149,7 +147,7 @@ class ComparedJob:
         for rank, step, ns in steps.select("rank", "step", "exposed_comm_ns").iter_rows():
             waits.setdefault(rank, {})[step] = ns
         arrivals = [part.arrivals for part in job.parts]
-        compared = compare_ranks(arrivals, steady, clock)
+        compared = compare_ranks(arrivals, steady)
         steps_of_ranks = job.recorded_steps()
         windows = compare_windows(compared, arrivals, steps_of_ranks, job.step_ns, waits)
         recorded = rank_skew(steps_of_ranks)
@@ -167,7 +165,7 @@ class ComparedJob:
         return (*self.windows.compared.notes, *self.job.notes)
 
 
-def stragglers_of_job(job: Job, clock: Clock | str = Clock.AUTO) -> Stragglers:
+def stragglers_of_job(job: Job) -> Stragglers:
     """Finds who makes whom wait among the ranks of a job.
 
     Args:
@@ -176,7 +174,7 @@ def stragglers_of_job(job: Job, clock: Clock | str = Clock.AUTO) -> Stragglers:
     Raises:
         UsageError: Fewer than two ranks, or ranks of jobs of different sizes.
     """
-    found = ComparedJob.of(job, clock)
+    found = ComparedJob.of(job)
     compared, late = found.windows.compared, found.late
     blame = _with_throttled(found.windows.blame, found.throttled)
     report, matched, clocks = compared.report, compared.matched, compared.clocks

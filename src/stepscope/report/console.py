@@ -29,7 +29,6 @@ class _Unpadded:
         return len(text)
 
     def flush(self) -> None:
-        """Flush the stream."""
         self._stream.flush()
 
     def isatty(self) -> bool:
@@ -38,7 +37,6 @@ class _Unpadded:
 
     @property
     def encoding(self) -> str:
-        """The encoding of the stream."""
         return self._stream.encoding or "utf-8"
 
 

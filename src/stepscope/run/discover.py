@@ -154,7 +154,6 @@ def _ranks_of(paths: list[Path]) -> list[int | None]:
 
 
 def _matching(pattern: Path) -> Iterator[Path]:
-    """Files that match a pattern."""
     parts = pattern.parts
     deep = parts.index("**") if "**" in parts else len(parts)
     # Path.glob needs a folder to start from; a user's pattern may start anywhere.

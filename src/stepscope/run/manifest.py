@@ -342,24 +342,9 @@ def write_record(path: Path, record: Any) -> None:
     write_atomically(path, data)
 
 
-def read_job(path: Path) -> JobRecord:
-    """Read a `run.json`."""
-    return read_record(path, JobRecord)
-
-
 def read_rank(path: Path) -> RankManifest:
     """Read a rank's `manifest.json`."""
     return read_record(path, RankManifest)
-
-
-def read_finished(path: Path) -> FinishedRecord:
-    """Read a window's `window.json`."""
-    return read_record(path, FinishedRecord)
-
-
-def read_external(path: Path) -> ExternalRecord:
-    """Read the `manifest.json` of another tool's recording."""
-    return read_record(path, ExternalRecord)
 
 
 def read_record(path: Path, kind: type[_Record]) -> _Record:

@@ -24,18 +24,17 @@ from stepscope.run.files import exists, kind_of
 from stepscope.run.layout import MANIFEST_FILE, PY_SPY_TRACE, WINDOW_FILE, RankLayout, RunLayout
 from stepscope.run.manifest import (
     ExternalRecord,
+    FinishedRecord,
     JobRecord,
     RankManifest,
     WindowRecord,
     merge_finished,
-    read_external,
-    read_finished,
-    read_job,
     read_rank,
+    read_record,
 )
 from stepscope.run.remote import is_url, redacted
 from stepscope.run.step_record import StepRecord, read_steps
-from stepscope.run.trials import TrialsRecord, read_trials
+from stepscope.run.trials import TrialsRecord
 
 
 @dataclass(frozen=True)
@@ -250,7 +249,7 @@ def _is_run(directory: Path) -> bool:
 def _age_key(run: Path) -> tuple[int, str]:
     layout = RunLayout(run)
     try:
-        created_ns = read_job(layout.run_file).created_ns
+        created_ns = read_record(layout.run_file, JobRecord).created_ns
     except UnreadableInputError:
         created_ns = run.stat().st_mtime_ns
     return created_ns, run.name
@@ -262,7 +261,7 @@ def _open_home(home: Path) -> Run:
     job: JobRecord | None = None
     if layout.run_file.is_file():
         try:
-            job = read_job(layout.run_file)
+            job = read_record(layout.run_file, JobRecord)
         except UnreadableInputError as error:
             problems.append(str(error))
     else:
@@ -290,7 +289,7 @@ def _trials(layout: RunLayout, problems: list[str]) -> TrialsRecord | None:
     if not layout.trials.is_file():
         return None
     try:
-        return read_trials(layout.trials)
+        return read_record(layout.trials, TrialsRecord)
     except UnreadableInputError as error:
         problems.append(str(error))
         return None
@@ -304,7 +303,7 @@ def _external_recordings(layout: RunLayout, problems: list[str]) -> tuple[Extern
 
 def _external_recording(path: Path, problems: list[str]) -> ExternalRecording | None:
     try:
-        return ExternalRecording(path.parent, read_external(path))
+        return ExternalRecording(path.parent, read_record(path, ExternalRecord))
     except UnreadableInputError as error:
         problems.append(str(error))
         return None
@@ -331,7 +330,7 @@ def _completed(record: WindowRecord, directory: Path) -> WindowRecord:
         return record
     window = RankLayout(directory).window(record.index)
     try:
-        return merge_finished(record, read_finished(window / WINDOW_FILE))
+        return merge_finished(record, read_record(window / WINDOW_FILE, FinishedRecord))
     except UnreadableInputError:
         return record
 

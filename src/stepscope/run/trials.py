@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from stepscope.run.manifest import FORMAT_VERSION, read_record, write_record
+from stepscope.run.manifest import FORMAT_VERSION
 
 HELPS = "helps"
 NO_GAIN = "no gain"
@@ -170,17 +169,3 @@ class TrialsRecord:
     def all_trials(self) -> tuple[TrialRecord, ...]:
         """The single fixes, then the combination."""
         return self.trials if self.together is None else (*self.trials, self.together)
-
-
-def write_trials(path: Path, record: TrialsRecord) -> None:
-    """Write a `trials.json`, atomically.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
-    write_record(path, record)
-
-
-def read_trials(path: Path) -> TrialsRecord:
-    """Read a `trials.json`."""
-    return read_record(path, TrialsRecord)

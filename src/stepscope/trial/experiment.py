@@ -26,15 +26,9 @@ from stepscope.capture.record.home import hide_secrets
 from stepscope.errors import UsageError
 from stepscope.run.figures import percent, seconds
 from stepscope.run.layout import RunLayout
+from stepscope.run.manifest import write_record
 from stepscope.run.reader import open_run
-from stepscope.run.trials import (
-    HUNG,
-    NOT_APPLIED,
-    NOT_MEASURED,
-    TrialRecord,
-    TrialsRecord,
-    write_trials,
-)
+from stepscope.run.trials import HUNG, NOT_APPLIED, NOT_MEASURED, TrialRecord, TrialsRecord
 from stepscope.terminal.working import working
 from stepscope.trial.attempts import (
     Attempt,
@@ -192,7 +186,7 @@ class Experiment:
             busy=tuple(self.busy),
             created_ns=created_ns,
         )
-        write_trials(RunLayout(first.run).trials, record)
+        write_record(RunLayout(first.run).trials, record)
         return record
 
     # -- what runs --------------------------------------------------------------------------------

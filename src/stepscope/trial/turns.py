@@ -156,7 +156,6 @@ def _bench(request: Request, version: str, folder: Path, given: StandardInput | 
 
 
 def _run(side: _Side, number: int, most_s: float, audience: Audience) -> Attempt:
-    """Run a version once."""
     bench = side.bench if number else side.bench.with_steps(_REHEARSAL_STEPS)
     name = f"{side.name}-{number}" if number else f"{side.name}-rehearsal"
     attempt = bench.attempt(Variant(side.name), name, most_s)

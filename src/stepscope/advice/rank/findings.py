@@ -24,7 +24,7 @@ from stepscope.analysis.graph.replay import replay, unchanged
 from stepscope.analysis.record.python_memory import KIND, PythonMemory, read_python_memory
 from stepscope.errors import StepscopeError
 from stepscope.run.layout import RunLayout
-from stepscope.run.manifest import read_job
+from stepscope.run.manifest import JobRecord, read_record
 from stepscope.run.reader import RankRun
 from stepscope.terminal.working import working
 from stepscope.trace.model import Trace
@@ -63,7 +63,7 @@ def _job_devices(rank: RankRun) -> tuple[str, ...]:
     if rank.manifest is None:
         return ()
     try:
-        return read_job(RunLayout(rank.directory.parent).run_file).devices
+        return read_record(RunLayout(rank.directory.parent).run_file, JobRecord).devices
     except (StepscopeError, OSError):
         return ()
 

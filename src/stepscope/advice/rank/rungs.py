@@ -268,7 +268,6 @@ class _Climber:
             self.missing.append(f"{much} the time of {what} has no floor: {why}")
 
     def ladder(self) -> Ladder:
-        """The ladder."""
         if not self.window.has_gpu:
             self.missing.append("Floors are known for GPUs only")
         steps = self.subject.steps

@@ -69,7 +69,6 @@ def _recording(trace: Trace) -> Recording:
 
 
 def _gpus_with_events(trace: Trace) -> tuple[str, ...]:
-    """The distinct names of the GPUs that events of the trace are on."""
     events = np.bincount(trace.columns("lane_id")["lane_id"].to_numpy(), minlength=len(trace.lanes))
     used = trace.lanes["device"].filter(pl.Series(events > 0))
     names = trace.devices.filter(pl.col("device").is_in(used.drop_nulls().implode()))["name"]

@@ -84,9 +84,6 @@ class StragglerReport:
     Attributes:
         straggler: The rank with the least total wait; None where nothing could be matched, or
             nothing fits.
-        ranks: Columns `RANKS`.
-        sets: Columns `SETS`.
-        arrivals: Columns `ARRIVALS`.
         clock: `RECORDED` or `ALIGNED`: what was done.
         matched_by: What told which collectives belong together.
         scopes: For each rank what its part is about and what was left out of it.

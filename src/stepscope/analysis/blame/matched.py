@@ -95,7 +95,6 @@ class Matched:
     Attributes:
         causes: What time between collectives is divided into; the last is `OTHER`.
         ranks: The recorded ranks, ascending.
-        groups: Columns `GROUPS`.
         rank: Of each row, its place in `ranks`.
         collective: Of each row, the number of its collective.
         step: Of each row.

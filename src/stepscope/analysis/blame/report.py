@@ -110,9 +110,6 @@ class Blame:
     """Who made whom wait.
 
     Attributes:
-        causes: Columns `CAUSES`.
-        ranks: Columns `RANKS`.
-        groups: Columns `GROUPS`.
         by_step: Columns `rank`, `step`, `caused_wait_ns`, for a map; only where there is any.
         accused: Rows of `causes` that are worth acting on, the greatest gain first.
         waits_ns: All waits of all ranks.
@@ -385,7 +382,6 @@ class _Links:
         )
 
     def collectives_of(self, rank: int) -> Numbers:
-        """The collectives that a rank is charged with."""
         matched = self._matched
         own = matched.ranks[matched.rank[self._rows]] == rank
         found: Numbers = matched.collective[self._rows[own]]
@@ -425,7 +421,6 @@ def _gain_of_late_start(matched: Matched, late_ns: Numbers, gains: Gains, rank: 
 
 
 def _excess(matched: Matched, usual: Usual, links: _Links, rank: int, cause: str) -> Less:
-    """A rank's excess of a cause."""
     if cause == SLOW_LINK:
         less = np.zeros_like(usual.transfer_excess_ns)
         slow = links.collectives_of(rank)

@@ -476,7 +476,6 @@ def _calls(trace: Trace, work: pl.DataFrame, letters: npt.NDArray[np.uint8]) -> 
 
 
 def _with_pattern(calls: _Calls, found: _Occurrences, number: int) -> _Occurrences:
-    """The occurrences with those of one more pattern."""
     pattern = PATTERNS[number]
     first, end = _spans(calls, pattern.sequence)
     if not len(first):

@@ -218,7 +218,6 @@ def _alike(sides: Sequence[Sequence[Side]], one: Side) -> list[list[Side]]:
 
 
 def _parts(sides: Sequence[Sequence[Side]], table: str) -> pl.DataFrame:
-    """The changes of the parts that any side has, in the order of the parts."""
     changes = _match([[(run.parts, run) for run in side] for side in sides], table)
     order = pl.concat([run.parts["name"] for side in sides for run in side])
     known = changes.filter((pl.col("a_ns") > 0) | (pl.col("b_ns") > 0))

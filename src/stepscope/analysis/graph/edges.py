@@ -94,7 +94,6 @@ class _FixedCollector:
         )
 
     def edges(self) -> FixedEdges:
-        """All edges."""
         names = FixedEdges.__dataclass_fields__
         return FixedEdges(
             *(np.concatenate([getattr(part, name) for part in self._parts]) for name in names)

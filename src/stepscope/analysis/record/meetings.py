@@ -72,7 +72,6 @@ def _both(record: StepRecord) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def _phase(phases: dict[str, int], name: str) -> int:
-    """Time in a phase, at any depth."""
     found = [spent for path, spent in phases.items() if path.rpartition("/")[2] == name]
     return sum(found) if found else _NONE
 

@@ -261,7 +261,6 @@ def _folders(values: Values) -> None:
 
 
 def _functions(name: str, value: object) -> tuple[Callable[..., Any], ...]:
-    """One or more functions, as a tuple."""
     given = () if value is None else value if isinstance(value, Sequence) else (value,)
     for function in given:
         if not callable(function):

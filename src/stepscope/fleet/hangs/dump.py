@@ -430,7 +430,6 @@ def _state(one: dict[Any, Any], backend: str) -> str:
 
 
 def _tensors(sizes: list[Any], types: Any) -> Tensors:
-    """Type and lengths of each tensor."""
     names = types if isinstance(types, list) else []
     return tuple(
         (

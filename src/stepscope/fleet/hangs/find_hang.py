@@ -112,9 +112,6 @@ class Hang:
     Attributes:
         verdict: What hangs and who began it, in one sentence.
         culprits: The ranks at the root; empty where nothing hangs, or nobody can be told.
-        hanging: Columns `HANGING`.
-        members: Columns `MEMBERS`.
-        ranks: Columns `RANKS`.
         mismatched: Columns `operations.MISMATCHED`.
         operations: Columns `operations.OPERATIONS`.
         scope: Entries that were read.

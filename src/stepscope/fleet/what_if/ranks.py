@@ -29,7 +29,6 @@ from stepscope.analysis.blame.compared import Compared
 from stepscope.analysis.blame.matched import OF_THE_GPU, SYNCHRONISING, Matched, Numbers
 from stepscope.analysis.blame.replay import Less, Replay
 from stepscope.analysis.blame.usual import Usual
-from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.selection.scope import AnsweredScope
 from stepscope.fleet.job import Job
 from stepscope.fleet.stragglers import NOBODY_LATE, ComparedJob
@@ -69,8 +68,6 @@ class WhatIfOverRanks:
     Attributes:
         verdict: What the largest changes save, in one sentence.
         step_ns: Mean step as replayed, with no change. Savings are taken from it.
-        changes: Columns `CHANGES`.
-        steps: Columns `STEPS`.
     """
 
     verdict: str
@@ -82,13 +79,13 @@ class WhatIfOverRanks:
     notes: tuple[str, ...]
 
 
-def what_if_over_ranks(job: Job, clock: Clock | str = Clock.AUTO) -> WhatIfOverRanks:
+def what_if_over_ranks(job: Job) -> WhatIfOverRanks:
     """Replays the ranks of a job with one thing changed at a time.
 
     Args:
         job: The ranks, at least two.
     """
-    found = ComparedJob.of(job, clock)
+    found = ComparedJob.of(job)
     compared = found.windows.compared
     matched = compared.matched
     scope = compared.report.scope.leaving_out(matched.left_out)

@@ -61,11 +61,9 @@ class Slowdown:
         slowdown: Actual mean step time over the ideal one.
         actual_ns: Mean step time as replayed.
         ideal_ns: Mean step time with ideal work.
-        steps: Columns `STEPS`.
         by_replica: Columns `replica`, `slowdown`; the highest first, as in all of these.
         by_stage: Columns `stage`, `slowdown`.
         by_kind: Columns `kind`, `slowdown`.
-        workers: Columns `WORKERS`.
         worst_workers: Pairs (replica, stage) of the workers with the highest scores.
     """
 

@@ -55,7 +55,6 @@ class WhatIfOfOperations:
             longer.
         step_ns: Mean step as replayed, without launch delays. Savings are taken from it.
         changes: Columns `changes.CHANGES`.
-        steps: Columns `STEPS`.
         workers: Columns `replica`, `stage`, `rank`, `slower_share` (the smaller of its replica's
             and its stage's), the slowest first, as in the next ones.
         stages: Columns `stage`, `slower_share`.

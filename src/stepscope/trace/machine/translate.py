@@ -285,7 +285,6 @@ def _refuse_recursion(calls: dict[JitFunction, set[JitFunction]]) -> None:
 
 
 def _translate(code: Code, declaration_of: Callable[[JitFunction], Any]) -> None:
-    """Fills a function."""
     parameters = iter(code.declaration.args)
     for name, kind in code.function.takes.items():
         code.set_variable(name, Value(kind, _taken(kind, parameters)))
