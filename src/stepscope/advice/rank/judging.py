@@ -13,41 +13,21 @@ read, and then only for how long its steps take on the host.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
 
-import polars as pl
-
-from stepscope.advice.evidence.believable import loss_of
-from stepscope.advice.evidence.collectives import cost_of_waits, point_to_point
-from stepscope.advice.evidence.subject import Subject
-from stepscope.advice.evidence.window_view import WindowView
-from stepscope.advice.rank.compute_summary import summarise_compute
-from stepscope.advice.rank.findings import subject_of, with_findings
 from stepscope.advice.rank.opened_traces import OpenedTraces
-from stepscope.advice.rank.summary import HostSummary, Meeting, RankSummary, Request, Waits
-from stepscope.analysis.breakdown import Breakdown, break_down_devices, host_scope
-from stepscope.analysis.graph.window import choose_steps
-from stepscope.analysis.host.partition import HostPartition, partition_host
-from stepscope.analysis.host.steady_steps import StepState, steady_steps, steps_on_end
-from stepscope.analysis.ranks.arrivals import read_arrivals
+from stepscope.advice.rank.summary import Meeting, RankSummary, Request, Waits
 from stepscope.analysis.record.meetings import MeetingSteps
 from stepscope.analysis.record.metrics import summarise_metrics
-from stepscope.analysis.record.pace import recorded_pace
-from stepscope.analysis.record.summary import StepSummary, is_in_cycle, summarise_steps
-from stepscope.analysis.selection.gpu_work import gpu_work
-from stepscope.analysis.selection.rows import Rows
+from stepscope.analysis.record.summary import StepSummary, summarise_steps
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import StepscopeError, UsageError
-from stepscope.run.figures import duration
 from stepscope.run.reader import RankRun, Window
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
-from stepscope.trace.problems import counted
 
 
 def meeting_of(rank: RankRun, asked: Scope, opened: OpenedTraces | None = None) -> Meeting:
@@ -61,7 +41,7 @@ def meeting_of(rank: RankRun, asked: Scope, opened: OpenedTraces | None = None) 
     opened = opened or OpenedTraces(0)
     rank = replace(rank)  # A copy, so that what it caches is freed on return.
     meeting = _meeting_without_window(rank)
-    from stepscope.advice.rank.judging import with_window
+    from stepscope.advice.rank.window_judging import with_window
 
     for window in reversed(rank.windows):
         if window.trace_path is None:
@@ -173,7 +153,7 @@ def _judge(
     except StepscopeError as error:
         trouble.notes.append(str(error))
         return None
-    from stepscope.advice.rank.judging import WindowJudge
+    from stepscope.advice.rank.window_judging import WindowJudge
     from stepscope.analysis.selection.gpu_work import gpu_work
 
     with closing(trace):
@@ -194,218 +174,3 @@ def _with_metrics(summary: RankSummary, rank: RankRun) -> RankSummary:
         return replace(summary, metrics=summarise_metrics(rank.metrics_path))
     except StepscopeError as error:
         return replace(summary, notes=(*summary.notes, str(error)))
-
-
-def with_window(meeting: Meeting, window: Window, trace: Trace, asked: Scope) -> Meeting:
-    """What the comparison of a rank with others needs, from one of its windows."""
-    gpu_work(trace, asked)  # raises where the scope names what the trace does not have
-    chosen, _ = choose_steps(trace, asked.steps)
-    steps = tuple(chosen["step"].to_list())
-    work = gpu_work(trace, replace(asked, steps=steps or None))
-    found = read_arrivals(meeting.rank, trace, Scope(events=asked.events), with_causes=True)
-    arrivals = found if work.in_steps.any() or found.of_host else None
-    all_steps = steps if asked.steps is not None else steps_on_end(trace)
-    return replace(
-        meeting,
-        window=window.index,
-        window_steps=steps,
-        all_steps=all_steps,
-        arrivals=arrivals,
-    )
-
-
-class _Measured(NamedTuple):
-    """What is measured on a window before any rule is asked."""
-
-    view: WindowView
-    host: HostPartition | None
-    device: Breakdown | None
-    meeting: Meeting
-
-
-@dataclass
-class WindowJudge:
-    """Judges a rank by one of its windows, whose trace has the steps asked for.
-
-    Attributes:
-        notes: Receives what could not be read, and what was repaired or left out.
-    """
-
-    rank: RankRun
-    window: Window
-    trace: Trace
-    alone: RankSummary
-    request: Request
-    waits: Waits | None
-    notes: list[str]
-
-    def judge(self) -> RankSummary | None:
-        """The summary of the rank; None if the window cannot be judged."""
-        try:
-            measured = self._measure()
-        except StepscopeError as error:
-            if self.request.scope.steps is not None and isinstance(error, UsageError):
-                raise
-            self.notes.append(str(error))
-            return None
-        problems = self._note_problems()
-        self.notes.extend(self._cycle_notes() or measured.view.steady.notes)
-        self.notes.extend(measured.view.graph.notes)
-        if measured.host is None and measured.device is None:
-            self.notes.append(
-                f"{self.window.trace_path}: no thread with operators or calls, and no GPU work"
-            )
-            return None
-        subject = self._subject(measured, problems)
-        summary = self._summary(measured, subject)
-        measured.view.return_freed_memory()  # the path and idle time took more than the rules do
-        return with_findings(summary, subject)
-
-    def host_steps(self) -> RankSummary:
-        """The summary by a file that lacks its end: how long annotated steps take on the host."""
-        steady = steady_steps(self.trace, Scope(steps=self.request.scope.steps))
-        is_annotated = bool(steady.steps) and not self.trace.step_source
-        problems = self._note_problems()
-        if is_annotated:
-            self.notes.extend(steady.notes)
-        alone = subject_of(self.rank, self.alone, self.request, None, self.notes)
-        subject = replace(alone, problems=problems)
-        summary = replace(
-            self.alone,
-            window=self.window,
-            window_steps=steady.steps if is_annotated else (),
-            window_step_ns=steady.step_ns if is_annotated else None,
-            window_median_ns=steady.median_ns if is_annotated else None,
-            problems=problems,
-            notes=tuple(self.notes),
-            is_cut_off=True,
-        )
-        return with_findings(summary, subject)
-
-    def _asked(self) -> Scope:
-        """The scope asked for; with the slow steps that the record shows to come again and again.
-
-        Such a step is part of the steady state, though it is an exception within its window.
-        """
-        asked, whole = self.request.scope, self._whole_of_cycle
-        return replace(asked, steps=whole) if whole else asked
-
-    @functools.cached_property
-    def _whole_of_cycle(self) -> tuple[int, ...]:
-        """All whole steps of the window, if slow ones among them belong to a cycle; else none."""
-        record = self.alone.steps
-        if self.request.scope.steps is not None or record is None:
-            return ()
-        judged = steady_steps(self.trace, self.request.scope).of_state(
-            StepState.COMPLETE,
-            StepState.APART,
-            StepState.PART_OF_ROUND,
-            StepState.STALL,
-            StepState.START_UP,
-        )
-        odd = [one for one in judged if one.state in (StepState.STALL, StepState.START_UP)]
-        if not odd or not all(is_in_cycle(record, one.step) for one in odd):
-            return ()
-        return tuple(one.step for one in judged)
-
-    def _cycle_notes(self) -> list[str]:
-        record = self.alone.steps
-        if not self._whole_of_cycle or record is None or record.cycle is None:
-            return []
-        every = record.cycle.distance
-        return [f"1 step in {every} is slow, by the step record: those of the window count as well"]
-
-    def _measure(self) -> _Measured:
-        asked = self._asked()
-        record = self.alone.steps
-        pace = None if record is None else recorded_pace(record)
-        view = WindowView(self.trace, asked, self.request.baseline, pace)
-        if record is not None and view.graph.has_outrun_record:
-            needs_ns = view.graph.replayed_step_ns
-            self.notes.append(
-                f"the step record is not used: its steps of {duration(record.mean_ns)} are the "
-                f"host's, which ran ahead of the GPU; the GPU needs {duration(needs_ns)} for one"
-            )
-            self.alone = replace(self.alone, steps=None)
-        steps = view.scope.steps
-        view.return_freed_memory()  # making the graph took more than partitions do
-        host = partition_host(self.trace, steps)
-        device = None
-        if view.has_gpu:
-            device = break_down_devices(view.timeline, view.idle)
-            view.return_freed_memory()
-        meeting = self.alone.meeting
-        if meeting.window != self.window.index:
-            meeting = with_window(meeting, self.window, self.trace, asked)
-        return _Measured(view, host, device, meeting)
-
-    def _note_problems(self) -> tuple[tuple[str, int, str], ...]:
-        """Notes what is wrong with the trace, and returns it: problem, count and message."""
-        table = self.trace.all_problems
-        problems = tuple(table["problem", "count", "message"].iter_rows())
-        self.notes.extend(counted(message, count) for _, count, message in problems)
-        return problems
-
-    def _subject(self, measured: _Measured, problems: tuple[tuple[str, int, str], ...]) -> Subject:
-        waits = self.waits
-        if waits is not None and waits.window != self.window.index:
-            waits = None
-        return replace(
-            subject_of(self.rank, self.alone, self.request, self.trace, self.notes),
-            host=measured.host,
-            window=measured.view,
-            waits=None if waits is None else waits.table,
-            problems=problems,
-        )
-
-    def _summary(self, measured: _Measured, subject: Subject) -> RankSummary:
-        """The summary without findings."""
-        view, host, device, meeting = measured
-        waits = subject.waits
-        loss = view.once(loss_of)
-        cost_ns, costs_ns = (None, None) if waits is None else cost_of_waits(view, waits)
-        return replace(
-            self.alone,
-            host=None if host is None else HostSummary.of(host),
-            device=None if device is None else device.partition,
-            communication=None if device is None else _communication(view),
-            device_steps=None if device is None else Rows.of(view.timeline.steps),
-            critical_path=None if device is None else view.path,
-            compute=summarise_compute(view),
-            scope=view.timeline.scope if device is not None else host_scope(host, view.asked),
-            window=self.window,
-            window_steps=view.graph.steps,
-            window_step_ns=view.step_ns,
-            window_median_ns=view.steady.median_ns if view.graph.steps else view.step_ns,
-            step_source=self.trace.step_source,
-            problems=subject.problems,
-            notes=tuple(self.notes),
-            meeting=meeting,
-            cost_of_waits_ns=cost_ns,
-            costs_of_waits_ns=costs_ns,
-            clock_lag_ns=view.graph.clock_lag_ns,
-            purpose=subject.purpose,
-            has_recorded_pace=view.graph.has_recorded_pace,
-            missing=loss.words if loss.is_too_much else "",
-            exchanges=_exchanges(view, has_gpu=device is not None),
-            exchanges_per_step=len(point_to_point(view).collectives) / max(1, view.steps)
-            if device is not None
-            else 0.0,
-        )
-
-
-def _exchanges(view: WindowView, *, has_gpu: bool) -> bool:
-    """Whether the rank sends to single other ranks or receives."""
-    if has_gpu:
-        return bool(point_to_point(view).is_one.any())
-    name = pl.col("name").cast(pl.String)
-    found = view.trace.names.filter(name.str.contains(r"^(c10d::|gloo:)(send|recv)"))
-    return bool(len(found.select("name").head(1).collect()))
-
-
-def _communication(view: WindowView) -> tuple[int, int]:
-    """Time of all communication per step, of several devices their mean, and what hides of it."""
-    line = view.timeline
-    count = view.steps * max(1, len(line.scope.devices))
-    hidden_ns = line.total_comm_ns - line.exposed_comm_ns
-    return round(line.total_comm_ns / count), round(hidden_ns / count)

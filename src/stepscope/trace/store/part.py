@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.trace.parquet.writer import Types, cast_to, numbered
+from stepscope.trace.parquet.types import Types, cast_to, numbered
 
 if TYPE_CHECKING:
     from stepscope.trace.parquet.encoded import EncodedRows  # imports llvmlite
