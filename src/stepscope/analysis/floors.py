@@ -50,7 +50,6 @@ class KindOfWork:
 
     Attributes:
         name: One of `KINDS`.
-        total_ns: Sum of its durations.
         known_ns: Of that, what has a floor.
         floor_ns: Sum of the floors.
     """

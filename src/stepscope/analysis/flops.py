@@ -108,7 +108,6 @@ class FlopsReport:
             missing, or too much is not counted.
         hfu_share: The same with recomputation.
         type: The type that most of the FLOPs have; its peak is the one that counts for MFU.
-        peak_flops_per_s: That peak, per device; None where it is not known.
         device_names: What the peaks are of, or that the device is unknown.
         work: The GPU work of counted operators: event, call (a number, the same for all work of one
             call), and name, dims and type, by which `operators` has the call.

@@ -30,7 +30,6 @@ class Question:
 
     Attributes:
         name: Its name on the command line, and of its page in docs/questions.
-        about: What it answers, in one line.
         home: Module and function, "stepscope.analysis.timeline:timeline".
         titles: Field of the result to the title of its table, in display order. Tables without a
             title follow under their field's name.

@@ -44,7 +44,6 @@ class WhatIfTable:
             or the run's (`host.run_steps`).
         causes: Columns `WHAT_IF`, the largest saving first; causes that the steps lack are left
             out.
-        notes: What limits the answer.
     """
 
     scales_to_run: ClassVar[bool] = True

@@ -29,7 +29,6 @@ class FinishJob:
         trace_format: "json.gz", "json" or "json.zst".
         artifacts: Modules of `stepscope.artifacts` that make further files, each with its options.
         tensorboard_directory: Where to put a copy under TensorBoard's names; empty for none.
-        tensorboard_worker: Name of the worker in those names.
         tensorboard_ns: The time in those names, nanoseconds since the epoch: when the window ended.
     """
 

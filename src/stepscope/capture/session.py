@@ -82,7 +82,6 @@ class CaptureSession:
     Attributes:
         contain: Context manager that keeps failures from the training.
         admit: Notes and logs that something was not recorded.
-        steps: Everything that happens from step to step.
         journal: The files of the run; None if there are none, and so no capture.
         after_start: Functions to call when the capture has started.
         before_end: Functions to call when the capture ends, while files can still be added.

@@ -55,11 +55,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Settings:
-    """All options of a capture.
-
-    Attributes:
-        own_names: What the options are called, if not as in the dialect.
-    """
+    """All options of a capture."""
 
     dialect: Dialect
     settings: Mapping[str, Setting]

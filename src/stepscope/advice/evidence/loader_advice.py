@@ -102,7 +102,6 @@ class LoaderAdvice:
     Attributes:
         workers: How many workers it should have; None if nobody knows how many it has.
         alone_ns: The step with these workers and nothing else changed, if they cannot keep up.
-        assumption: What a saving takes for granted.
         transfer_ns: What receiving a batch adds to the step with them; 0 if it does so already.
         no_saving: Why nothing can be promised; empty where something can.
         needs_cheaper: Whether a saving takes cheaper batches for granted, because the machine bears

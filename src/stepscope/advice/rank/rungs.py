@@ -97,7 +97,6 @@ class _Climber:
     """A ladder that grows by one rung at a time.
 
     Attributes:
-        step_ns: Today's step.
         now: The replay of the last rung; None as long as nothing is fixed.
     """
 

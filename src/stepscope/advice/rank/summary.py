@@ -123,7 +123,6 @@ class RankSummary:
         communication: Time of all communication on the GPUs per step, and how much computation
             hides of it; None without GPU work.
         device_steps: One row per device and step, as the timeline has them; None likewise.
-        critical_path: The partition of its critical path; None without a window.
         compute: What the compute of the window consists of; None if it is a small part.
         window_steps: The steady steps of the window; empty if it has none.
         window_step_ns: Mean of these; None if no window could be read.

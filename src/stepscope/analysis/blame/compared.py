@@ -125,7 +125,6 @@ class Compared:
 
     Attributes:
         report: Arrivals, waits, and whether they fit each other.
-        of_host: Whether the collectives ran on CPUs.
         has_exchanges: Whether sends and receives are among them.
     """
 

@@ -50,7 +50,6 @@ class Times:
             that in which nothing was launched, where launches are known.
         launched_work: Of each row, the work's own time since the launch.
         transfer: Of each collective.
-        is_launched: The rows whose launches are known.
         awaited: Of each row 1 if the others of its collective wait for it, else 0.
     """
 

@@ -90,7 +90,6 @@ class Comparison:
             the others by the size of their change.
         differences: What else differs between the sides (GPUs, number of ranks, kind of step), or
             disturbed them (busy CPUs), so that not every change need come from the code.
-        runs: The change of the step, judged by runs.
     """
 
     a: Side

@@ -95,7 +95,6 @@ class StepGraph:
         host: What the threads were doing, by cause.
         clock_lag_ns: By how much the GPUs' clock is behind the host's at least, if much of the work
             began before its launch; else 0.
-        notes: What limits the graph, in words.
         steady_state_ns: What the steps take together in the steady state (`steady_state`).
         host_scale: What a replay takes of the measured time of threads, but for waits for input:
             less than 1 where recording slowed them down (`steady_state`).

@@ -42,7 +42,6 @@ class RankArrivals:
     Attributes:
         world_size: Ranks of its job, as its trace states it; None: it does not.
         asked: Which of its steps, devices and GPU events were read.
-        devices: Its GPUs.
         events: Number of its GPU events by step; None stands for those of no step.
         excluded: GPU events that do not count, and collectives that were not kept, by reason.
         texts: The distinct texts of each of `kind` and `group`.
@@ -50,7 +49,6 @@ class RankArrivals:
         described: Of each process group in `texts`, what the job calls it, where that is known:
             group, description.
         local: The names of these further columns; empty: they were not asked for.
-        of_host: Whether they ran on the CPU.
         waits_for_batches: Whether it waits for batches that workers prepare, which set its pace.
     """
 

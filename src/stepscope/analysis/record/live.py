@@ -112,7 +112,6 @@ class RankView:
     """A rank at this moment.
 
     Attributes:
-        manifest: Its manifest; None where it cannot be read.
         progress: Its latest steps; None before the first.
         since_ns: Time since its last step ended, by this machine's clock; None before the first.
         sample: The latest rows of its `metrics.csv`, as texts by column; empty where there is
@@ -214,11 +213,7 @@ class LiveSample:
 
 @dataclass(frozen=True)
 class LiveState:
-    """A run and the hardware at one moment.
-
-    Attributes:
-        where: Where a run was looked for.
-    """
+    """A run and the hardware at one moment."""
 
     run: RunView | None
     samples: tuple[LiveSample, ...]

@@ -51,7 +51,6 @@ class MetricsSummary:
             group_memory_peak_bytes, group_memory_limit_bytes, throttled_percent (mean),
             disk_read_bytes_per_second, network_receive_bytes_per_second (means), process_percent
             (mean), process_memory_peak_bytes, processes (greatest number).
-        skipped_lines: Number of lines that are not rows of this file.
         record: The sampler's own record of the file; None without one.
     """
 

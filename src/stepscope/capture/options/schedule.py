@@ -33,7 +33,6 @@ class Schedule:
     """Cycles of waiting, warming up and recording, after some skipped steps.
 
     Attributes:
-        wait: Number of steps at the start of each cycle in which nothing happens.
         active: Number of recorded steps, which end the cycle; at least 1.
         repeat: Number of cycles; 0 for no limit.
         skips_first_wait: Whether the first cycle begins with its warm-up, without waiting.

@@ -23,8 +23,6 @@ class Failure:
 
     Attributes:
         index: Its place among the items.
-        reason: Why, in one line.
-        attempts: How often it was tried.
     """
 
     index: int

@@ -34,7 +34,6 @@ class Call:
         parts: The operations of a coalesced group, in order; empty for a single operation.
         is_whole: Whether none of its parts was overwritten.
         is_coalesced: Whether it is a group.
-        is_completed: Whether the rank has left it.
         skipped: How many groups of sends and receives were counted as collectives before it.
     """
 

@@ -32,7 +32,6 @@ class Room:
         limit_source: How that is known; empty: the trace says how large the GPU is.
         batch_bytes: Of what was held at the peak, activations, inputs and temporaries; None:
             without a snapshot, or if most of the peak is of unknown category.
-        has_failed: Whether a request for memory failed.
     """
 
     device: int
