@@ -35,8 +35,6 @@ class Page:
         id: Its name for `stepscope explain`: that of the file, or with the folder where another
             page is called the same.
         kind: Its key in `KINDS`.
-        title: Its first heading.
-        path: The file.
     """
 
     id: str
@@ -47,13 +45,7 @@ class Page:
 
 @dataclass(frozen=True)
 class Example:
-    """A ready-made example.
-
-    Attributes:
-        name: Its file name.
-        about: What it shows, in one line.
-        path: The file.
-    """
+    """A ready-made example."""
 
     name: str
     about: str
@@ -61,11 +53,7 @@ class Example:
 
 
 def all_pages() -> dict[str, Page]:
-    """The pages by ID, in the order of `KINDS`.
-
-    Raises:
-        UnreadableInputError: The installation has no pages.
-    """
+    """The pages by ID, in the order of `KINDS`."""
     ids = _ids()
     pages = []
     for path, name in ids.items():
@@ -91,11 +79,7 @@ def read_page(path: Path) -> str:
 
 
 def all_examples() -> dict[str, Example]:
-    """The examples by file name.
-
-    Raises:
-        UnreadableInputError: The installation has no examples.
-    """
+    """The examples by file name."""
     folder = _folder("examples")
     text = (folder / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([\w.]+)` \| (.+?) \|$", text, re.MULTILINE)

@@ -18,6 +18,7 @@ from tests.support.planted_scripts import FRAMEWORKS, HEAD, HEALTHY, RANKS, SLOW
 from tests.support.warm_python import VARIABLES, warm_python
 
 from stepscope.commands.main import main
+from stepscope.run.manifest import read_record
 from stepscope.run.reader import open_run
 from stepscope.run.trials import (
     CHANGED,
@@ -28,7 +29,7 @@ from stepscope.run.trials import (
     NOT_APPLIED,
     OUT_OF_MEMORY,
     SAME,
-    read_trials,
+    TrialsRecord,
 )
 from stepscope.trial import experiment, landlock, outcome, workspace
 from stepscope.trial.processes import MARK, CpuClock
@@ -64,7 +65,7 @@ def tried(tmp_path, monkeypatch, capsys):
         if not out:
             return code, err
         folder = json.loads(out)["folder"]
-        record = read_trials(tmp_path / folder / "diagnosis" / "trials.json")
+        record = read_record(tmp_path / folder / "diagnosis" / "trials.json", TrialsRecord)
         print(err, record.verdict, [(t.name, t.promised_ratio, t.ratio) for t in record.all_trials])
         return code, record
 

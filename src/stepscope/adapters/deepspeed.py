@@ -57,7 +57,6 @@ def follow(engine: Any, profiler: Profiler) -> EngineWatch:
 
     Args:
         engine: The engine that `deepspeed.initialize` returned, or a pipeline engine.
-        profiler: The capture, started.
 
     Returns:
         The watch, which ends with the capture, or earlier by `close`.
@@ -90,9 +89,6 @@ def follow_new_engines(profiler: Profiler) -> None:
     still end where the loop ends them, so that none counts twice. The engine's parts are timed and
     its texts written. An engine that is constructed before the profiler starts is followed from its
     start.
-
-    Args:
-        profiler: The capture, not started.
     """
     finder = _FirstEngine(profiler)
     engines = Engines(finder)

@@ -134,13 +134,11 @@ class _Timer:
         return getattr(self._timer, name)
 
     def start(self, *arguments: Any, **keywords: Any) -> Any:
-        """Start the timer."""
         result = self._timer.start(*arguments, **keywords)
         self._watch.started(self._name)
         return result
 
     def stop(self, *arguments: Any, **keywords: Any) -> Any:
-        """Stop the timer."""
         try:
             return self._timer.stop(*arguments, **keywords)
         finally:

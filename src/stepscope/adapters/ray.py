@@ -38,8 +38,6 @@ def profiled_worker(
     its steps itself, by `watch` or `step()`.
 
     Args:
-        train_loop: The function, with or without the parameter for Ray's configuration.
-        step_on: What ends a step.
         **options: Fields of `CaptureConfig`. `output_dir` must be an absolute path that all workers
             can reach. Without `run_name`, the workers agree on a name.
 
@@ -70,12 +68,7 @@ def current_profiler() -> Profiler:
 
 
 class WorkerFunction:
-    """A training function with a profiler around it. Ray inspects its signature.
-
-    Args:
-        config: The options.
-        step_on: What ends a step.
-    """
+    """A training function with a profiler around it. Ray inspects its signature."""
 
     def __init__(self, train_loop: Callable[..., Any], config: CaptureConfig, step_on: str) -> None:
         self._train_loop = train_loop
@@ -105,14 +98,7 @@ class WorkerFunction:
 
 
 class OptimizerSteps(Policy):
-    """Ends a step with each step of the first optimizer that this thread uses; times nothing.
-
-    Args:
-        profiler: Records the steps.
-
-    Attributes:
-        detector: The hooks in torch.
-    """
+    """Ends a step with each step of the first optimizer that this thread uses; times nothing."""
 
     def __init__(self, profiler: Profiler) -> None:
         profiler.session.watch_ends_steps = False

@@ -107,10 +107,7 @@ class SnapshotRing:
     """Takes a memory snapshot every few steps under torchtitan's names; does nothing without CUDA.
 
     Args:
-        profiler: The capture that takes the snapshots, started.
         leaf: Folder inside that of a step.
-        global_step: Number of steps done before.
-        every: Number of steps between two snapshots.
     """
 
     def __init__(

@@ -50,19 +50,8 @@ def setup_torch_profiler(
     the trace and takes no time from the training.
 
     Args:
-        enabled: Whether to record.
-        cpu: Whether to record the CPU.
-        cuda: Whether to record CUDA, if available.
-        xpu: Whether to record XPU, if available.
-        profile_memory: Whether to record memory.
-        with_stack: Whether to record stacks.
-        record_shapes: Whether to record shapes.
-        with_flops: Whether to estimate floating-point operations.
         wait_steps: Steps of a cycle in which nothing is recorded.
-        warmup_steps: Warm-up steps of a cycle.
-        active_steps: Recorded steps of a cycle.
         num_cycles: Number of cycles; 0 for no limit.
-        output_dir: Where files go.
 
     Returns:
         The profiler, not started (it does nothing unless `enabled`), and the completed section:

@@ -155,14 +155,9 @@ def judge(
     """Put the summaries of a run's ranks together.
 
     Args:
-        ranks: The summary of each rank that left something.
-        limits: Limits above which findings are reported.
         matched: The ranks' collectives, see `match_ranks`.
         skew: How the ranks meet, see `rank_skew`.
         notes: Why the ranks were not compared.
-
-    Raises:
-        UnreadableInputError: Nothing in the run could be read.
     """
     if not any(rank.steps or rank.host or rank.device or rank.is_cut_off for rank in ranks):
         raise UnreadableInputError(f"{run.location}: nothing to judge: {_why_nothing(run, ranks)}")

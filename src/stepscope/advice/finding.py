@@ -36,7 +36,6 @@ class Evidence:
     """One observation that a finding rests on.
 
     Attributes:
-        label: What was observed.
         value: The number: nanoseconds where the unit is "ns", bytes where it is "bytes".
         unit: "ns", "bytes", "share" (0 to 1), "count", "factor", or "text".
     """
@@ -69,16 +68,11 @@ class Finding:
 
     Attributes:
         id: The rule that found it; also the name of its page under docs/findings.
-        title: What is wrong, in a few words.
-        severity: How much it matters.
-        rank: The rank that it was found on.
         saving_ns: Nanoseconds per step that fixing it saves, or None.
         saving_reason: Why no saving per step can be given; empty where there is one.
         assumption: What the saving takes for granted.
         predicted_step_ns: The step after the fix; None where there is no saving.
-        evidence: What it rests on.
         steps: Numbers of steps in which it shows best; empty where it shows in all.
-        advice: What to do, in one or two sentences.
         changes: What the replay behind the saving changed; None where there was none, and once the
             findings of a rank have been put together.
         waits_for: The rank that this one waits for, where the saving rests on its coming earlier;

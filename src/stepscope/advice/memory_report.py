@@ -35,10 +35,7 @@ class SnapshotSummary:
 
     Attributes:
         rank: The rank that its name or place says, else its place among the snapshots.
-        path: The file.
-        verdict: What it says, in one sentence.
         findings: The most severe first.
-        overview: Its numbers, and what the peak consists of.
     """
 
     rank: int
@@ -53,10 +50,8 @@ class MemoryReport:
     """Snapshots, judged: one, or one of each rank.
 
     Attributes:
-        location: What was asked for.
         shown: The snapshot that the verdict is about: the one with the severest finding, and of
             these the fullest.
-        snapshots: All, in order of their ranks.
         findings: Of all snapshots, the most severe first.
     """
 
@@ -79,13 +74,8 @@ def report_snapshots(
     """Judges snapshots.
 
     Args:
-        location: What was asked for.
         paths: The snapshots, at least one; of several, each is a rank.
-        limits: Limits above which findings are reported.
         is_drawn: Whether to bring memory over time.
-
-    Raises:
-        UnreadableInputError: One cannot be read.
     """
     ranked = _ranked(paths)
     summaries = tuple(_summary(rank, path, limits, is_drawn) for rank, path in ranked)

@@ -30,11 +30,7 @@ def heavier(finding: Finding, others: Sequence[Severity]) -> Finding:
 
 
 def with_saving(finding: Finding, saving_ns: int, limits: Thresholds) -> Finding:
-    """The finding with another saving of the same step, and the severity that goes with it.
-
-    Args:
-        saving_ns: What it saves instead.
-    """
+    """The finding with another saving of the same step, and the severity that goes with it."""
     step_ns = (finding.saving_ns or 0) + (finding.predicted_step_ns or 0)
     return replace(
         finding,

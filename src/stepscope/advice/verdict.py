@@ -54,8 +54,6 @@ def verdict_of(
     Args:
         ranks: The ranks, at least one.
         findings: Their findings, in the order of a report.
-        limits: Limits above which recording counts as slow.
-        late: Which ranks come late; None: none, or it is not known.
     """
     words, whose = _limit_of(ranks, findings, limits, late)
     steps = whose.steps

@@ -151,7 +151,6 @@ def find_abnormal_collectives(
 
 
 def _expect(collectives: pl.DataFrame, baseline: pl.DataFrame | None) -> pl.DataFrame:
-    """Add `expected_ns` and `expected_from`."""
     keys = list(PEERS)
     sizes = (
         collectives.group_by(keys)

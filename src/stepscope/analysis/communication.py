@@ -22,9 +22,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.bandwidth import algorithm_bandwidth, bus_factor
 from stepscope.analysis.calls.collectives import (
     COLLECTIVES,
+    algorithm_bandwidth,
+    bus_factor,
     read_collectives,
     read_host_collectives,
 )
@@ -89,7 +90,6 @@ class CommunicationReport:
     Attributes:
         collectives: One row per collective, columns `TIMED_COLLECTIVES`, in order of start.
         sizes: The same by kind and size, columns `SIZES`, the most exposed time first.
-        devices: Columns `DEVICES`.
     """
 
     collectives: pl.DataFrame

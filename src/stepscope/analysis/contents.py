@@ -21,17 +21,12 @@ class Contents:
         size_bytes: Size of the file as stored; None where it is no local file.
         store: The directory of its columnar store; None where it was read into memory.
         accelerator: CUDA, ROCm, XPU, MTIA, or None without calls of a device's runtime.
-        rank: Rank of the process, None where the file does not say.
-        world_size: Number of ranks, None where the file does not say.
-        backend: Communication backend, None where the file does not say.
-        start_ns: Start of the first event, None without events.
         base_time_ns: What to add to times to get Unix time; 0 where the file has no base.
         header: Plain values of the file's header (no lists, no objects).
         devices: Columns of `stepscope.trace.model.DEVICES`, and `events`, `busy_events`.
         steps: Columns of `schema.HOST_STEPS`.
         lanes: Columns of `schema.LANES`, and `events`.
         categories: `category`, `events`, `names`, `total_ns` (the sum of durations).
-        tables: `table` and `rows`.
         problems: Columns of `schema.PROBLEMS`.
     """
 

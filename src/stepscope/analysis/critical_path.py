@@ -99,9 +99,6 @@ def critical_path(trace: Trace, scope: Scope | None = None) -> CriticalPath:
     Args:
         scope: Which consecutive steps; devices and the choice of events have no influence, for a
             step depends on all of them.
-
-    Raises:
-        UsageError: The steps are not in the trace or do not follow one another.
     """
     asked = scope or Scope()
     found = path_of(build_step_graph(trace, asked.steps), trace, asked)

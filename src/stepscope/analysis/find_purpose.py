@@ -23,7 +23,7 @@ from stepscope.analysis.selection.purpose import Purpose, Work
 from stepscope.run.figures import plural
 from stepscope.trace.classify import COMPUTE_GROUPS, MATRIX_GROUPS
 from stepscope.trace.derive.main_thread import ENGINE
-from stepscope.trace.derive.serving_engines import engine_of
+from stepscope.trace.derive.unannotated_steps import engine_of
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -85,7 +85,6 @@ def purpose_of(trace: Trace) -> Purpose:
 
 
 def _engine(trace: Trace) -> str:
-    """The engine whose steps a trace has."""
     is_range = (
         pl.col("category")
         .cast(pl.String)

@@ -50,7 +50,6 @@ class KindOfWork:
 
     Attributes:
         name: One of `KINDS`.
-        total_ns: Sum of its durations.
         known_ns: Of that, what has a floor.
         floor_ns: Sum of the floors.
     """
@@ -67,11 +66,9 @@ class WorkFloors:
 
     Attributes:
         floor_ns: The least time of each piece, one value per row; as measured without a floor.
-        is_known: Whether it has a floor.
         better_ns: The same with products of 32-bit floats in the faster type that was asked about.
         kinds: How much of the work has a floor, by kind.
         types: Types of the products, the longest time first.
-        devices: The devices' peaks; None for those that are not known.
         bus_gb_per_s: The best bus bandwidth of each process group.
         has_shapes: Whether shapes of the operators that launched the work were recorded.
     """
@@ -248,7 +245,6 @@ def _of_collectives(
 
 
 def _kinds(work: pl.DataFrame, known: BoolArray, floor_ns: Int64Array) -> tuple[KindOfWork, ...]:
-    """How much of the work has a floor, by kind."""
     kind = (
         pl.when(pl.col("kind") == "communication")
         .then(pl.lit(_COLLECTIVES))

@@ -101,16 +101,13 @@ class FlopsReport:
         ceilings: What each known device can do at most: device, type, peak (FLOPs per second, null:
             it has no unit for the type), bandwidth (bytes per second).
         steps: Columns `STEPS`; empty where the trace has no steps.
-        flops: All FLOPs that were counted.
         busy_ns: Time of the operators that were counted.
         matrix_ns: GPU work of matrix products, convolutions and attention, by name.
         uncounted_matrix_ns: Of this, what no counted operator launched: its FLOPs are missing.
         mfu_share: MFU over all steps of the scope together; None where a peak or the steps are
             missing, or too much is not counted.
         hfu_share: The same with recomputation.
-        mfu_formula: What FLOPs these count.
         type: The type that most of the FLOPs have; its peak is the one that counts for MFU.
-        peak_flops_per_s: That peak, per device; None where it is not known.
         device_names: What the peaks are of, or that the device is unknown.
         work: The GPU work of counted operators: event, call (a number, the same for all work of one
             call), and name, dims and type, by which `operators` has the call.

@@ -47,7 +47,6 @@ class Fusion:
     Attributes:
         step_ns: Mean step of the replayed steps.
         patterns: Columns `FUSION`, the most time first; totals are over all the steps.
-        scope: The steps that were replayed.
     """
 
     step_ns: int
@@ -61,10 +60,6 @@ def fusion(trace: Trace, scope: Scope | None = None) -> Fusion:
 
     Args:
         scope: Which consecutive steps, devices and events; the replay holds all devices and events.
-
-    Raises:
-        UsageError: The scope names what the trace does not have, or steps that do not follow one
-            another.
     """
     asked = scope or Scope()
     gpu_work(trace, asked)  # raises where the scope names what the trace does not have

@@ -67,7 +67,6 @@ class Launches:
         launched: Pieces of work whose launching call is known.
         median_delay_ns: Median launch delay; None without linked work.
         median_latency_ns: Median launch latency; None where no work found its stream idle.
-        launch_bound_ns: Length of all launch-bound stretches.
         blocking_ns: Time of blocking calls on the host, over all threads.
         pageable_bytes: Copied to the device from pageable memory, or by calls that are not
             asynchronous; None where there is none, or the recorder wrote no sizes.

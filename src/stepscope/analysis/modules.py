@@ -255,7 +255,6 @@ def _table(
     """The modules as a tree, with totals.
 
     Args:
-        places: Where modules are called.
         self_ns: By phase, place and side.
         self_flops: By phase and place; None where none were counted.
         counted_flops: All FLOPs that were counted.

@@ -84,11 +84,7 @@ class SampledRecording:
 
 
 def sampled_recordings(run: Run) -> tuple[SampledRecording, ...]:
-    """The recordings that a run consists of; none if any of its traces is something else.
-
-    Raises:
-        UnreadableInputError: One cannot be read.
-    """
+    """The recordings that a run consists of; none if any of its traces is something else."""
     found = []
     for rank in run.ranks:
         for described in traces_of_rank(rank).traces:

@@ -30,7 +30,6 @@ class Question:
 
     Attributes:
         name: Its name on the command line, and of its page in docs/questions.
-        about: What it answers, in one line.
         home: Module and function, "stepscope.analysis.timeline:timeline".
         titles: Field of the result to the title of its table, in display order. Tables without a
             title follow under their field's name.
@@ -107,9 +106,6 @@ class Question:
         Args:
             job: A `fleet.job.Job`.
             links: Stated link speeds, for questions with `takes_links`.
-
-        Raises:
-            UsageError: There are too few ranks, or they are not of one job.
         """
         function = self._function()
         return function(job, links) if self.takes_links else function(job)
@@ -138,7 +134,6 @@ class Answers:
     """The answers to a question.
 
     Attributes:
-        traces: How many traces it was asked of.
         answers: The answers. Each is computed when the iterator reaches it.
         left_out: How many of the traces could not be read, where the answer is about the others.
     """
@@ -432,11 +427,7 @@ QUESTIONS: tuple[Question, ...] = (
 
 
 def question(name: str) -> Question:
-    """The question of that name.
-
-    Raises:
-        UsageError: There is none; suggests the nearest.
-    """
+    """The question of that name."""
     for candidate in QUESTIONS:
         if candidate.name == name:
             return candidate

@@ -44,8 +44,6 @@ class WhatIfTable:
             or the run's (`host.run_steps`).
         causes: Columns `WHAT_IF`, the largest saving first; causes that the steps lack are left
             out.
-        scope: The steps that were replayed.
-        notes: What limits the answer.
     """
 
     scales_to_run: ClassVar[bool] = True
@@ -87,9 +85,6 @@ def what_if_table(
     Args:
         scope: Which consecutive steps; devices and the choice of events have no influence.
         pace: The pace of unrecorded steps; default: that of these steps.
-
-    Raises:
-        UsageError: The steps are not in the trace or do not follow one another.
     """
     asked = scope or Scope()
     graph = build_step_graph(trace, asked.steps, pace)

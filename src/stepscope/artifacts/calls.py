@@ -145,7 +145,6 @@ class WindowCalls:
 
     Attributes:
         threads: The calls of each host thread, by (pid, tid), in order of their start.
-        events: Number of events of every kind.
     """
 
     threads: dict[tuple[Any, Any], list[Call]] = field(default_factory=dict)

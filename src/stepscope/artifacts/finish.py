@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.artifacts.calls import WindowCalls, gather
-from stepscope.artifacts.compress import check_compressed, compress
-from stepscope.artifacts.files import make_file
+from stepscope.artifacts.compress import check_compressed, compress, make_file
 from stepscope.artifacts.job import FinishJob, RawTrace, RawTraceError
 from stepscope.run.figures import error_in_words
 from stepscope.run.files import digest_of, replacing

@@ -29,7 +29,6 @@ class FinishJob:
         trace_format: "json.gz", "json" or "json.zst".
         artifacts: Modules of `stepscope.artifacts` that make further files, each with its options.
         tensorboard_directory: Where to put a copy under TensorBoard's names; empty for none.
-        tensorboard_worker: Name of the worker in those names.
         tensorboard_ns: The time in those names, nanoseconds since the epoch: when the window ended.
     """
 
@@ -98,7 +97,6 @@ class RawTrace:
 
     Attributes:
         broken_events: Events that are not valid JSON, counted while reading.
-        first_problem: What is wrong with the first of them.
         header: The text before the events, known once reading has begun.
     """
 

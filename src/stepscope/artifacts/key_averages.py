@@ -30,7 +30,7 @@ from stepscope.artifacts.calls import (
     WindowCalls,
     nested,
 )
-from stepscope.artifacts.files import make_file
+from stepscope.artifacts.compress import make_file
 from stepscope.artifacts.job import FinishJob
 from stepscope.run.layout import KEY_AVERAGES_FILE
 from stepscope.run.manifest import ArtifactRecord

@@ -31,7 +31,7 @@ from stepscope.artifacts.calls import (
     WindowCalls,
     nested,
 )
-from stepscope.artifacts.files import EmptyArtifactError, listed, make_file
+from stepscope.artifacts.compress import EmptyArtifactError, listed, make_file
 from stepscope.artifacts.job import TORCH_TIMELINE, FinishJob
 from stepscope.run.manifest import ArtifactRecord
 from stepscope.run.step_record import BACKWARD

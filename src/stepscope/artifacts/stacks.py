@@ -21,7 +21,7 @@ from stepscope.artifacts.calls import (
     WindowCalls,
     nested,
 )
-from stepscope.artifacts.files import EmptyArtifactError, make_file
+from stepscope.artifacts.compress import EmptyArtifactError, make_file
 from stepscope.artifacts.job import FinishJob
 from stepscope.run.layout import STACKS_FILE
 from stepscope.run.manifest import ArtifactRecord
@@ -107,7 +107,6 @@ class _Names:
         self._known: dict[tuple[str, str], bool] = {}
 
     def matches(self, pattern: str, name: str) -> bool:
-        """Whether the name matches the pattern."""
         found = self._known.get((pattern, name))
         if found is None:
             found = self._known[pattern, name] = re.search(pattern, name) is not None

@@ -39,7 +39,6 @@ class ClockOffset:
 
     Attributes:
         offset_ns: What to add to this rank's epoch times to get rank 0's.
-        error_ns: Bound of the offset's error.
         time_ns: When it was measured, on this rank's clock.
     """
 

@@ -54,8 +54,6 @@ def describe_end(
     """Describe how the run ended, in one sentence.
 
     Args:
-        error: The error that ended the loop, if any.
-        note: An additional note; may be empty.
         missed: What was not recorded, and why.
     """
     if error is not None:
@@ -93,7 +91,6 @@ def finish_upload(
 
     Args:
         patience_s: Returns how long to wait, in seconds.
-        ended: How the run ended, for the manifest.
 
     Returns:
         Where to read the run.

@@ -110,11 +110,7 @@ class RequestSources:
         with_memory: bool = False,
         details: tuple[str, ...] = (),
     ) -> None:
-        """Request a window on all ranks.
-
-        Raises:
-            UsageError: `ranks` is not understood.
-        """
+        """Request a window on all ranks."""
         if not self._config.triggers:
             return
         if ranks:

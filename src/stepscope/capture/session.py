@@ -80,11 +80,8 @@ class CaptureSession:
             launcher.
 
     Attributes:
-        given_identity: The rank as the caller gave it, or None.
-        identity: The rank of this process, once the capture has started.
         contain: Context manager that keeps failures from the training.
         admit: Notes and logs that something was not recorded.
-        steps: Everything that happens from step to step.
         journal: The files of the run; None if there are none, and so no capture.
         after_start: Functions to call when the capture has started.
         before_end: Functions to call when the capture ends, while files can still be added.
@@ -94,7 +91,6 @@ class CaptureSession:
         gives_way: Called with another profiler that is about to start in this process, and expected
             to end this one. None refuses the other profiler.
         steps_before: Steps that the training had done before step 0, as one that is resumed.
-        option_names: What the options are called in messages.
         says_where: Whether to print at the end where the run is, and what its steps show.
         watch_ends_steps: Whether `watch` ends a step after each batch. Integrations that end steps
             from a framework's engine set this to False.
@@ -348,11 +344,7 @@ class CaptureSession:
     # -- the end ------------------------------------------------------------------------------
 
     def finish(self, error: BaseException | None, note: str = "") -> None:
-        """End everything once, whatever happened. Never raises an `Exception`.
-
-        Args:
-            error: The error that ended the loop, if any.
-        """
+        """End everything once, whatever happened. Never raises an `Exception`."""
         if not self._is_started or self._is_forked:
             return
         with self._wall.lock:

@@ -50,7 +50,6 @@ class TriggerDesk:
         clocks: Compares this rank's clock with rank 0's repeatedly; None to skip this.
         poll_s: Seconds between two looks.
         active: Number of steps of a window that does not say how many.
-        warmup: Number of warm-up steps before it.
         room_for: Returns the first step at which a window does not overlap the schedule, given the
             earliest step, the number of steps and the warm-up.
         step_now: Returns the number of the current step, which `note_step` learns late; None if it

@@ -161,7 +161,6 @@ class _Sides:
 
     @property
     def has_several(self) -> bool:
-        """Whether a side has several runs."""
         return len(self.before) + len(self.after) > 2
 
 

@@ -111,7 +111,6 @@ def command(
 
 
 def _moments(text: str | None) -> tuple[int | None, int | None]:
-    """The range, in ns."""
     if text is None:
         return None, None
     first, separator, last = text.partition("-")

@@ -200,11 +200,7 @@ def command(
 
 
 def _check_order(path: str, question: str) -> None:
-    """Tell whoever gave the question before the path, as for `stepscope show`, to swap them.
-
-    Raises:
-        UsageError: They are the other way round.
-    """
+    """Tell whoever gave the question before the path, as for `stepscope show`, to swap them."""
     from stepscope.memory.questions.names import ABOUT
 
     if path in ABOUT and question not in ABOUT and not Path(path).exists():

@@ -71,11 +71,7 @@ class _Input(click.Path):
         super().__init__(path_type=str, readable=False)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path. Whether a file may be opened shows when it is.
-
-        Raises:
-            UnreadableInputError: It is a folder that may not be listed.
-        """
+        """The path. Whether a file may be opened shows when it is."""
         path = os.fsdecode(super().convert(value, param, ctx))
         if os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK):  # noqa: PTH112 - no error
             raise UnreadableInputError(f"{path}: cannot be listed: {os.strerror(errno.EACCES)}")
@@ -101,22 +97,14 @@ def output_option(command: Command) -> Command:
 
 
 def in_a_folder(file: str | None) -> str | None:
-    """The file; refused before anything is read, and not after it, if its folder is missing.
-
-    Raises:
-        UsageError: There is no such folder.
-    """
+    """The file; refused before anything is read, and not after it, if its folder is missing."""
     if file is not None and not (folder := Path(file).parent).is_dir():
         raise UsageError(f"{file}: cannot be written: there is no folder {folder}")
     return file
 
 
 def _format_of_file(file: str | None, default: str, formats: Sequence[Format]) -> str:
-    """The format that the ending of a file's name says; the default for plain text and no ending.
-
-    Raises:
-        BadParameter: It says another one.
-    """
+    """The format that a file's ending says; the default for plain text and for no ending."""
     ending = "" if file is None else Path(file).suffix.lower().removeprefix(".")
     offered = [one.name for one in formats]
     if ending in offered:
@@ -176,11 +164,7 @@ def engine_options(command: Command) -> Command:
 
 
 def engine_of(engine: str, scheduler: str | None, workers: int | None) -> Engine | None:
-    """The engine that the options ask for; None where they leave it open.
-
-    Raises:
-        UsageError: The options do not fit together.
-    """
+    """The engine that the options ask for; None where they leave it open."""
     from stepscope.fleet.engine import choose_engine
 
     if (engine, scheduler, workers) == ("local", None, None):
@@ -189,11 +173,7 @@ def engine_of(engine: str, scheduler: str | None, workers: int | None) -> Engine
 
 
 def scope_of(steps: str | None, device: str | None, events: str) -> Scope:
-    """The scope that the options ask for.
-
-    Raises:
-        click.UsageError: A value is not a list of numbers.
-    """
+    """The scope that the options ask for."""
     from stepscope.analysis.selection.scope import EventChoice, Scope
 
     return Scope(
@@ -204,11 +184,7 @@ def scope_of(steps: str | None, device: str | None, events: str) -> Scope:
 
 
 def numbers(option: str, text: str) -> tuple[int, ...]:
-    """Parse numbers such as "3,4-6"; sorted, without duplicates.
-
-    Raises:
-        click.UsageError: The text is not a list of numbers and ranges.
-    """
+    """Parse numbers such as "3,4-6"; sorted, without duplicates."""
     found: set[int] = set()
     for part in text.split(","):
         match = _RANGE.match(part.strip())
@@ -244,7 +220,6 @@ def grouped(groups: Mapping[str, Sequence[str]]) -> type[click.Command]:
         """Lists its options under headings."""
 
         def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-            """Write the options of each heading."""
             found: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (*groups, OTHER)}
             for parameter in self.get_params(ctx):
                 record = parameter.get_help_record(ctx)
@@ -259,11 +234,7 @@ def grouped(groups: Mapping[str, Sequence[str]]) -> type[click.Command]:
 
 
 def check_one_document(number: int, output: Output) -> None:
-    """Check that several results are asked for only in formats in which they can follow each other.
-
-    Raises:
-        click.UsageError: The format is one document.
-    """
+    """Refuse several results in a format in which they cannot follow each other."""
     if number > 1 and output.format.is_document:
         raise click.UsageError(
             f"--format {output.format.name} takes one result, and there are {number}"
@@ -271,11 +242,7 @@ def check_one_document(number: int, output: Output) -> None:
 
 
 def check_standard_input_once(*paths: str | None) -> None:
-    """Check that at most one of several paths is standard input, which can be read only once.
-
-    Raises:
-        click.UsageError: It is given more often.
-    """
+    """Check that at most one of several paths is standard input, which can be read only once."""
     if paths.count("-") > 1:
         raise click.UsageError("- is given twice, and standard input can be read only once")
 
@@ -293,11 +260,7 @@ def rows_option(default: int, note: str = "") -> Callable[[Command], Command]:
 
 
 def row_count(text: str) -> int | None:
-    """The value of `--rows`: a number above 0, or "all" (None).
-
-    Raises:
-        click.UsageError: It is neither.
-    """
+    """The value of `--rows`: a number above 0, or "all" (None)."""
     if text == "all":
         return None
     if not text.isdecimal() or int(text) == 0:
@@ -383,11 +346,7 @@ def process_options(
 
 
 def seconds_of(budget: str) -> float:
-    """The value of `--budget` in seconds.
-
-    Raises:
-        UsageError: It is no time.
-    """
+    """The value of `--budget` in seconds."""
     from stepscope.capture.options.option import parse_seconds
 
     try:

@@ -61,12 +61,10 @@ class _RecordingSink:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the sink is a terminal."""
         return self._sink.is_terminal
 
     @property
     def encoding(self) -> str:
-        """The encoding of the sink."""
         return self._sink.encoding
 
     def isatty(self) -> bool:
@@ -77,7 +75,6 @@ class _RecordingSink:
         """Do nothing: what is written is passed on at once."""
 
     def console(self, *, keeps_padding: bool = False, width: int | None = None) -> Console:
-        """A console that writes here."""
         from stepscope.report.console import console_on
 
         return console_on(cast(TextIO, self), keeps_padding=keeps_padding, width=width)
@@ -174,9 +171,6 @@ def _files_below(directory: Path) -> Iterable[tuple[str, int, int, int]]:
 
 def identity_of_traces(traces: Sequence[TraceRef], beside: Iterable[Path] = ()) -> list[Any]:
     """Stands for traces, and what else their ranks recorded.
-
-    Args:
-        beside: Other files that are read.
 
     Raises:
         UnreadableInputError: A file cannot be read, or something cannot be identified.

@@ -132,11 +132,7 @@ def command(
 
 
 def _shared_output(output: Output, file: str | None) -> tuple[Output, str]:
-    """The page and its file, whatever else was not asked for.
-
-    Raises:
-        click.UsageError: Another format was asked for.
-    """
+    """The page and its file, whatever else was not asked for."""
     chosen = click.get_current_context().get_parameter_source("output")
     is_default = chosen is ParameterSource.DEFAULT and file is None
     if not is_default and output.format is not HTML:

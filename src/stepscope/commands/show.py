@@ -220,11 +220,7 @@ def _traces(
 
 
 def _check_order(question: str, paths: tuple[str, ...]) -> None:
-    """Tell whoever gave a path in the place of the question where each belongs.
-
-    Raises:
-        UsageError: The question is a path.
-    """
+    """Tell whoever gave a path in the place of the question where each belongs."""
     from stepscope.analysis.questions import QUESTIONS
 
     names = [candidate.name for candidate in QUESTIONS]

@@ -94,9 +94,6 @@ class FileSink:
 
         Args:
             is_complete: Whether all was written. Otherwise what was there before stays.
-
-        Raises:
-            UsageError: It cannot be written.
         """
         if self._file is None:
             return
@@ -125,11 +122,7 @@ class FileSink:
         return console_on(self._text, keeps_padding=keeps_padding, width=width)
 
     def write(self, content: str | bytes) -> None:
-        """Write text in UTF-8, or bytes.
-
-        Raises:
-            UsageError: It cannot be written.
-        """
+        """Write text in UTF-8, or bytes."""
         opened = self._opened()
         try:
             opened.write(content.encode() if isinstance(content, str) else content)
@@ -141,11 +134,6 @@ class FileSink:
         click.echo(text, err=True)
 
     def _opened(self) -> BinaryIO:
-        """The file.
-
-        Raises:
-            UsageError: It cannot be written.
-        """
         if self._file is None:
             try:
                 self._file = self._begun() or self._path.open("wb")

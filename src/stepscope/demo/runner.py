@@ -63,8 +63,6 @@ class Comparison:
         before_ns: Steady step that the finding was made of.
         share: Step after the fix over the step before, with its interval; None if unknown.
         had_busy_cpus: Whether a training waited for CPUs that others used.
-        workers: Number of loader workers that the fix used.
-        same_loss: Whether both trainings ended with exactly the same loss.
     """
 
     finding: Finding
@@ -128,11 +126,7 @@ class Audience(Protocol):
 
 
 def run_demo(output_dir: Path, steps: int, audience: Audience) -> DemoOutcome:
-    """Train with a planted bottleneck, find it, train with the fix, once more each, and compare.
-
-    Raises:
-        DemoError: torch is missing, a training failed, or the bottleneck was not found.
-    """
+    """Train with a planted bottleneck, find it, train with the fix, once more each, and compare."""
 
     def trained(name: str, workers: int, most: int, wait_us: int | None = None) -> TrainingOutcome:
         with audience.training(most) as progress:
@@ -165,12 +159,7 @@ def train(
     progress: Progress,
     wait_us: int | None = None,
 ) -> TrainingOutcome:
-    """Run one training in a separate process and diagnose its run.
-
-    Raises:
-        DemoError: The training failed.
-        UsageError: Nothing can be written to `output_dir`.
-    """
+    """Run one training in a separate process and diagnose its run."""
     arguments = [
         sys.executable, "-m", "stepscope.demo.training",
         "--output-dir", str(output_dir), "--run-name", run_name,
@@ -217,11 +206,7 @@ def train(
 
 
 def input_finding(outcome: TrainingOutcome) -> Finding:
-    """The finding that the demo plants; others may stand above it where the CPUs are busy.
-
-    Raises:
-        DemoError: It is not among the findings.
-    """
+    """The finding that the demo plants; others may stand above it where the CPUs are busy."""
     findings = outcome.diagnosis.findings
     for finding in findings:
         if finding.id == "input-bound":

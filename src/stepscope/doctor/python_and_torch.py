@@ -21,7 +21,6 @@ class Interpreter:
 
     Attributes:
         version: Major, minor and micro version.
-        implementation: As in `sys.implementation.name`.
         has_gil: False for the free-threaded build.
     """
 

@@ -64,9 +64,7 @@ def probe_torch(
     If a stage crashes the process, another process runs the stages that are left.
 
     Args:
-        timeout_seconds: Time after which the process is ended.
         command: Command to run instead, for tests.
-        environment: Its environment variables; by default, those of this process.
     """
     if command is None:
         command = [sys.executable, "-c", _PROGRAM, str(IMPORT_ROOT)]

@@ -72,11 +72,7 @@ def _of_trace(trace: Trace) -> Iterator[tuple[str, pl.DataFrame]]:
 def write_tables(
     asked: Request, suffix: str, write_one: Callable[[pl.DataFrame, Write], None]
 ) -> Exported:
-    """Write the tables of a request.
-
-    Args:
-        asked: The request; its destination is the folder.
-    """
+    """Write the tables of a request."""
     notes: list[str] = []
     rows = 0
     with folder_writer(asked.destination) as folder:

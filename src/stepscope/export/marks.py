@@ -26,10 +26,8 @@ class LaneMarks:
 
     Attributes:
         marks: The marks. `slice` is the event's row.
-        name_id: `names.name_id` of each event.
         lanes: `lanes.lane_id` of each track.
         is_lane: Whether a track is the lane itself, not one beside it.
-        main_track: The track of the main thread; None if there is none.
     """
 
     marks: Marks

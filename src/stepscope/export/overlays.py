@@ -52,7 +52,6 @@ def overlays_of(
 
     Args:
         trace: The whole trace, since what a queue holds depends on what came before.
-        findings: Those about the rank of this trace.
         start_ns: First moment, on the trace's clock.
     """
     segments = idle_segments(trace)

@@ -105,12 +105,7 @@ def request(
     *,
     with_findings: bool = True,
 ) -> Request:
-    """Choose the traces of an export.
-
-    Raises:
-        UsageError: There is no such rank.
-        UnreadableInputError: There is no trace.
-    """
+    """Choose the traces of an export."""
     known = {rank.rank: rank for rank in target.ranks}
     missing = sorted(set(ranks or ()) - set(known))
     if missing:
@@ -143,9 +138,6 @@ def file_writer(path: Path, final: Path | None = None) -> Iterator[Write]:
 
     Args:
         final: What messages call it; None: the same.
-
-    Raises:
-        UsageError: It cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -190,11 +182,7 @@ class Folder:
         self.files.append(final)
 
     def put_in_place(self) -> None:
-        """Move the files to where they belong.
-
-        Raises:
-            UsageError: One cannot be put there.
-        """
+        """Move the files to where they belong."""
         for final in self.files:
             self._put(final)
 
@@ -212,9 +200,6 @@ def folder_writer(destination: Path) -> Iterator[Folder]:
 
     What the folder already holds stays until then, and what the files do not replace stays for
     good.
-
-    Raises:
-        UsageError: A file cannot be written.
     """
     missing = [one for one in (destination, *destination.parents) if not one.exists()]
     staging = destination / f".stepscope-export.{os.getpid()}.{time.monotonic_ns()}.tmp"

@@ -32,7 +32,6 @@ class Marks:
     """The marks of all slices, by track and time: two for each slice.
 
     Attributes:
-        slice: Row of the slice.
         track: Number of its track; a track's marks follow one another.
         number: Number of each track within its lane; 0 is the lane itself, others are sub-tracks.
         left_out: Number of slices that found no place, because too many overlap at once.

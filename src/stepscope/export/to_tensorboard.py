@@ -76,11 +76,7 @@ class TensorBoardWriter:
         self._curves = Curves(watch)
 
     def write(self) -> None:
-        """Append the points since the last time.
-
-        Raises:
-            UnreadableInputError: The file cannot be created.
-        """
+        """Append the points since the last time."""
         for point in self._curves.new_points():
             if self._file is None:
                 self._file = self._created(point.time_ns)

@@ -216,7 +216,6 @@ def _whole(text: object) -> int | None:
 def _lane_tracks(
     trace: Trace, placed: LaneMarks, groups: dict[str, int], tracks: _Tracks
 ) -> Int64Array:
-    """The number of each track of the marks."""
     lanes = {row["lane_id"]: row for row in trace.lanes.iter_rows(named=True)}
     found = np.zeros(len(placed.titles), np.int64)
     for at, title in enumerate(placed.titles):

@@ -32,14 +32,8 @@ def ask_of_job(
 
     Args:
         question: One with `over_ranks`.
-        traces: The traces of the ranks.
-        scope: What the answer covers.
         engine: What reads the traces; by default this machine.
         links: Stated link speeds, for questions with `takes_links`.
-
-    Raises:
-        UnreadableInputError: No trace could be read.
-        UsageError: There are too few ranks, they are not of one job, or the scope does not fit.
     """
     if question.compares_ranks:
         check_ranks(range(len(traces)))  # before they are read
@@ -53,11 +47,7 @@ def ask_of_job(
 
 
 def pipeline_of_job(job: Job) -> PipelineBubbles:
-    """Finds the bubbles of a job's pipeline.
-
-    Raises:
-        UsageError: No rank has point-to-point work.
-    """
+    """Finds the bubbles of a job's pipeline."""
     found = find_bubbles(job.pipelines, job.scope, job.notes)
     if len(job.parts) < 2:
         return found
@@ -76,13 +66,8 @@ def ask_of_operations(
     """Asks what a job's step would be with one thing changed, from its recorded operations.
 
     Args:
-        question: One with `takes_operations`.
         paths: One Parquet file.
         scope: None, or what leaves nothing out.
-
-    Raises:
-        UnreadableInputError: The file is no table of operations.
-        UsageError: There is more than one path, or the scope leaves something out.
     """
     if len(paths) > 1:
         raise UsageError("a table of operations is a whole job: pass that path alone")

@@ -90,11 +90,6 @@ class CollectivesOverRanks:
         collectives: How many could be matched.
         wait_share: Part of the time in them that ranks waited for others.
         kinds: Columns `LIKE`.
-        groups: Columns `GROUPS`.
-        abnormal: Columns `ABNORMAL`.
-        uneven: Columns `UNEVEN`.
-        scope: What the answer covers.
-        notes: What a reader must know.
     """
 
     collectives: int
@@ -111,12 +106,7 @@ def collectives_over_ranks(job: Job, links: LinkSpeeds | None = None) -> Collect
     """Answers about the collectives of a job.
 
     Args:
-        job: The job.
         links: Stated link speeds to compare bandwidths with.
-
-    Raises:
-        UsageError: Fewer than two ranks, ranks of jobs of different sizes, or a link speed of a
-            dimension that the job does not have.
     """
     found = stragglers_of_job(job)
     tables = pl.concat([part.arrivals.table() for part in job.parts], how="diagonal")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.advice.job.reading import Answer, EachRank, ReadsRanks, Task, in_turn
 from stepscope.advice.rank.opened_traces import KEPT_BYTES, OpenedTraces
-from stepscope.fleet.engines.progress_line import ranks_done
+from stepscope.fleet.engines.outcome import ranks_done
 from stepscope.run.reader import RankRun, Run
 from stepscope.system import allowed_cpus
 
@@ -63,9 +63,6 @@ class InProcesses:
 
     A process that was asked about a rank is asked about it again, because it may have kept the
     trace.
-
-    Attributes:
-        workers: How many processes.
     """
 
     workers: int

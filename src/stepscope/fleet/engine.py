@@ -18,9 +18,6 @@ def choose_engine(
         name: One of `ENGINES`.
         scheduler: Address of a Dask scheduler.
         workers: How many processes; None leaves it to the engine.
-
-    Raises:
-        UsageError: There is no such engine, or the options do not fit it.
     """
     if workers is not None and workers < 1:
         raise UsageError(f"{workers} workers are too few: give 1 or more")

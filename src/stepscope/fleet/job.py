@@ -27,12 +27,10 @@ from stepscope.analysis.record.metrics import summarise_metrics
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.fleet.engines.local import LocalEngine
-from stepscope.fleet.engines.outcome import Engine, ProgressReport
-from stepscope.fleet.engines.progress_line import ranks_done
+from stepscope.fleet.engines.outcome import Engine, ProgressReport, ranks_done
 from stepscope.fleet.lanes import read_pieces
-from stepscope.fleet.packed_columns import PackedColumns
 from stepscope.fleet.pipeline import read_pipeline
-from stepscope.fleet.rank_steps import RankSteps, read_steps
+from stepscope.fleet.rank_steps import STEPS, read_steps
 from stepscope.run.discover import rank_of
 from stepscope.run.figures import rank_ranges_in_words, ranks_in_words
 from stepscope.run.layout import MANIFEST_FILE
@@ -41,6 +39,7 @@ from stepscope.run.remote import as_shown
 from stepscope.run.step_record import read_steps as read_step_record
 from stepscope.skew.rank_skew import RankSteps as RecordedSteps
 from stepscope.skew.rank_skew import rank_steps
+from stepscope.trace.arrays.packed_columns import PackedColumns
 from stepscope.trace.model import Trace
 from stepscope.trace.paths import TraceRef
 from stepscope.trace.problems import losses_in_words
@@ -56,7 +55,6 @@ class RankRecord:
 
     Attributes:
         manifest: Its clock and its place in the job.
-        steps: Its steps.
     """
 
     manifest: RankManifest
@@ -74,7 +72,6 @@ class RankPart:
         host: The machine it ran on; None where nothing says so.
         first_ns: Its first event, on its own clock.
         arrivals: Its collectives, with what it did between them.
-        steps: Its steps.
         pipeline: What it did as a stage of a pipeline; None where it is none.
         pieces: What its GPUs did in its last steps; None where they did nothing.
         gpu_clock: The clock of its GPU while the job ran; None without metrics.
@@ -90,7 +87,7 @@ class RankPart:
     host: str | None
     first_ns: int
     arrivals: RankArrivals
-    steps: RankSteps
+    steps: PackedColumns
     pipeline: PackedColumns | None = None
     pieces: PackedColumns | None = None
     gpu_clock: GpuClock | None = None
@@ -109,8 +106,7 @@ class RankPart:
         record = self.record
         if record is not None:
             record = replace(record, manifest=replace(record.manifest, rank=rank))
-        steps = replace(self.steps, rank=rank)
-        return replace(self, arrivals=arrivals, steps=steps, record=record)
+        return replace(self, arrivals=arrivals, record=record)
 
 
 @dataclass(frozen=True)
@@ -119,7 +115,6 @@ class Job:
 
     Attributes:
         parts: One per rank, ascending.
-        world_size: How many ranks the job has; None where nothing says so.
         notes: What is missing, left out or contradictory.
     """
 
@@ -165,7 +160,7 @@ class Job:
 
     def steps(self) -> pl.DataFrame:
         """The steps of all ranks, columns `rank_steps.STEPS`."""
-        return pl.concat([part.steps.table() for part in self.parts])
+        return pl.concat([part.steps.table(part.rank).select(list(STEPS)) for part in self.parts])
 
 
 @dataclass(frozen=True)
@@ -187,11 +182,6 @@ def read_part(
         name: Its path, for messages.
         place: Its place among the traces given.
         rank: Its rank by manifest or file name; None where neither says.
-        trace: The trace.
-        scope: Steps, devices and events that count.
-
-    Raises:
-        UsageError: The scope names what the trace does not have.
     """
     about = trace.header.get("distributedInfo")
     said = about.get("rank") if isinstance(about, dict) else None
@@ -205,7 +195,7 @@ def read_part(
         host if isinstance(host := trace.header.get("host_name"), str) and host else None,
         int(first or 0),
         read_arrivals(number, trace, scope, with_causes=True),
-        read_steps(number, trace, scope),
+        read_steps(trace, scope),
         read_pipeline(trace, scope),
         read_pieces(trace, scope),
         losses=losses_in_words(trace.all_problems),
@@ -255,15 +245,9 @@ def read_job(
     """Reads the ranks of a job.
 
     Args:
-        traces: Their traces.
-        scope: Steps, devices and events that count.
         engine: What reads them; by default this process where there are few, otherwise processes
             of this machine.
         progress: Called after each trace; by default a terminal shows it.
-
-    Raises:
-        UnreadableInputError: No trace could be read.
-        UsageError: The scope names what no trace has.
     """
     requests = [_Request(ref, place, _rank_by_name(ref), scope) for place, ref in enumerate(traces)]
     if engine is None:

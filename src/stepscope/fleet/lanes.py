@@ -23,9 +23,9 @@ from stepscope.analysis.calls.collectives import POINT_TO_POINT, read_collective
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.names import names_that
 from stepscope.analysis.selection.scope import Scope
-from stepscope.fleet.packed_columns import PackedColumns
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Intervals
+from stepscope.trace.arrays.packed_columns import PackedColumns
 from stepscope.trace.derive.ancestors import nearest_of
 from stepscope.trace.derive.main_thread import ENGINE
 from stepscope.trace.model import Trace
@@ -56,11 +56,8 @@ class JobLanes:
     """The lanes of a job's ranks in a step.
 
     Attributes:
-        step: The step; None: the recording has none.
         dur_ns: From the first moment of any rank to the last.
         is_schedule: Whether ranks send to each other one by one: they are stages of a pipeline.
-        lanes: The lanes, from the top.
-        left_out: Ranks that are not drawn.
     """
 
     step: int | None
@@ -75,9 +72,6 @@ def read_pieces(trace: Trace, scope: Scope | None = None) -> PackedColumns | Non
 
     One row per piece: step, start_ns and end_ns on the rank's clock, place of what it is in
     `_ORDER`.
-
-    Raises:
-        UsageError: The scope names steps or devices that the trace does not have.
     """
     work = gpu_work(trace, scope)
     columns = ("event", "kind", "step", "start_ns", "end_ns", "launch")

@@ -39,11 +39,7 @@ class LinkSpeeds:
 
 
 def link_speeds(texts: Sequence[str]) -> LinkSpeeds | None:
-    """Reads link speeds: each `SPEED`, or `DIMENSION=SPEED`. None if there are none.
-
-    Raises:
-        UsageError: One of them is no speed, or one is stated twice.
-    """
+    """Reads link speeds: each `SPEED`, or `DIMENSION=SPEED`. None if there are none."""
     speeds: dict[str, float] = {}
     for text in texts:
         # A dimension may contain any character, a speed no "=".

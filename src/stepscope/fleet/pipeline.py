@@ -24,9 +24,9 @@ from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UsageError
 from stepscope.fleet.lanes import JobLanes
-from stepscope.fleet.packed_columns import PackedColumns
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Intervals
+from stepscope.trace.arrays.packed_columns import PackedColumns
 from stepscope.trace.model import Trace
 
 _COLUMNS = ("step", "span_ns", "compute_ns", "p2p_ns", "other_ns", "idle_ns", "count", "least_ns")
@@ -60,10 +60,6 @@ class PipelineBubbles:
     Attributes:
         bubble_share: Bubbles of all ranks, as a part of their spans.
         transfer_ns: The shortest point-to-point work of the job.
-        ranks: Columns `RANKS`.
-        steps: Columns `STEPS`.
-        scope: What the answer covers.
-        notes: What a reader must know.
         lanes: What the stages did in one step, for a picture; None where their clocks cannot be
             brought together.
     """
@@ -78,11 +74,7 @@ class PipelineBubbles:
 
 
 def read_pipeline(trace: Trace, scope: Scope | None = None) -> PackedColumns | None:
-    """Measures the pipeline of a rank, a row per step; None without point-to-point work in steps.
-
-    Raises:
-        UsageError: The scope names steps or devices that the trace does not have.
-    """
+    """The pipeline of a rank, a row per step; None without point-to-point work in steps."""
     work = gpu_work(trace, scope)
     rows = work.table.filter(pl.Series(work.in_steps), pl.col("step").is_not_null())
     # By kind: an all-to-all runs as the same kernel.
@@ -124,16 +116,7 @@ def _moments(rows: pl.DataFrame) -> Intervals:
 def find_bubbles(
     pipelines: dict[int, PackedColumns], scope: AnsweredScope, notes: tuple[str, ...] = ()
 ) -> PipelineBubbles:
-    """Finds the bubbles of a pipeline.
-
-    Args:
-        pipelines: What each rank did.
-        scope: What it covers.
-        notes: What a reader must know.
-
-    Raises:
-        UsageError: No rank has point-to-point work.
-    """
+    """Finds the bubbles of a pipeline."""
     if not pipelines:
         raise UsageError(
             "no rank has sends or receives (send_recv kernels) in its steps: this is no pipeline"

@@ -63,13 +63,8 @@ class RankMap:
         verdict: Who makes the others wait beyond chance, as `stragglers` says it; empty where
             ranks are not compared.
         slowest_rank: The rank with the most own time; of healthy ranks too, one has the most.
-        mean_step_ns: Mean step over all ranks.
-        look_at: Ranks worth looking at first.
-        ranks: Columns `RANKS`.
         parts: Columns `SPREAD`.
         steps: Columns `rank_steps.STEPS`, `own_ns` and `wait_ns`, by rank and step.
-        scope: What the answer covers.
-        notes: What a reader must know.
     """
 
     verdict: str
@@ -87,11 +82,7 @@ def rank_map(job: Job, stragglers: Stragglers | None = None) -> RankMap:
     """Maps the ranks and steps of a job.
 
     Args:
-        job: The job.
         stragglers: Who makes whom wait, where that is known already.
-
-    Raises:
-        UsageError: No rank has steps.
     """
     steps = map_steps(job)
     ranks = _ranks(job, steps)
@@ -110,11 +101,7 @@ def rank_map(job: Job, stragglers: Stragglers | None = None) -> RankMap:
 
 
 def map_steps(job: Job) -> pl.DataFrame:
-    """The steps of a job's ranks: columns `rank_steps.STEPS`, `own_ns` and `wait_ns`.
-
-    Raises:
-        UsageError: No rank has steps.
-    """
+    """The steps of a job's ranks: columns `rank_steps.STEPS`, `own_ns` and `wait_ns`."""
     steps = job.steps()
     if steps.is_empty():
         raise UsageError("the traces have no steps (ProfilerStep#N): there is nothing to map")

@@ -11,16 +11,13 @@ Definitions
 
 from __future__ import annotations
 
-import zlib
-from dataclasses import dataclass
-
-import numpy as np
 import polars as pl
 
 from stepscope.analysis.host.partition import partition_host
 from stepscope.analysis.idle import idle_times
 from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.timeline import timeline
+from stepscope.trace.arrays.packed_columns import PackedColumns
 from stepscope.trace.model import Trace
 
 STEPS: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -38,39 +35,14 @@ PARTS = ("input_ns", "compute_ns", "exposed_comm_ns", "copies_ns", "other_ns")
 """The parts that add up to `wall_ns`."""
 
 
-@dataclass(frozen=True)
-class RankSteps:
-    """The steps of one rank, small enough to be sent.
-
-    Attributes:
-        rank: The rank.
-        packed: The columns of `STEPS` but the first, compressed.
-    """
-
-    rank: int
-    packed: bytes
-
-    def table(self) -> pl.DataFrame:
-        """Columns `STEPS`."""
-        names = list(STEPS)[1:]
-        rows = np.frombuffer(zlib.decompress(self.packed), np.int64)
-        columns = np.cumsum(rows.reshape(len(names), -1), axis=1)
-        table = pl.DataFrame(dict(zip(names, columns, strict=True)))
-        return table.with_columns(rank=pl.lit(self.rank, pl.Int64)).select(list(STEPS))
-
-
-def read_steps(rank: int, trace: Trace, scope: Scope | None = None) -> RankSteps:
-    """Reads the steps of a rank.
-
-    Raises:
-        UsageError: The scope names steps or devices that the trace does not have.
-    """
+def read_steps(trace: Trace, scope: Scope | None = None) -> PackedColumns:
+    """Reads the steps of a rank: the columns of `STEPS` but the first."""
     table = _device_steps(trace, scope)
     if table.is_empty():
         table = _host_steps(trace, scope)
-    columns = table.select(pl.col(name).cast(pl.Int64) for name in list(STEPS)[1:]).to_numpy().T
-    packed = np.diff(columns, axis=1, prepend=np.int64(0)).astype(np.int64).tobytes()
-    return RankSteps(rank, zlib.compress(packed))
+    names = list(STEPS)[1:]
+    columns = table.select(pl.col(name).cast(pl.Int64) for name in names).to_numpy().T
+    return PackedColumns.of(names, columns)
 
 
 def _device_steps(trace: Trace, scope: Scope | None) -> pl.DataFrame:

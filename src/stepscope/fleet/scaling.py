@@ -74,10 +74,7 @@ class Scaling:
         b_step_ns: Likewise of the second.
         weak_efficiency: See the module.
         strong_efficiency: Likewise.
-        growth: Columns `GROWTH`.
-        ranks: Columns `RANKS`.
         scope: What the second side's part covers.
-        notes: What a reader must know.
     """
 
     verdict: str
@@ -94,11 +91,7 @@ class Scaling:
 
 
 def compare_scaling(a: Job, b: Job) -> Scaling:
-    """Compares a job on few ranks with the same on many.
-
-    Raises:
-        UsageError: A side has no steps.
-    """
+    """Compares a job on few ranks with the same on many."""
     first, second = _steady(map_steps(a)), _steady(map_steps(b))
     a_ranks, b_ranks = a.world_size or len(a.parts), b.world_size or len(b.parts)
     growth = _growth(first, second)

@@ -80,16 +80,12 @@ class Stragglers:
         waits_ns: All waits of all ranks, as durations of collectives tell them.
         unexplained_ns: The part of them that nothing unusual caused.
         clock: `RECORDED` or `ALIGNED`: what was done.
-        clock_reason: Why.
         matched_by: What told which collectives belong together.
-        ranks: Columns `RANKS`.
-        causes: Columns `CAUSES`.
         groups: One row per process group, columns `blame.report.GROUPS`.
         sets: One row per matched collective, columns `blame.compared.SETS`.
         arrivals: One row per matched collective and rank, columns `blame.compared.ARRIVALS`.
         scopes: For each rank what its part is about and what was left out of it.
         scope: The same of all ranks together.
-        notes: What a reader must know.
         lanes: What the ranks did in the step with the most waiting, for a picture; None where that
             cannot be drawn.
     """
@@ -125,8 +121,6 @@ class ComparedJob:
     """The windows and the step records of a job, compared: what every verb about ranks says.
 
     Attributes:
-        job: The job.
-        windows: Its windows.
         recorded: How far apart the ranks come by their step records; None without any.
         late: The ranks that make the others wait; None: nobody does beyond chance.
         throttled: Ranks whose GPU's clock explains why they compute longer.
@@ -139,12 +133,8 @@ class ComparedJob:
     throttled: Mapping[int, SlowClock]
 
     @classmethod
-    def of(cls, job: Job, clock: Clock | str = Clock.AUTO) -> ComparedJob:
+    def of(cls, job: Job) -> ComparedJob:
         """Compares the ranks of a job, as a report does it (`advice.accused`).
-
-        Args:
-            job: The ranks.
-            clock: How clocks are brought together.
 
         Raises:
             UsageError: Fewer than two ranks, or ranks of jobs of different sizes.
@@ -157,7 +147,7 @@ class ComparedJob:
         for rank, step, ns in steps.select("rank", "step", "exposed_comm_ns").iter_rows():
             waits.setdefault(rank, {})[step] = ns
         arrivals = [part.arrivals for part in job.parts]
-        compared = compare_ranks(arrivals, steady, clock)
+        compared = compare_ranks(arrivals, steady)
         steps_of_ranks = job.recorded_steps()
         windows = compare_windows(compared, arrivals, steps_of_ranks, job.step_ns, waits)
         recorded = rank_skew(steps_of_ranks)
@@ -175,17 +165,16 @@ class ComparedJob:
         return (*self.windows.compared.notes, *self.job.notes)
 
 
-def stragglers_of_job(job: Job, clock: Clock | str = Clock.AUTO) -> Stragglers:
+def stragglers_of_job(job: Job) -> Stragglers:
     """Finds who makes whom wait among the ranks of a job.
 
     Args:
         job: The ranks, at least two.
-        clock: How clocks are brought together.
 
     Raises:
         UsageError: Fewer than two ranks, or ranks of jobs of different sizes.
     """
-    found = ComparedJob.of(job, clock)
+    found = ComparedJob.of(job)
     compared, late = found.windows.compared, found.late
     blame = _with_throttled(found.windows.blame, found.throttled)
     report, matched, clocks = compared.report, compared.matched, compared.clocks

@@ -25,12 +25,7 @@ _LONG_CELL = re.compile(rf"(?:\\.|[^|\\]){{{_LONGEST_CELL + 1},}}")
 
 @dataclass(frozen=True)
 class Limits:
-    """The bounds of one answer.
-
-    Attributes:
-        characters: Its length.
-        seconds: How long it may take.
-    """
+    """The bounds of one answer."""
 
     characters: int = 20_000
     seconds: float = 300.0
@@ -46,9 +41,6 @@ async def run_verb(words: Sequence[str], limits: Limits) -> str:
     Args:
         words: The words after `stepscope`.
         limits: The bounds. A longer answer is cut after a whole line, and says so.
-
-    Raises:
-        VerbError: The verb ended with an error, or took too long.
     """
     environment = environment_of()
     environment.pop("COLUMNS", None)  # tables as wide as they need to be

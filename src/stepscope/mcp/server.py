@@ -39,7 +39,6 @@ class Tools:
     """The tools, over the allowed folders.
 
     Attributes:
-        limits: The bounds of each answer.
         places: Bounds how many verbs run at once.
     """
 
@@ -175,14 +174,9 @@ class Tools:
         """Run a verb.
 
         Args:
-            verb: The verb.
             options: Its options, each value in the same word as the option's name or checked.
-            paths: Paths as they were given.
             before: Arguments before the paths.
             after: Arguments after the paths.
-
-        Raises:
-            ToolError: A path is not allowed, or the verb says what is wrong.
         """
         # Nothing after -- is an option, whatever it begins with.
         arguments = [*(before or []), *map(self._path, paths), *(after or [])]

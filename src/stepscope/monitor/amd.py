@@ -52,7 +52,6 @@ class AmdSource:
         smi: The module amdsmi, initialised; `close` shuts it down.
         chosen: Index and handle of each GPU.
         count: Number of GPUs in the machine.
-        notes: Receives what could not be read.
     """
 
     def __init__(
@@ -66,11 +65,7 @@ class AmdSource:
     def open(
         cls, notes: Notes, environment: Mapping[str, str], ids: Sequence[str] = ()
     ) -> AmdSource | None:
-        """Ask the driver for its GPUs; None if there are none, or none is visible.
-
-        Raises:
-            UsageError: One of `ids` does not exist.
-        """
+        """Ask the driver for its GPUs; None if there are none, or none is visible."""
         try:
             import amdsmi as smi  # type: ignore[import-not-found,import-untyped,unused-ignore]
         except ImportError:

@@ -25,8 +25,6 @@ class Column:
     """One column.
 
     Attributes:
-        name: Name, as in `--query-gpu`.
-        unit: Unit; empty if it has none.
         decimals: Digits after the decimal point.
         is_default: Whether it is in the `metrics.csv` of a run.
     """
@@ -295,11 +293,7 @@ def is_of_host(name: str) -> bool:
 
 
 def parse_columns(text: str) -> tuple[Column, ...]:
-    """The columns in a list such as "timestamp,name,utilization.gpu".
-
-    Raises:
-        UsageError: The list is empty or has an unknown name.
-    """
+    """The columns in a list such as "timestamp,name,utilization.gpu"."""
     columns = []
     for word in text.split(","):
         name = ALIASES.get(word.strip(), word.strip())

@@ -20,13 +20,7 @@ _INFINIBAND_WORD_BYTES = 4  # its counters count lanes of four bytes
 
 
 class HostSource:
-    """The values of the machine and of some processes.
-
-    Args:
-        is_root_watched: Whether the process itself is watched, too.
-        notes: Receives what could not be read.
-        machine: The machine whose files are read; this one by default.
-    """
+    """The values of the machine and of some processes."""
 
     def __init__(
         self,

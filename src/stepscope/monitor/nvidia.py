@@ -25,7 +25,6 @@ class NvidiaSource:
 
     Args:
         nvml: The module pynvml, initialised; `close` shuts it down.
-        notes: Receives what could not be read.
     """
 
     def __init__(
@@ -46,16 +45,12 @@ class NvidiaSource:
         """Ask the driver for its GPUs.
 
         Args:
-            notes: Receives what could not be read.
             environment: Variables, for CUDA_VISIBLE_DEVICES.
             ids: Indices, UUIDs or bus IDs of those to sample; "all" for all; empty for the visible
                 ones.
 
         Returns:
             The source; None if there is no driver or no GPU to sample.
-
-        Raises:
-            UsageError: One of `ids` does not exist.
         """
         try:
             import pynvml as nvml

@@ -55,9 +55,6 @@ def answer(query: Query, show: Callable[[str], object], note: Callable[[Note], N
     Args:
         show: Called with lines to print, if there is no file.
         note: Called with what could not be read.
-
-    Raises:
-        UsageError: A column, a GPU or the process does not exist, or the file cannot be written.
     """
     columns = DEFAULT_COLUMNS if query.columns is None else parse_columns(query.columns)
     pid, layout, interval_s = query.pid, query.layout, query.interval_s
@@ -118,11 +115,7 @@ class CsvFormat:
 
     @staticmethod
     def parse(text: str) -> CsvFormat:
-        """The format in "csv", "csv,noheader" or "csv,noheader,nounits".
-
-        Raises:
-            UsageError: The text is none of these.
-        """
+        """The format in "csv", "csv,noheader" or "csv,noheader,nounits"."""
         words = [word.strip() for word in text.split(",")]
         unknown = set(words) - {"csv", "noheader", "nounits"}
         if "csv" not in words or unknown:

@@ -35,7 +35,6 @@ class RecordingJob:
 
     Attributes:
         interval_s: Seconds from one sample to the next.
-        most_bytes: Maximum size of the file.
     """
 
     path: str
@@ -59,12 +58,8 @@ class RecordingJob:
 class Recorder:
     """Takes samples and writes them.
 
-    Args:
-        notes: Receives what could not be read.
-
     Raises:
         OSError: The file cannot be written.
-        UsageError: The file has other content, or a requested GPU does not exist.
     """
 
     def __init__(self, job: RecordingJob, notes: Notes | None = None) -> None:

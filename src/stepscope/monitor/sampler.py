@@ -38,15 +38,7 @@ class Watched:
 
 
 class Sampler:
-    """Reads columns, one row per GPU; one row on a machine without GPUs.
-
-    Args:
-        notes: Receives what could not be read.
-        environment: Variables that select the visible GPUs; by default, those of the process.
-
-    Raises:
-        UsageError: A requested GPU does not exist.
-    """
+    """Reads columns, one row per GPU; one row on a machine without GPUs."""
 
     def __init__(
         self,
@@ -166,11 +158,7 @@ class LocalSampler:
         self._sampler: Sampler | None = None
 
     def read(self) -> list[dict[str, str]]:
-        """Take a sample: a row per GPU, as texts by column.
-
-        Raises:
-            UsageError: A requested GPU does not exist.
-        """
+        """Take a sample: a row per GPU, as texts by column."""
         if self._sampler is None:
             watched = Watched(os.getpid(), is_root=False, ids=self._ids)
             self._sampler = Sampler(DEFAULT_COLUMNS, watched, Notes())

@@ -35,7 +35,6 @@ class NvmlDevices:
 
     Args:
         nvml: The module pynvml, initialised.
-        notes: Receives what could not be read.
     """
 
     def __init__(self, nvml: Any, notes: Notes) -> None:
@@ -81,11 +80,7 @@ class NvmlDevices:
         return found
 
     def chosen(self, words: Sequence[str]) -> list[Found]:
-        """The requested GPUs: NVML's indices, UUIDs or bus IDs.
-
-        Raises:
-            UsageError: One of them does not exist.
-        """
+        """The requested GPUs: NVML's indices, UUIDs or bus IDs."""
         found: list[Found] = []
         for word in words:
             devices = self._named(word) or self._on_bus(word)

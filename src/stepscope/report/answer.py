@@ -221,11 +221,7 @@ def tables_of(result: Any, question: Titled | None = None) -> dict[str, pl.DataF
 
 
 def table_of(result: Any, question: Titled, name: str | None = None) -> pl.DataFrame:
-    """One table of a result; by default the first.
-
-    Raises:
-        UsageError: The result has no such table.
-    """
+    """One table of a result; by default the first."""
     tables = tables_of(result, question)
     if name is None:
         name = next(iter(tables), None)
@@ -270,11 +266,7 @@ def without_rows(tables: Mapping[str, pl.DataFrame], question: Titled) -> str | 
 
 
 def chosen_tables(result: Any, question: Titled, name: str | None) -> dict[str, pl.DataFrame]:
-    """All tables of a result, or the chosen one.
-
-    Raises:
-        UsageError: The result has no such table.
-    """
+    """All tables of a result, or the chosen one."""
     if name is None:
         return tables_of(result, question)
     return {name: table_of(result, question, name)}

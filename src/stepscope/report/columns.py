@@ -120,7 +120,6 @@ class Fitted:
             than fit.
         labels: Column to its heading.
         widths: Column to its longest cell.
-        left_out: How many columns are not shown.
     """
 
     blocks: tuple[tuple[str, ...], ...]
@@ -152,11 +151,7 @@ def asked_columns(frame: pl.DataFrame, asked: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_columns(tables: Mapping[str, pl.DataFrame], asked: Sequence[str] | None) -> None:
-    """Check that each column asked for is in one of the tables.
-
-    Raises:
-        UsageError: One is not; names those that there are.
-    """
+    """Check that each column asked for is in one of the tables."""
     if asked is None or tuple(asked) == ALL:
         return
     for word in asked:
@@ -179,8 +174,6 @@ def fit(
     or the table is broken.
 
     Args:
-        frame: The table.
-        width: The width in columns of the terminal.
         may_drop: Drop columns that do not fit. Otherwise they follow below, in further blocks.
     """
     labels, natural = _natural(frame, cells, is_short=False)

@@ -76,7 +76,6 @@ class CheckedComparison:
     """A comparison, and the conditions that fail it.
 
     Attributes:
-        checks: What each condition of `--fail-on` says.
         scaling: How the second side scales, where it has another number of ranks; None: it has
             not.
     """

@@ -29,7 +29,6 @@ class _Unpadded:
         return len(text)
 
     def flush(self) -> None:
-        """Flush the stream."""
         self._stream.flush()
 
     def isatty(self) -> bool:
@@ -38,7 +37,6 @@ class _Unpadded:
 
     @property
     def encoding(self) -> str:
-        """The encoding of the stream."""
         return self._stream.encoding or "utf-8"
 
 
@@ -59,7 +57,6 @@ def console(
     Tables pad their columns with spaces, which a terminal does not show but a diff does.
 
     Args:
-        stderr: Whether to use standard error.
         keeps_padding: Whether files and pipes get trailing spaces.
         width: Width in columns; by default that of the terminal.
     """

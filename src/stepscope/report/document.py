@@ -77,7 +77,6 @@ class Heading:
     """A heading.
 
     Attributes:
-        text: Its words.
         aside: What stands behind it, or below it.
         level: Its level in Markdown; above 3 it is a bold line.
     """
@@ -159,7 +158,6 @@ class Column:
     """A column of texts.
 
     Attributes:
-        name: Its heading.
         is_amount: Whether its texts are numbers, which stand to the right.
         wraps: Whether a narrow terminal may break its texts.
         width: Its width on a terminal; None: that of its longest text.
@@ -179,9 +177,7 @@ class Table:
 
     Attributes:
         look: How a terminal draws it.
-        styles: Style of each row on a terminal; empty for none.
         indent: Columns before it on a terminal.
-        gap: Columns between its columns.
         gives_way: Names of columns that a narrow terminal does without, the first one first; it
             then cuts the texts of the first column.
         stacks_below: Width below which a terminal puts the last column below the others.
@@ -205,11 +201,9 @@ class DataTable:
     """Rows of numbers; the end of a column's name tells its unit (`cells`).
 
     Attributes:
-        title: Its heading; empty for none.
         rows: All rows, or the first ones of them.
         names: Columns that a terminal shows, the most important first; empty: all.
         is_asked: Whether somebody chose these columns: then none is dropped.
-        most: Maximum number of rows; None: all.
         origin_ns: Moments are relative to this.
         labels: Headings of columns on a page, where they are not those of `cells`.
         shown: How many rows a page shows at first.

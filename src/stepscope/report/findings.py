@@ -144,11 +144,7 @@ def finding_to_dict(finding: Finding) -> dict[str, Any]:
 
 
 def picked(tables: Mapping[str, pl.DataFrame], layout: Layout) -> pl.DataFrame:
-    """The table of a report that a layout chooses, by default the findings.
-
-    Raises:
-        UsageError: There is no such table.
-    """
+    """The table of a report that a layout chooses, by default the findings."""
     name = layout.table or "findings"
     if name not in tables:
         raise UsageError(f"the report has no table '{name}': it has {', '.join(tables)}")

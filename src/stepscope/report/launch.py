@@ -22,7 +22,6 @@ def outcome_lines(
 
     Args:
         outcome: The outcome of the training, and of the tool beside it.
-        counts_steps: Whether a step ends with the optimizer's step.
         memray_chose_recorder: Whether no windows were recorded because of memray.
     """
     launched = outcome.launched

@@ -46,8 +46,6 @@ def write_named(rows: Iterable[tuple[str, str]], sink: Sink, indent: int = 0) ->
 
     Args:
         rows: Name, and what it is about.
-        sink: Where they go.
-        indent: Spaces before each name.
     """
     listed = list(rows)
     width = max((len(name) for name, _ in listed), default=0)

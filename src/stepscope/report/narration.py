@@ -24,7 +24,6 @@ class TrialNarration:
     """Tells how the trials go.
 
     Args:
-        say: Prints a line.
         first: What the attempt before the rounds is.
     """
 
@@ -56,7 +55,6 @@ class DemoNarration:
     Args:
         screen: For the explanation.
         messages: For the progress.
-        shows_report: Whether to print the report of the first run.
     """
 
     def __init__(self, screen: Console, messages: Console, *, shows_report: bool) -> None:

@@ -54,7 +54,6 @@ class Layout:
 
     Attributes:
         table: Only this table; None: the output's default.
-        rows: Maximum number of rows of each table; None: all.
         columns: Only these columns of tables; None: the output's default; "all": all of them.
         is_full: Show everything that a default leaves out.
         names: Replaces names in a page, for people outside; None: names stay.
@@ -118,11 +117,7 @@ class Output:
         return f"stepscope.report.{self.kind}", f"stepscope.report.render.{self.format.renderer}"
 
     def write(self, result: Any, sink: Sink, layout: Layout | None = None) -> None:
-        """Lay out a result and write it.
-
-        Raises:
-            UsageError: The layout names a table that the result does not have.
-        """
+        """Lay out a result and write it."""
         module, renderer = map(importlib.import_module, self.modules)
         renderer.write(module, result, sink, layout or Layout())
 
@@ -183,11 +178,7 @@ OUTPUTS: Mapping[str, tuple[Output, ...]] = {
 
 
 def output(kind: str, format_name: str) -> Output:
-    """The output of a kind of result in a format.
-
-    Raises:
-        UsageError: This kind of result has no such output.
-    """
+    """The output of a kind of result in a format."""
     for candidate in OUTPUTS[kind]:
         if candidate.format.name == format_name:
             return candidate

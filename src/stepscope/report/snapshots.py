@@ -147,11 +147,7 @@ def _ranks(report: MemoryReport) -> pl.DataFrame:
 
 
 def frames(report: MemoryReport, layout: Layout) -> Iterator[pl.DataFrame]:
-    """The chosen table, by default the findings.
-
-    Raises:
-        UsageError: There is no such table.
-    """
+    """The chosen table, by default the findings."""
     tables = {
         "findings": findings_table(report.findings),
         "ranks": _ranks(report),

@@ -42,11 +42,7 @@ _TENSORBOARD_NAME = re.compile(r"^(?P<worker>.+?)\.(?P<time_ns>\d{10,})\.pt\.tra
 
 @dataclass(frozen=True)
 class TraceFile:
-    """A trace file found by its name.
-
-    Attributes:
-        rank: The rank in its name, or None.
-    """
+    """A trace file found by its name."""
 
     path: Path
     rank: int | None
@@ -63,9 +59,6 @@ def find_traces(root: Path) -> list[TraceFile]:
     Folders, and `**` in a pattern, are searched recursively, without stores, hidden folders and
     links to folders. The result is sorted by path, so that positions are stable. A search that
     lasts is shown on stderr if that is a terminal.
-
-    Raises:
-        UnreadableInputError: There are more than `MOST_ENTRIES` files and folders in it.
     """
     if root.is_file():
         return [TraceFile(root, rank_of(root))]
@@ -161,7 +154,6 @@ def _ranks_of(paths: list[Path]) -> list[int | None]:
 
 
 def _matching(pattern: Path) -> Iterator[Path]:
-    """Files that match a pattern."""
     parts = pattern.parts
     deep = parts.index("**") if "**" in parts else len(parts)
     # Path.glob needs a folder to start from; a user's pattern may start anywhere.

@@ -38,9 +38,6 @@ def fetch_run(url: str) -> Path:
     A URL of one file stands for that file, whatever its name. Of a folder, snapshots, tables and
     pictures are not copied. What is on this machine is not copied at all.
 
-    Returns:
-        The local copy.
-
     Raises:
         UnreadableInputError: There is no run and no trace, or it cannot be reached; the message
             says why.
@@ -108,11 +105,7 @@ def _what_is_there(
 
 
 def _files_below(file_system: Any, root: str, deadline: Deadline) -> dict[str, Any]:
-    """The files of a folder with their details, as fsspec reports them.
-
-    Raises:
-        UnreadableInputError: There are too many, or listing them takes too long.
-    """
+    """The files of a folder with their details, as fsspec reports them."""
     found: dict[str, Any] = {}
     if not is_http(file_system):  # other services list all files at once, which is much faster
         found.update(file_system.find(root, detail=True, maxdepth=_MOST_LEVELS))

@@ -72,7 +72,6 @@ class LineFile:
     error is kept in `problem`, and later lines are counted in `lost_lines`.
 
     Attributes:
-        problem: The first error while writing, or None.
         lost_lines: Number of lines that could not be written.
     """
 

@@ -91,9 +91,7 @@ class WindowRecord:
             opened); "failed" (could not be saved); "saving" (its files are still being made:
             `window.json` next to them has more once they are); "removed" (its files were removed
             to stay within the disk limit).
-        first_step: First step recorded, or None.
         last_step: Last step recorded completely, or None.
-        planned_steps: Number of steps that were scheduled.
         reason: Why the state is not "complete"; empty otherwise.
         pause_ns: Time that ending the window took on the training thread.
         cause: What opened it: "schedule", or the source of the request ("code", "file", "signal",
@@ -103,8 +101,6 @@ class WindowRecord:
             for it said so.
         stop_ns: The part of the pause in which torch stopped recording.
         export_ns: The part of the pause in which the events were handed over.
-        predicted_pause_ns: The expected pause; None if nothing was known.
-        events: Number of events in the trace.
         raw_bytes: Size of the trace before compression.
     """
 
@@ -131,7 +127,6 @@ class FinishedRecord:
     """`window.json`: the finishing process's result for a window's raw trace.
 
     Attributes:
-        problem: What is wrong with the trace; empty if nothing is.
         raw_bytes: Size of the trace before compression.
         finish_ns: Time that finishing took, outside the training process.
     """
@@ -151,7 +146,6 @@ class ExternalRecord:
     """`manifest.json` of one recording by another tool, such as py-spy, nsys or memray.
 
     Attributes:
-        tool_version: Its version, as it reports it; empty if it does not.
         command: How it was started; values that look like secrets are replaced.
         started_ns: Start of the recording, nanoseconds since the epoch.
         artifacts: The files; paths are relative to the manifest's folder.
@@ -175,8 +169,6 @@ class ProblemRecord:
 
     Attributes:
         where: What was being done.
-        message: What happened.
-        step: The step in which it happened.
         time_ns: When it happened, nanoseconds since the epoch.
     """
 
@@ -193,7 +185,6 @@ class ClockSample:
     Attributes:
         time_ns: When it was measured, nanoseconds since the epoch on the rank's own clock.
         offset_ns: Rank 0's clock minus this rank's.
-        error_ns: Bound on the error of the offset.
     """
 
     time_ns: int
@@ -218,10 +209,8 @@ class LoaderRecord:
             if it does not say.
         starts: How often its workers were seen to be new: once, or once per epoch where it does not
             keep them.
-        is_iterable: Whether its dataset is an `IterableDataset`; None if that is unknown.
         is_beside: Whether a thread beside the training's reads it.
         batch_bytes: Size of the tensors of one batch; None if unknown.
-        batch_tensors: Number of these tensors; None if unknown.
         shared_memory_bytes: Free space in the file system through which workers pass batches
             (/dev/shm); None if unknown.
         memory_bytes: Memory of the machine, or of the control group, that was available; None if
@@ -258,7 +247,6 @@ class RankManifest:
         step_unit: What one step is: "iteration", "micro-batch" or "optimizer step".
         clock_epoch_ns: Epoch time at the anchor of the rank's clock.
         clock_monotonic_ns: Monotonic time at the same moment.
-        windows: The windows, in order.
         forgotten_windows: Number of windows without files that are no longer listed, the oldest.
         snapshots: Snapshots of the memory allocator.
         artifacts: Further files that belong to no window.
@@ -354,40 +342,9 @@ def write_record(path: Path, record: Any) -> None:
     write_atomically(path, data)
 
 
-def read_job(path: Path) -> JobRecord:
-    """Read a `run.json`.
-
-    Raises:
-        UnreadableInputError: The file is missing, malformed, or of a newer format.
-    """
-    return read_record(path, JobRecord)
-
-
 def read_rank(path: Path) -> RankManifest:
-    """Read a rank's `manifest.json`.
-
-    Raises:
-        UnreadableInputError: The file is missing, malformed, or of a newer format.
-    """
+    """Read a rank's `manifest.json`."""
     return read_record(path, RankManifest)
-
-
-def read_finished(path: Path) -> FinishedRecord:
-    """Read a window's `window.json`.
-
-    Raises:
-        UnreadableInputError: The file is missing, malformed, or of a newer format.
-    """
-    return read_record(path, FinishedRecord)
-
-
-def read_external(path: Path) -> ExternalRecord:
-    """Read the `manifest.json` of another tool's recording.
-
-    Raises:
-        UnreadableInputError: The file is missing, malformed, or of a newer format.
-    """
-    return read_record(path, ExternalRecord)
 
 
 def read_record(path: Path, kind: type[_Record]) -> _Record:

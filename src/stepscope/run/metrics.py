@@ -39,8 +39,6 @@ class GpuDescription:
     """One sampled GPU.
 
     Attributes:
-        uuid: Its UUID, or empty.
-        name: Its name, or empty.
         vendor: "nvidia" or "amd".
     """
 
@@ -116,11 +114,7 @@ def write_metrics_record(metrics: Path, record: MetricsRecord) -> None:
 
 
 def read_metrics_record(metrics: Path) -> MetricsRecord:
-    """Read the record of a file of metrics.
-
-    Raises:
-        UnreadableInputError: The record is missing or malformed.
-    """
+    """Read the record of a file of metrics."""
     return read_record(record_path(metrics), MetricsRecord)
 
 

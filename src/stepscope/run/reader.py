@@ -24,18 +24,17 @@ from stepscope.run.files import exists, kind_of
 from stepscope.run.layout import MANIFEST_FILE, PY_SPY_TRACE, WINDOW_FILE, RankLayout, RunLayout
 from stepscope.run.manifest import (
     ExternalRecord,
+    FinishedRecord,
     JobRecord,
     RankManifest,
     WindowRecord,
     merge_finished,
-    read_external,
-    read_finished,
-    read_job,
     read_rank,
+    read_record,
 )
 from stepscope.run.remote import is_url, redacted
 from stepscope.run.step_record import StepRecord, read_steps
-from stepscope.run.trials import TrialsRecord, read_trials
+from stepscope.run.trials import TrialsRecord
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,6 @@ class Window:
     """A window of one rank, as found on disk.
 
     Attributes:
-        rank: The rank that recorded it.
         index: Its index in the rank, from 0.
         trace_path: Its trace file, or None if the trace is missing or known to be bad.
         record: Its record in the manifest; None for loose trace files.
@@ -61,10 +59,8 @@ class RankRun:
 
     Attributes:
         rank: Its global rank; for loose traces without one, their position.
-        directory: The directory of its files.
         manifest: What it recorded, and how it ended, with what is known by now of windows that
             were still being made when it was written; None for loose trace files.
-        windows: Its windows, in order.
     """
 
     rank: int
@@ -101,12 +97,7 @@ class RankRun:
 
 @dataclass(frozen=True)
 class ExternalRecording:
-    """Another tool's recording of the job.
-
-    Attributes:
-        directory: The directory of its files.
-        record: Its manifest.
-    """
+    """Another tool's recording of the job."""
 
     directory: Path
     record: ExternalRecord
@@ -217,11 +208,7 @@ def open_run(path: str | os.PathLike[str]) -> Run:
 
 @contextmanager
 def naming_its_location(run: Run) -> Iterator[None]:
-    """Let errors about the files of a run name where it was opened from, not the copy of it.
-
-    Raises:
-        UnreadableInputError: Its files cannot be read.
-    """
+    """Let errors about the files of a run name where it was opened from, not the copy of it."""
     try:
         yield
     except UnreadableInputError as error:
@@ -262,7 +249,7 @@ def _is_run(directory: Path) -> bool:
 def _age_key(run: Path) -> tuple[int, str]:
     layout = RunLayout(run)
     try:
-        created_ns = read_job(layout.run_file).created_ns
+        created_ns = read_record(layout.run_file, JobRecord).created_ns
     except UnreadableInputError:
         created_ns = run.stat().st_mtime_ns
     return created_ns, run.name
@@ -274,7 +261,7 @@ def _open_home(home: Path) -> Run:
     job: JobRecord | None = None
     if layout.run_file.is_file():
         try:
-            job = read_job(layout.run_file)
+            job = read_record(layout.run_file, JobRecord)
         except UnreadableInputError as error:
             problems.append(str(error))
     else:
@@ -302,7 +289,7 @@ def _trials(layout: RunLayout, problems: list[str]) -> TrialsRecord | None:
     if not layout.trials.is_file():
         return None
     try:
-        return read_trials(layout.trials)
+        return read_record(layout.trials, TrialsRecord)
     except UnreadableInputError as error:
         problems.append(str(error))
         return None
@@ -316,7 +303,7 @@ def _external_recordings(layout: RunLayout, problems: list[str]) -> tuple[Extern
 
 def _external_recording(path: Path, problems: list[str]) -> ExternalRecording | None:
     try:
-        return ExternalRecording(path.parent, read_external(path))
+        return ExternalRecording(path.parent, read_record(path, ExternalRecord))
     except UnreadableInputError as error:
         problems.append(str(error))
         return None
@@ -343,7 +330,7 @@ def _completed(record: WindowRecord, directory: Path) -> WindowRecord:
         return record
     window = RankLayout(directory).window(record.index)
     try:
-        return merge_finished(record, read_finished(window / WINDOW_FILE))
+        return merge_finished(record, read_record(window / WINDOW_FILE, FinishedRecord))
     except UnreadableInputError:
         return record
 
@@ -362,11 +349,7 @@ def _file_inside(directory: Path, relative: str) -> Path | None:
 
 
 def open_files(paths: Sequence[str | os.PathLike[str]]) -> Run:
-    """Open trace files as one run, as a glob that matches them would.
-
-    Raises:
-        UnreadableInputError: One of them is no trace by its name.
-    """
+    """Open trace files as one run, as a glob that matches them would."""
     files = [file for path in paths for file in _traces_at(Path(path))]
     return _loose_run(Path(os.path.commonpath([file.path.absolute() for file in files])), files)
 

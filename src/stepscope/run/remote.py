@@ -63,11 +63,7 @@ def as_shown(location: str) -> str:
 
 
 def http_options(url: str) -> dict[str, Any]:
-    """Options of fsspec for a URL over HTTP: the timeouts, and content as it is stored.
-
-    Raises:
-        UnreadableInputError: The package that it needs is missing.
-    """
+    """Options of fsspec for a URL over HTTP: the timeouts, and content as it is stored."""
     if not url.startswith(("http://", "https://")):
         return {}
     try:
@@ -210,20 +206,12 @@ _TOTAL_SECONDS = 3600.0
 
 
 def silence_seconds() -> float:
-    """Returns how long a server may send nothing, or next to nothing.
-
-    Raises:
-        UsageError: `STEPSCOPE_REMOTE_TIMEOUT` is not a positive number.
-    """
+    """Returns how long a server may send nothing, or next to nothing."""
     return _seconds(SILENCE_VARIABLE, _SILENCE_SECONDS)
 
 
 def total_seconds() -> float:
-    """Returns how long reading one file or one run may take.
-
-    Raises:
-        UsageError: `STEPSCOPE_REMOTE_TOTAL` is not a positive number.
-    """
+    """Returns how long reading one file or one run may take."""
     return _seconds(TOTAL_VARIABLE, _TOTAL_SECONDS)
 
 
@@ -240,11 +228,7 @@ class Deadline:
         self._end = time.monotonic() + self._seconds
 
     def check(self) -> None:
-        """Does nothing until the time is over.
-
-        Raises:
-            UnreadableInputError: It is over.
-        """
+        """Does nothing until the time is over."""
         if time.monotonic() > self._end:
             raise UnreadableInputError(
                 f"{self._name}: not complete after {self._seconds:g} s; copy it to a local disk"

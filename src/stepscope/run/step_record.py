@@ -291,7 +291,6 @@ def complete_steps(path: Path) -> None:
 
 
 def _ring_records(path: Path) -> list[StepRecord]:
-    """The steps in the ring beside a step record."""
     records = []
     for found in read_ring(path.with_name(RING_FILE)):
         with contextlib.suppress(ValueError):

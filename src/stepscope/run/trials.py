@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from stepscope.run.manifest import FORMAT_VERSION, read_record, write_record
+from stepscope.run.manifest import FORMAT_VERSION
 
 HELPS = "helps"
 NO_GAIN = "no gain"
@@ -38,7 +37,6 @@ class LossRecord:
             another order, and on average the losses are the same), "changed" or "unknown".
         difference: Root mean square of the relative differences; None if unknown.
         noise: The same between runs of the script as it is; None if unknown.
-        compared: Number of losses compared.
     """
 
     verdict: str = UNKNOWN
@@ -53,26 +51,17 @@ class TrialRecord:
 
     Attributes:
         name: Names of the fixes, joined by " + ".
-        findings: Findings of the script as it is that the fixes answer.
-        changes: What was changed, for people.
         verdict: What came of it, such as "helps".
-        reason: Why, if it was not measured.
         promised_ratio: Step after the fix over the step before, as the finding promised; None if
             no finding makes a promise for it.
         promise_basis: What the promise rests on, or why there is none.
         ratio: Measured step over the step as it is, of the same rounds; None if not measured.
         ratio_low: Lower end of its 95% interval.
         ratio_high: Upper end.
-        step_ns: Mean steady step.
-        processes: Number of processes that it rests on.
-        steps: Number of steady steps in them.
-        losses: How the losses compare.
         peak_resident_bytes: Most memory that the training process held on the host.
         peak_device_bytes: Most memory that it allocated on its fullest GPU; 0 without one.
         peak_reserved_bytes: Most memory that the allocator reserved there; 0 without one.
         allocator_retries: Most often that an allocator gave back its cache to serve a request.
-        promised_reserved_bytes: What was promised of `peak_reserved_bytes`; None: nothing.
-        promised_retries: What was promised of `allocator_retries`; None: nothing.
         lines: What to write into the script to keep the fix.
         applied: Where the fix took effect, such as "train.py:41: num_workers=2".
         overrides: Where the fix overrode what the script says itself.
@@ -138,13 +127,9 @@ class TrialsRecord:
 
     Attributes:
         command: The script's command; values that look like secrets are replaced.
-        verdict: What came of the trials, in one sentence.
-        trials: Each fix tried, in the order of the schedule.
         together: The fixes that help, together; None if fewer than two do.
         best: Name of the trial to keep; empty if none helps.
-        untried: Findings without a fix to try.
         warnings: What the user should know, such as files that the script wrote.
-        folder: The folder of the trials' runs.
         warm_up: The first of them, which are left out.
         budget_s: Time that the trials were allowed.
         total_s: Time that everything took.
@@ -184,21 +169,3 @@ class TrialsRecord:
     def all_trials(self) -> tuple[TrialRecord, ...]:
         """The single fixes, then the combination."""
         return self.trials if self.together is None else (*self.trials, self.together)
-
-
-def write_trials(path: Path, record: TrialsRecord) -> None:
-    """Write a `trials.json`, atomically.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
-    write_record(path, record)
-
-
-def read_trials(path: Path) -> TrialsRecord:
-    """Read a `trials.json`.
-
-    Raises:
-        UnreadableInputError: The file is missing, malformed, or of a newer format.
-    """
-    return read_record(path, TrialsRecord)

@@ -88,11 +88,7 @@ def chosen_details(words: object) -> tuple[str, ...]:
 
 
 def checked_details(words: Iterable[str]) -> tuple[str, ...]:
-    """As `chosen_details`, for what a user typed.
-
-    Raises:
-        UsageError: One of them is not in `DETAILS`.
-    """
+    """As `chosen_details`, for what a user typed."""
     given = (words,) if isinstance(words, str) else tuple(words)
     for word in given:
         if word not in DETAILS:
@@ -104,7 +100,6 @@ def ask(run: Path, trigger: Trigger) -> Path:
     """Put a trigger into a run directory; returns the file.
 
     Raises:
-        UsageError: The directory is not a run, or its job has ended.
         OSError: The file cannot be written.
     """
     manifests = sorted(run.glob("rank*/manifest.json"))

@@ -48,7 +48,6 @@ class EveryNth:
     """A time that is long every so many steps.
 
     Attributes:
-        every: The distance.
         steps: The long steps at that distance.
         long_ns: Median in the steps at that distance.
         others_ns: Median in all others.
@@ -137,7 +136,6 @@ class InSomeSteps:
 
     Attributes:
         steps: Those with nearly all of it.
-        of: How many steps there are.
     """
 
     steps: tuple[int, ...]

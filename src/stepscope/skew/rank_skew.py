@@ -98,8 +98,6 @@ class RankSteps:
     """The steps of one rank, and what is known about its clock.
 
     Attributes:
-        rank: The rank.
-        records: Its step record.
         clock_offset_ns: What to add to its times for rank 0's clock; None if unknown.
         clock_error_ns: Bound on the error of the offset.
         stage: Its stage in a pipeline; None if there is none or it is unknown.
@@ -133,7 +131,6 @@ class RankWait:
     """One rank relative to the others.
 
     Attributes:
-        rank: The rank.
         wait_ns: How long it usually waits in a step for the rank that arrives last.
         last_steps: Number of compared steps in which it arrived last.
     """
@@ -231,7 +228,6 @@ def rank_skew(ranks: Sequence[RankSteps], backward_work: float = 0.0) -> RankSke
     after one: without the first five, and at most 2000, evenly spaced.
 
     Args:
-        ranks: The ranks.
         backward_work: How long a device works in backward before the ranks meet, per time of its
             forward; 0: not known.
 
@@ -605,7 +601,6 @@ def skew_of_positions(
     Where ranks come apart in every Nth step only, by their positions in these, if that costs more.
 
     Args:
-        ranks: The ranks.
         step_ns: The usual step. Nobody waits longer in a step than it takes.
         positions: Of each step, that of each rank.
         basis: What they come from.

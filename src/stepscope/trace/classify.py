@@ -417,7 +417,6 @@ def classify_names(names: pl.DataFrame) -> pl.DataFrame:
 
 
 def _kinds_and_groups(names: pl.DataFrame) -> list[tuple[str, str | None]]:
-    """The kind and the group of each name, in order."""
     rows = names.select("name", "category").with_row_index("row")
     parts = [
         _classify_part(part, str(category))

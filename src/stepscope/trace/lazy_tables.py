@@ -24,11 +24,9 @@ class LazyTables:
     They never change. Frames are lazy: nothing is read until it is collected.
 
     Attributes:
-        path: Where the trace was read from, for messages.
         args: The remaining arguments of each event, as JSON text.
         metadata: Everything outside the list of events, as JSON text by key.
         store: Directory of the Parquet files behind the frames; None if they are in memory.
-        derived_files: Where derived tables are cached; None if they are not.
         session: Holds what was read or worked out, until it is closed.
     """
 

@@ -141,33 +141,20 @@ class PathTarget:
 
     @functools.cached_property
     def ranks(self) -> tuple[RankTraces, ...]:
-        """The ranks, by number.
-
-        Raises:
-            UnreadableInputError: There is no run.
-        """
+        """The ranks, by number."""
         if self.path == STANDARD_INPUT:
             return (RankTraces(0, (TraceRef(self.path),)),)
         return tuple(map(traces_of_rank, self.run.ranks))
 
     @functools.cached_property
     def chosen(self) -> tuple[RankTraces, ...]:
-        """The ranks that are judged together: of unrelated traces, the newest alone.
-
-        Raises:
-            UnreadableInputError: There is no run.
-        """
+        """The ranks that are judged together: of unrelated traces, the newest alone."""
         if self.path == STANDARD_INPUT or not self.run.unrelated:
             return self.ranks
         return tuple(map(traces_of_rank, one_job(self.run).ranks))
 
     def rank(self, number: int | None) -> RankTraces:
-        """One rank; by default the first, of unrelated traces the newest.
-
-        Raises:
-            UnreadableInputError: There is no run.
-            UsageError: It has no such rank.
-        """
+        """One rank; by default the first, of unrelated traces the newest."""
         by_number = {candidate.rank: candidate for candidate in self.ranks}
         if not by_number:
             raise UsageError(f"{self.path}: contains no rank")
@@ -182,10 +169,6 @@ class PathTarget:
 
         Args:
             ranks: Only these; None: all that are judged together.
-
-        Raises:
-            UnreadableInputError: There is no trace.
-            UsageError: There is no such rank.
         """
         wanted = self.chosen if ranks is None else [self.rank(number) for number in ranks]
         found = tuple(
@@ -205,9 +188,6 @@ class PathTarget:
         Args:
             steps: Take the last window that has these steps; None: the last window.
             with_unrelated: Of a folder of unrelated traces, take all and not just the newest.
-
-        Raises:
-            UnreadableInputError: There is no trace that could be read.
         """
         if not self.is_run:
             return (TraceRef(self.path),)
@@ -222,21 +202,13 @@ class PathTarget:
         return tuple(found)
 
     def samples(self) -> tuple[TraceRef, ...]:
-        """What samplers recorded of the run, in a format that can be read.
-
-        Raises:
-            UnreadableInputError: There is no run.
-        """
+        """What samplers recorded of the run, in a format that can be read."""
         if not self.is_run:
             return ()
         return tuple(TraceRef(str(path)) for path in self.run.sampled)
 
     def one_trace(self) -> TraceRef:
-        """The trace to use if there can be only one: the last of the first rank, or the newest.
-
-        Raises:
-            UnreadableInputError: There is none that could be read.
-        """
+        """The trace to use if there can be only one: the last of the first rank, or the newest."""
         if not self.is_run:
             return TraceRef(self.path)
         if not self.chosen or not self.chosen[0].traces:
@@ -252,9 +224,6 @@ def resolve_path(path: str) -> PathTarget:
 
     Args:
         path: A path, a glob, an fsspec URL, or `-` for standard input.
-
-    Raises:
-        UnreadableInputError: There is nothing there.
     """
     if path == STANDARD_INPUT:
         return PathTarget(path, is_run=False)
@@ -280,12 +249,7 @@ def resolve_traces(
     """The traces that several paths stand for, in order; see `PathTarget.traces`.
 
     Args:
-        steps: Take the last window that has these steps; None: the last window.
-        with_unrelated: Of a folder of unrelated traces, take all and not just the newest.
         samples: Of a run that a sampler recorded, take its recordings instead.
-
-    Raises:
-        UnreadableInputError: One of them has no trace that could be read.
     """
     found: list[TraceRef] = []
     for target in map(resolve_path, paths):
@@ -298,9 +262,6 @@ def resolve_runs(paths: tuple[str, ...]) -> list[Run]:
     """The runs that several paths stand for, in order.
 
     Files that are ranks of one run are one run, so that a pattern may be quoted or not.
-
-    Raises:
-        UnreadableInputError: There is nothing at one of them.
     """
     files, together = ranks_of_one_run(paths)
     others = [resolve_path(path).run for path in paths if path not in files]
@@ -308,11 +269,7 @@ def resolve_runs(paths: tuple[str, ...]) -> list[Run]:
 
 
 def ranks_of_one_run(paths: Sequence[str]) -> tuple[tuple[str, ...], Run | None]:
-    """The files among several paths and their run, if they are ranks of one; else no files.
-
-    Raises:
-        UnreadableInputError: One of them is no trace by its name.
-    """
+    """The files among several paths and their run, if they are ranks of one; else no files."""
     files = tuple(
         path for path in paths if "://" not in path and exists(Path(path)) and Path(path).is_file()
     )

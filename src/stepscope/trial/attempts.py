@@ -53,11 +53,7 @@ class TrialError(StepscopeError):
 
 @dataclass(frozen=True)
 class Variant:
-    """The script with some fixes; with none, as it is.
-
-    Attributes:
-        name: Names of the fixes joined by " + ", or "as it is".
-    """
+    """The script with some fixes; with none, as it is."""
 
     name: str
     plans: Mapping[str, Plan] = field(default_factory=dict)
@@ -140,10 +136,6 @@ class Bench:
         Args:
             name: Name of the run directory, which no other attempt has.
             window_at: Step at which a window is recorded; None for none.
-            with_memory: Whether the history of the GPU's allocator is recorded.
-
-        Raises:
-            UsageError: The command cannot be started, or there is no room for copies of its files.
         """
         notes_folder = self.folder / "notes" / name
         files = self.folder / "files" / name
@@ -354,11 +346,7 @@ def time_limit_s(longest_s: float, variant: Variant | None = None) -> float:
 
 
 def new_folder(scratch: Path) -> Path:
-    """Create a folder for the attempts of one experiment.
-
-    Raises:
-        UsageError: It cannot be made.
-    """
+    """Create a folder for the attempts of one experiment."""
     from stepscope.run.layout import run_name
 
     name = run_name(time.time_ns(), os.getpid())

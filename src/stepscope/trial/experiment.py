@@ -26,15 +26,9 @@ from stepscope.capture.record.home import hide_secrets
 from stepscope.errors import UsageError
 from stepscope.run.figures import percent, seconds
 from stepscope.run.layout import RunLayout
+from stepscope.run.manifest import write_record
 from stepscope.run.reader import open_run
-from stepscope.run.trials import (
-    HUNG,
-    NOT_APPLIED,
-    NOT_MEASURED,
-    TrialRecord,
-    TrialsRecord,
-    write_trials,
-)
+from stepscope.run.trials import HUNG, NOT_APPLIED, NOT_MEASURED, TrialRecord, TrialsRecord
 from stepscope.terminal.working import working
 from stepscope.trial.attempts import (
     Attempt,
@@ -144,12 +138,7 @@ class Experiment:
         return self.folder if scratch in (Path.cwd(), *Path.cwd().parents) else scratch
 
     def run(self) -> TrialsRecord:
-        """Try everything.
-
-        Raises:
-            TrialError: The script cannot be measured as it is.
-            UsageError: It cannot be started.
-        """
+        """Try everything."""
         created_ns, load = time.time_ns(), _load()
         watch = FolderWatch(self.bench.workspace.roots, self._own)
         first = self._diagnosed()
@@ -197,7 +186,7 @@ class Experiment:
             busy=tuple(self.busy),
             created_ns=created_ns,
         )
-        write_trials(RunLayout(first.run).trials, record)
+        write_record(RunLayout(first.run).trials, record)
         return record
 
     # -- what runs --------------------------------------------------------------------------------
@@ -264,7 +253,6 @@ class Experiment:
         """Run rounds until every answer is clear, or the time is up.
 
         Args:
-            baseline: The script as it is.
             tried: What to compare with it.
             usual_s: How long a process takes.
         """
@@ -372,13 +360,7 @@ class Experiment:
 
 
 def try_fixes(request: Request, audience: Audience) -> TrialsRecord:
-    """Try fixes on a script; see the module.
-
-    Raises:
-        TrialError: The script cannot be measured as it is.
-        UnreadableInputError: The snapshot cannot be read.
-        UsageError: It cannot be started, or the scratch folder cannot be made.
-    """
+    """Try fixes on a script; see the module."""
     choice = "" if request.snapshot is None else choose_settings(request.snapshot)
     folder = new_folder(request.scratch)
     return Experiment(request, audience, folder, time.monotonic(), choice).run()

@@ -82,7 +82,6 @@ class Plan:
 
     Attributes:
         value: What `Fix.apply` is given; plain, because it travels to the process as JSON.
-        changes: What it changes, for people.
         lines: What a person would write into the script.
         promised_ratio: Step after over step before, if the fix knows better than its findings.
         promise_basis: Why there is another promise than the finding's, or none.
@@ -105,7 +104,6 @@ class Fix:
     """A fix that can be tried on a script.
 
     Attributes:
-        title: What it does, in a few words.
         plan: Its value for a script; or, as text, why it does not apply.
         apply: Applies it in the training process, once torch is imported.
         group: Fixes of the same group exclude each other; empty for none.

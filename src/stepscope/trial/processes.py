@@ -172,7 +172,6 @@ class Start:
     """How a command is started.
 
     Attributes:
-        log: File for its standard output and standard error.
         directory: Its working directory; None: this process's.
         standard_input: What it reads; None: nothing.
         writable: The paths to which it, and what it starts, can write, where the system can see to
@@ -194,7 +193,6 @@ def run_apart(start: Start, mark: str, limits: Limits) -> Ended:
         mark: A word that no other command of this machine has; see `MARK`.
 
     Raises:
-        UsageError: It cannot be started.
         KeyboardInterrupt: This process was interrupted, or told to end.
     """
     started, clock = time.monotonic(), CpuClock.now()

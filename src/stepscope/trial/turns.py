@@ -51,7 +51,6 @@ class Request:
         versions: The two versions, the one before first. A folder is the working directory of the
             command. Anything else takes the place of `VERSION_WORD` in it; a Python script without
             a command is the command.
-        scratch: Folder for everything that the runs write.
         writable: Paths outside the versions' folders to which they may write.
     """
 
@@ -64,11 +63,7 @@ class Request:
     writable: tuple[Path, ...] = ()
 
     def command_of(self, version: str) -> tuple[tuple[str, ...], Path]:
-        """The command of a version, and its working directory.
-
-        Raises:
-            UsageError: Nothing says how to run it.
-        """
+        """The command of a version, and its working directory."""
         if any(VERSION_WORD in word for word in self.command):
             return tuple(w.replace(VERSION_WORD, version) for w in self.command), Path.cwd()
         if Path(version).is_dir():
@@ -87,12 +82,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Turns:
-    """What was run.
-
-    Attributes:
-        before: The run directories of the version before.
-        after: Those of the version after.
-    """
+    """What was run."""
 
     before: tuple[Path, ...]
     after: tuple[Path, ...]
@@ -115,7 +105,6 @@ def run_in_turns(request: Request, audience: Audience) -> Turns:
 
     Raises:
         TrialError: A version fails, or the budget suffices for fewer than `LEAST_RUNS` of each.
-        UsageError: A version cannot be started, or the scratch folder cannot be made.
     """
     begun = time.monotonic()
     folder = new_folder(request.scratch)
@@ -167,11 +156,6 @@ def _bench(request: Request, version: str, folder: Path, given: StandardInput | 
 
 
 def _run(side: _Side, number: int, most_s: float, audience: Audience) -> Attempt:
-    """Run a version once.
-
-    Raises:
-        TrialError: It fails.
-    """
     bench = side.bench if number else side.bench.with_steps(_REHEARSAL_STEPS)
     name = f"{side.name}-{number}" if number else f"{side.name}-rehearsal"
     attempt = bench.attempt(Variant(side.name), name, most_s)

@@ -56,7 +56,6 @@ class Place:
     """Where one attempt runs.
 
     Attributes:
-        command: The command, with paths into the copies.
         guarded: What `trial.inside.guard` is told.
     """
 

@@ -31,7 +31,7 @@ from stepscope.report.diagnosis import to_json as diagnosis_to_dict
 from stepscope.report.scope import describe_scope
 from stepscope.run.reader import open_run
 from stepscope.trace.paths import resolve_traces
-from stepscope.trace.store.values import decode, encode
+from stepscope.trace.store.memo import decode, encode
 
 STEPS = 4
 TFLOPS_HALF, TFLOPS_TF32, TFLOPS_FLOAT, BYTES_PER_NS = 989.4, 494.7, 66.9, 3352

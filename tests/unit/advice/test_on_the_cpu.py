@@ -10,7 +10,7 @@ from tests.support.planted import dump
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Severity
-from stepscope.analysis.host_compute import host_compute
+from stepscope.analysis.compute import host_compute
 from stepscope.report.diagnosis import to_json as diagnosis_to_dict
 from stepscope.report.diagnosis.words import compute_rows, compute_title
 from stepscope.run.reader import open_run

@@ -11,7 +11,8 @@ from tests.support.trial_records import BASELINE, trials_record
 
 from stepscope.report.outputs import output
 from stepscope.report.trial import costs, memory, notes, rows
-from stepscope.run.trials import REDRAWN, LossRecord, TrialRecord, read_trials, write_trials
+from stepscope.run.manifest import read_record, write_record
+from stepscope.run.trials import REDRAWN, LossRecord, TrialRecord, TrialsRecord
 
 
 class Text:
@@ -125,8 +126,8 @@ def test_markdown_tables_have_as_many_cells_in_each_row():
 
 def test_json_is_what_the_run_keeps(tmp_path):
     record = trials_record()
-    write_trials(tmp_path / "trials.json", record)
-    assert read_trials(tmp_path / "trials.json") == record
+    write_record(tmp_path / "trials.json", record)
+    assert read_record(tmp_path / "trials.json", TrialsRecord) == record
     kept = json.loads((tmp_path / "trials.json").read_bytes())
     assert json.loads(written("json")) == {**kept, "schema_version": 1}
 

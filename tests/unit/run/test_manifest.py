@@ -16,8 +16,8 @@ from stepscope.run.manifest import (
     ProblemRecord,
     RankManifest,
     WindowRecord,
-    read_job,
     read_rank,
+    read_record,
     write_record,
 )
 
@@ -57,7 +57,7 @@ def test_a_manifest_survives_the_round_trip(tmp_path_factory, manifest):
 def test_a_job_survives_the_round_trip(tmp_path):
     job = JobRecord("name", 3, ("python", "t.py"), options={"wait": 3, "nested": [1, {"a": None}]})
     write_record(tmp_path / "run.json", job)
-    assert read_job(tmp_path / "run.json") == job
+    assert read_record(tmp_path / "run.json", JobRecord) == job
 
 
 def test_keys_of_a_newer_writer_are_left_out(tmp_path):

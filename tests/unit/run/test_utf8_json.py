@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from tests.support.gpu_trace import GpuTrace, us
 
 from stepscope.commands.main import cli
-from stepscope.run.manifest import JobRecord, read_job, write_record
+from stepscope.run.manifest import JobRecord, read_record, write_record
 from stepscope.run.side_json import utf8_json
 from stepscope.run.step_record import StepRecord, decode_step, encode_step
 
@@ -44,7 +44,7 @@ def test_everything_else_is_written_as_orjson_writes_it():
 
 def test_a_job_with_such_an_argument_can_be_recorded(tmp_path):
     write_record(tmp_path / "run.json", JobRecord("name", 3, ("train.py", ODD)))
-    assert read_job(tmp_path / "run.json").command == ("train.py", "o�dd")
+    assert read_record(tmp_path / "run.json", JobRecord).command == ("train.py", "o�dd")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names are bytes on Linux only")

@@ -8,6 +8,7 @@ import pytest
 from tests.support.trial_machine import CURVE, GC_MS, STEP_MS, Machine, Silent
 
 from stepscope.errors import UsageError
+from stepscope.run.manifest import read_record
 from stepscope.run.reader import open_run
 from stepscope.run.trials import (
     CHANGED,
@@ -19,7 +20,7 @@ from stepscope.run.trials import (
     NOT_MEASURED,
     SAME,
     UNCLEAR,
-    read_trials,
+    TrialsRecord,
 )
 from stepscope.trial.experiment import LEAST_ROUNDS, MOST_ROUNDS, Experiment, Request, TrialError
 from stepscope.trial.fixes import Facts
@@ -48,7 +49,7 @@ def test_what_was_measured_is_kept_in_the_run_and_opens_again(try_on):
     machine = Machine({"rare-gc": 12.0})
     record = try_on(machine)
     folder = Path(record.folder)
-    assert read_trials(folder / "diagnosis" / "trials.json") == record
+    assert read_record(folder / "diagnosis" / "trials.json", TrialsRecord) == record
     assert open_run(folder / "diagnosis").trials == record
     assert "hunter2" not in (folder / "diagnosis" / "trials.json").read_text()
     assert open_run(folder / record.trials[0].runs[0]).trials is None

@@ -43,12 +43,6 @@ def attach(
 
     Args:
         run: The run directory to which the file belongs; None if it belongs to no run.
-        output: The file; None for one in the run or in the working directory.
-        allowance: Returns what this machine allows, for the error message.
-        say: Called with a line once the sampling begins.
-
-    Returns:
-        The file.
 
     Raises:
         UsageError: py-spy is missing or not allowed, or cannot sample this process.
@@ -101,9 +95,6 @@ def process_of_rank(run: Run, rank: int | None) -> int:
 
     Args:
         rank: Which rank; None: the lowest that runs here.
-
-    Raises:
-        click.UsageError: There is none.
     """
     here = socket.gethostname()
     known = {r.rank: r.manifest for r in run.ranks if r.manifest is not None}

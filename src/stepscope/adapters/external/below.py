@@ -32,20 +32,12 @@ class ToolFailedError(UsageError):
 
 
 def write_beginning(path: Path) -> None:
-    """Write which process runs the training.
-
-    Raises:
-        UsageError: The file cannot be written.
-    """
+    """Write which process runs the training."""
     _write(path, {"process_id": os.getpid()})
 
 
 def write_result(path: Path, launched: Launched) -> None:
-    """Write the outcome of the training.
-
-    Raises:
-        UsageError: The file cannot be written.
-    """
+    """Write the outcome of the training."""
     values = dataclasses.asdict(launched)
     values["runs"] = [str(run) for run in launched.runs]
     values["members"] = {str(run): ranks for run, ranks in launched.members.items()}
@@ -83,7 +75,6 @@ def run_below(
         The outcome of the training, and the problems of the tool.
 
     Raises:
-        UsageError: The tool cannot be started.
         ToolFailedError: The tool ended at the start, and so did the training.
     """
     started = time.monotonic()

@@ -51,7 +51,6 @@ def keep(recording: Recording, run: Path | None, problems: Sequence[str] = ()) -
     """Move a recording's files into the run, and describe them in a manifest.
 
     Args:
-        recording: The recording; it has ended.
         run: The run directory; None to leave the files where they are.
 
     Returns:

@@ -52,11 +52,7 @@ class MemrayResult:
 
 
 def require_memray(command: Sequence[str]) -> None:
-    """Check that the command's Python has memray, as far as that can be known in advance.
-
-    Raises:
-        MissingToolError: It does not.
-    """
+    """Check that the command's Python has memray, as far as that can be known in advance."""
     if sys.platform == "win32":
         raise MissingToolError("memray does not support Windows: use it under Linux or macOS")
     if importlib.util.find_spec("memray") is None:
@@ -100,9 +96,6 @@ def make_reports(folder: Path, ranks: Mapping[int, int]) -> MemrayResult:
 
     Files of processes that trained nothing are removed, unless no process did. The flame graph and
     the table are made for the lowest rank, and show the moment of peak use.
-
-    Args:
-        ranks: Process ID to rank, for processes that trained.
     """
     named = _named_files(folder, ranks)
     if not named:

@@ -39,13 +39,9 @@ class NsysOptions:
     """How nsys records.
 
     Attributes:
-        trace: What to trace, as nsys calls it.
         gpu_metrics: GPUs whose hardware counters to sample, such as "all" or "0,1"; empty for none.
-        cuda_memory: Whether to follow the CUDA memory of each process.
-        only_windows: Whether to collect only in the scheduled windows.
         run_as: The user that runs the training while nsys runs as root; empty for the current user.
         output: Where its reports are put as well, without the suffix; empty for only in the run.
-        arguments: More arguments of `nsys profile`, passed on unchanged.
     """
 
     trace: str = "cuda,nvtx,osrt"
@@ -58,11 +54,7 @@ class NsysOptions:
 
 
 def require_nsys() -> str:
-    """The path of nsys.
-
-    Raises:
-        MissingToolError: It is not installed, or not on PATH.
-    """
+    """The path of nsys."""
     return require_program("nsys", INSTALL)
 
 

@@ -114,12 +114,7 @@ def py_spy_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def take_tool(values: dict[str, Any]) -> Tool | None:
-    """The requested tool. Its options are removed from `values`.
-
-    Raises:
-        click.UsageError: Two tools are requested, or an option belongs to a tool that is not.
-        UsageError: An option is invalid.
-    """
+    """The requested tool. Its options are removed from `values`."""
     own = {name: values.pop(name) for name in list(values) if name.startswith(tuple(_OF_TOOL))}
     wanted = [name for name in _OF_TOOL if own[name]]
     if len(wanted) > 1:
@@ -151,11 +146,7 @@ def take_tool(values: dict[str, Any]) -> Tool | None:
 
 
 def read_py_spy(values: dict[str, Any]) -> PySpyOptions:
-    """The options of py-spy.
-
-    Raises:
-        UsageError: The arguments are invalid.
-    """
+    """The options of py-spy."""
     return PySpyOptions(
         values["py_spy_format"] or PySpyOptions.format,
         values["py_spy_rate"] or 100,
@@ -166,11 +157,7 @@ def read_py_spy(values: dict[str, Any]) -> PySpyOptions:
 def choose_recorder(
     given: MutableMapping[str, tuple[Any, str]], tool: Tool | None, *, with_tracemalloc: bool
 ) -> None:
-    """Choose what records the windows, as the tool beside the training allows; adds it to `given`.
-
-    Raises:
-        click.UsageError: Options contradict each other.
-    """
+    """Add to `given` what records the windows, as the tool beside the training allows."""
     if with_tracemalloc:
         if isinstance(tool, MemrayOptions):
             raise click.UsageError("--tracemalloc and --memray: one would count the other's memory")

@@ -61,7 +61,6 @@ class PySpyOptions:
 
     Attributes:
         rate: Samples per second.
-        arguments: More arguments of `py-spy record`, passed on unchanged.
     """
 
     format: str = "chrometrace"
@@ -78,7 +77,6 @@ def require_py_spy() -> str:
     """The path of py-spy.
 
     Raises:
-        MissingToolError: It is not installed.
         NotAllowedError: Only root may use it on this system.
     """
     program = require_program("py-spy", INSTALL)
@@ -121,11 +119,7 @@ def record_command(
 
 
 def explain(said: str, allowance: str) -> UsageError:
-    """Explain py-spy's error message, with a remedy.
-
-    Args:
-        allowance: What this machine allows, and how to change it.
-    """
+    """Explain py-spy's error message, with a remedy."""
     text = said.lower()
     for sign, meaning in _SIGNS.items():
         if sign in text:

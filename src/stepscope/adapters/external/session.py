@@ -30,7 +30,6 @@ class Outcome:
     """The outcome of a training and of the tool.
 
     Attributes:
-        files: The tool's files at their final location.
         peak_bytes: Peak of host memory by rank, if memray tracked it.
     """
 
@@ -42,11 +41,7 @@ class Outcome:
 
 
 def require(tool: Tool, command: Sequence[str]) -> str:
-    """Check that a tool is available before anything starts; returns the path of its program.
-
-    Raises:
-        UsageError: It is missing, or not allowed here.
-    """
+    """Check that a tool is available before anything starts; returns the path of its program."""
     if isinstance(tool, PySpyOptions):
         return py_spy.require_py_spy()
     if isinstance(tool, NsysOptions):
@@ -66,8 +61,6 @@ def tool_command(
     """The full command: the tool, below it `stepscope run`, and below that the training.
 
     Args:
-        options: Options of `stepscope run` for the training.
-        settings: The same options, resolved.
         program: The path of the tool; searched by default, and its bare name if it is missing.
     """
     if isinstance(tool, MemrayOptions):
@@ -98,9 +91,6 @@ def run_with(
     """Run a training with a tool, and move the tool's files into the run.
 
     Args:
-        options: Options of `stepscope run` for the training.
-        settings: The same options, resolved.
-        step_on: What ends a step.
         why_failed: Returns what a tool that did not start may lack.
 
     Raises:

@@ -26,11 +26,7 @@ def find_program(name: str) -> str | None:
 
 
 def require_program(name: str, remedy: str) -> str:
-    """The path of a program.
-
-    Raises:
-        MissingToolError: It is not installed.
-    """
+    """The path of a program."""
     found = find_program(name)
     if found is None:
         raise MissingToolError(f"{name} is not on PATH: {remedy}")

@@ -120,10 +120,8 @@ class Rule:
     """An option that overrides others.
 
     Attributes:
-        option: The option that decides.
         unless: The rule applies to every value of it except this one.
         sets: The values that the other options get.
-        reason: Why, in a few words.
     """
 
     option: str
@@ -137,14 +135,12 @@ class Dialect:
     """The options of a capture in one framework's terms.
 
     Attributes:
-        about: Which framework or script it belongs to.
         flags: Its flags. Options without a flag keep their default, or take it from the
             environment.
         defaults: Its defaults where they differ from ours, by canonical option.
         tensorboard_folder: Folder of TensorBoard's files inside the output folder; "." for the
             output folder itself.
         layout: Name of the layout of files beside the run; empty for none.
-        files: The files of that layout, for people.
         printed_rows: Rows of the table of operators that are printed at the end; 0 for none.
         raises_max_steps: Whether to raise the script's own limit if it is too small for one window.
         needs: Arguments that must also be true for a recording, if they exist.

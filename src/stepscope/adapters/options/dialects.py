@@ -246,11 +246,7 @@ DIALECTS: dict[str, Dialect] = {
 
 
 def find_dialect(name: str) -> Dialect:
-    """Find a dialect by its name.
-
-    Raises:
-        UsageError: There is none.
-    """
+    """Find a dialect by its name."""
     try:
         return DIALECTS[name]
     except (KeyError, TypeError):

@@ -29,7 +29,6 @@ class Destination:
     """Where the files go, and what their names are made from.
 
     Attributes:
-        root: The output folder.
         words: The script's name for its model ("model_name") and its training ("train_type"), and
             other parts of a layout's names.
         overviews: Functions that add text to an overview of memory.

@@ -41,11 +41,7 @@ Given = Mapping[str, tuple[object, str]]
 
 @dataclass(frozen=True)
 class Setting:
-    """The value of one option and where it comes from.
-
-    Attributes:
-        origin: Where it was set, for people.
-    """
+    """The value of one option and where it comes from."""
 
     option: Option
     value: Any
@@ -59,11 +55,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Settings:
-    """All options of a capture.
-
-    Attributes:
-        own_names: What the options are called, if not as in the dialect.
-    """
+    """All options of a capture."""
 
     dialect: Dialect
     settings: Mapping[str, Setting]
@@ -130,11 +122,6 @@ def resolve(
 ) -> Settings:
     """Determine the value of each option from all sources.
 
-    Args:
-        dialect: The dialect whose defaults and rules apply.
-        given: What the command line or code gave.
-        environment: Environment variables; those of the process by default.
-
     Raises:
         ConfigError: A value is invalid.
     """
@@ -146,7 +133,6 @@ def settings_of(args: Any, dialect: str | None = None) -> Settings:
 
     Args:
         args: What `add_arguments` prepared, or any namespace with a dialect's names.
-        dialect: Their dialect, if they do not say it.
 
     Raises:
         UsageError: `args` did not come from `add_arguments`, and no dialect is given.

@@ -50,9 +50,6 @@ def install(launch: dict[str, Any]) -> ScriptRecorder:
 
     Args:
         launch: The request of `stepscope run`: "options", "step_on", "notes".
-
-    Returns:
-        What counts the steps of this process.
     """
     options = dict(launch["options"])
     recorder = ScriptRecorder(options, launch["step_on"], Path(launch["notes"]))
@@ -92,8 +89,6 @@ class ScriptRecorder(Policy, EngineFollower):
 
     Attributes:
         detector: Reports waits, phases, optimizers, and models that are set to evaluation and back.
-        engines: Reports engines that have their own optimizers.
-        error: The error that ended the script, if any.
         after_step: Called after each step with the number of steps so far; may raise to end the
             script.
     """

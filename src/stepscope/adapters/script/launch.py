@@ -61,12 +61,10 @@ class Launched:
 
     Attributes:
         exit_code: Its exit code; 128 plus the signal number if a signal ended it.
-        runs: The run directories that it wrote, in no particular order.
         batches_per_step: Number of batches that most steps trained on, the largest of all
             processes'; 0 where no DataLoader brought them.
         ranks: Process ID to rank, for each process that trained.
         members: Run directory to the ranks that wrote into it.
-        has_learned: Whether any process ran a backward pass.
     """
 
     exit_code: int
@@ -90,7 +88,6 @@ def launch(
     """Run a command and wait for it; signals are passed on to it.
 
     Args:
-        step_on: What ends a step; see `stepscope.adapters.script.hooks.ScriptRecorder`.
         memray: How processes that import torch should track their memory with memray; None to skip
             this.
         companion: What else joins the recording in each process; None for nothing.
@@ -134,11 +131,7 @@ def _environment(wishes: dict[str, Any]) -> dict[str, str]:
 
 
 def startable(command: Sequence[str], directory: Path | None = None) -> tuple[str, ...]:
-    """The command, preceded by this Python if it is a script that cannot be started directly.
-
-    Args:
-        directory: The working directory; None: this process's.
-    """
+    """The command, preceded by this Python if it is a script that cannot be started directly."""
     first = Path(directory or "", command[0])
     if first.suffix == ".py" and first.is_file() and shutil.which(command[0]) is None:
         return (sys.executable, *command)

@@ -150,7 +150,6 @@ def waited_in(window: WindowView, waits: pl.DataFrame) -> pl.DataFrame:
     """Rows of `window.work`: collectives for which it is known how long this rank waited in them.
 
     Args:
-        window: The rank's window.
         waits: How long it waited in each, columns `ranks.WAITS`; they are added.
     """
     return window.work.join(waits, on="event", how="inner", maintain_order="left").with_columns(
@@ -163,7 +162,6 @@ def without_waits(window: WindowView, rows: pl.DataFrame) -> Changes:
     """The steps with every other rank there when this one comes to a collective.
 
     Args:
-        window: The rank's window.
         rows: The result of `waited_in`.
     """
     alone = shortened(window, rows, rows["dur_ns"] - rows["wait_ns"])

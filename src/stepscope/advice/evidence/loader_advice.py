@@ -55,16 +55,10 @@ class LoaderFacts:
     """What is known of a loader; None: unknown.
 
     Attributes:
-        workers: Its `num_workers`.
         cpus: CPUs that this rank may use for itself.
         cpu_share: Share of the time of loading that is work for a CPU.
-        keeps_workers: Whether the same workers serve all epochs.
-        is_iterable: Whether its dataset is an `IterableDataset`.
         is_beside: Whether a thread beside the training's reads it.
-        batch_bytes: Size of the tensors of a batch.
-        prefetch: Batches that each worker prepares ahead.
         shared_memory_bytes: Free space for the batches that workers pass on.
-        memory_bytes: Memory that is available for further workers.
         worker_bytes: What a worker needs of it, beside its batches.
     """
 
@@ -108,7 +102,6 @@ class LoaderAdvice:
     Attributes:
         workers: How many workers it should have; None if nobody knows how many it has.
         alone_ns: The step with these workers and nothing else changed, if they cannot keep up.
-        assumption: What a saving takes for granted.
         transfer_ns: What receiving a batch adds to the step with them; 0 if it does so already.
         no_saving: Why nothing can be promised; empty where something can.
         needs_cheaper: Whether a saving takes cheaper batches for granted, because the machine bears
@@ -163,8 +156,6 @@ def advise(facts: LoaderFacts, step_ns: int, waited_ns: int) -> LoaderAdvice:
     """Says how many workers a loader should have.
 
     Args:
-        facts: What is known of it.
-        step_ns: The step now, on average.
         waited_ns: How much of it is waiting for input.
     """
     compute_ns = max(1, step_ns - waited_ns)

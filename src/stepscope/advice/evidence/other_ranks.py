@@ -15,9 +15,6 @@ class Imbalance:
         mean_ns: The mean of all ranks.
         correlation: Of lateness with work.
         turns: How many ranks had the most work in some step.
-        ranks: How many were compared.
-        steps: Likewise.
-        of_record: Whether the step records show it.
     """
 
     wait_ns: int
@@ -27,7 +24,6 @@ class Imbalance:
     turns: int
     ranks: int
     steps: int
-    of_record: bool
 
 
 @dataclass(frozen=True)

@@ -56,14 +56,8 @@ def replayed_finding(
     (`profiler_factor`), the finding is of low severity.
 
     Args:
-        subject: What is looked at.
         changes: The steps without the cause.
-        rule: Id of the rule.
-        title: What is wrong.
-        assumption: What the saving assumes.
         evidence: The measurements; the mean step of the window is added.
-        advice: What to do.
-        steps: Steps in which it shows best.
         least: Share of the step that the saving must reach; default: `saving_low`.
         before: What is assumed to be fixed first; default: nothing. The saving is what the changes
             save beyond that.

@@ -28,26 +28,18 @@ class Subject:
     """One rank of a run.
 
     Attributes:
-        steps: The summary of its step record; None without one.
-        host: The partition of its main thread in a recorded window; None without a trace.
-        window: The recorded window with its graph; None without a trace.
         waits: Its collectives, and how long it waited for other ranks in each, columns
             `ranks.WAITS`; None if the other ranks' traces do not show it.
         problems: Problems that were found while the trace was read: problem, count, message.
-        thresholds: Limits above which findings are reported.
         skew: Which ranks come late where they meet; None if unknown.
-        memory: Its recorded memory; None if it recorded none.
-        loader: The training's DataLoader; None if unknown.
         gc_calls: Where code requested collections of garbage, as "file:line".
         training_phases: Phases of the loop's own that contain a backward pass or an optimizer's
             step, as far as that was recorded.
         window_files: Kinds of the files of its windows, such as "trace"; empty for loose files.
-        python_memory: What tracemalloc recorded of its last such window; None if nothing did.
         has_peers: Whether other ranks are known to train together with this one.
         shown_step_ns: The step that the report states for this rank, if neither record nor window
             are given; None otherwise.
         shown_compute_ns: The computing in that step, likewise.
-        slow_stage: The stage of the pipeline that computes longest; None without a pipeline.
         imbalance: How unequal the work of the ranks is, if that makes them wait; else None.
         longer_parts: What takes longer on the late ranks than on the others, if any come late.
         job_devices: Names of the GPUs that the job's processes see, by its description.

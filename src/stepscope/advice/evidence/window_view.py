@@ -42,8 +42,8 @@ from stepscope.analysis.timeline import Timeline, timeline
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 from stepscope.trace.arrays.memory_reuse import return_freed_memory
-from stepscope.trace.locked_cache import locked_cached_property, locks_of
 from stepscope.trace.model import Trace
+from stepscope.trace.session import locked_cached_property, locks_of
 from stepscope.trace.store.derived import FREED_FROM_EVENTS
 
 Answer = TypeVar("Answer")
@@ -57,7 +57,6 @@ class WindowView:
         asked: Which steps (they follow one another), devices and GPU events. The graph, the
             critical path and replays hold all devices and events: a step depends on all of them.
         baseline: The trace of a healthy run, to compare collectives with.
-        pace: The pace of unrecorded steps; None: not known.
     """
 
     trace: Trace

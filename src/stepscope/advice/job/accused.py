@@ -105,8 +105,6 @@ class InWindows:
     """What the recorded windows show of the ranks.
 
     Attributes:
-        compared: Their collectives.
-        blame: Who made whom wait in them.
         step_ns: The mean of the recorded steps; 0 where traces have no steps.
         waits_ns: By rank and step, what waiting for the others costs it; with GPUs only of two
             ranks.
@@ -273,7 +271,6 @@ class InWindows:
         part of what their hosts are seen to do.
 
         Args:
-            late: The late ranks.
             gain_ns: What a recorded step is shorter by without their lateness.
         """
         slowed_ns = self.step_ns - self.unrecorded_ns
@@ -391,11 +388,8 @@ def compare_windows(
     """What the recorded windows of several ranks show.
 
     Args:
-        compared: Their collectives.
         ranks: The same as each rank has them.
         records: Their step records; none where these are not known, or are not to be used.
-        step_ns: The mean of their steps.
-        waits_ns: By rank and step, what waiting for the others costs it.
     """
     # Reports of single ranks that are cached start without it.
     from stepscope.analysis.blame.report import find_blame
@@ -418,14 +412,7 @@ def find_late(
     limits: Thresholds,
     ranks: Sequence[RankSteps] = (),
 ) -> RankSkew | None:
-    """The ranks that make the others wait, notably and beyond chance; None: nobody does.
-
-    Args:
-        windows: What the windows show; None where they cannot be compared.
-        recorded: How far apart the ranks come by their step records; None without any.
-        limits: What is notable.
-        ranks: The step records.
-    """
+    """The ranks that make the others wait, notably and beyond chance; None: nobody does."""
     if windows is not None and windows.compared.has_exchanges:
         recorded = None  # stages wait for each other by design
     work = 0.0 if windows is None or recorded is None else windows.backward_work(ranks)
@@ -528,7 +515,6 @@ def without_inherited(recorded: RankSkew, excess_ns: Mapping[int, Mapping[str, f
     late to the next group. In the windows, the one has more work than usual, and the others do not.
 
     Args:
-        recorded: Late ranks by the step records.
         excess_ns: By rank and cause, what its work takes in a step of the windows beyond the usual.
 
     Returns:
@@ -550,7 +536,6 @@ def with_throttled(late: RankSkew | None, throttled: Mapping[int, SlowClock]) ->
     """Late ranks, with their GPU's clock as the cause where it explains why they compute longer.
 
     Args:
-        late: The late ranks.
         throttled: The ranks of whose computation it does (`throttled_ranks`).
     """
     if late is None or late.cause not in (in_words(COMPUTE), in_words(COMPUTE, several=True)):
@@ -567,10 +552,6 @@ def throttled_ranks(
 
     At its peers' clock, a GPU would compute in that share of the time which its clock is of theirs.
     Work that memory limits gains less, so this is the most that the clock explains.
-
-    Args:
-        slow: The ranks whose GPUs have lower clocks than their peers'.
-        compute_ns: What each rank computes in a step.
     """
     usual_ns = median(compute_ns.values()) if compute_ns else 0.0
     return {

@@ -63,7 +63,6 @@ class RankMatch:
     Attributes:
         compared: Who waits for whom, with sends and receives.
         steps: The steps; empty where the traces have none in common.
-        meetings: What is known of each of the ranks.
     """
 
     compared: Compared
@@ -112,7 +111,6 @@ class RankComparison:
     """What the traces of several ranks tell together.
 
     Attributes:
-        report: Who waits for whom.
         steps: Number of steps that it covers; 1 where the traces have none in common.
         table: Columns `RANK_TIMES`.
         step_costs_ns: By rank of the table and step that all have: what waiting costs it then.
@@ -139,8 +137,6 @@ class RankComparison:
         """Put the waits and the ranks' mean steps together.
 
         Args:
-            match: The collectives.
-            step_ns: Mean step of each rank's window.
             cost_ns: What waiting costs each rank per step. Where that is unknown, all its waits
                 count.
             step_costs_ns: The same by rank and step. If known of all, only steps that all have
@@ -331,10 +327,6 @@ def recorded_steps(meetings: Sequence[Meeting]) -> tuple[RankSteps, ...]:
 
 def odd_parts(partitions: Sequence[tuple[int, Partition]], limits: Thresholds) -> pl.DataFrame:
     """What takes far longer on one rank than on the others.
-
-    Args:
-        partitions: Rank and partition of its step; those of different kinds are kept apart.
-        limits: The smallest difference to report (`odd_rank_share`, `odd_rank_factor`).
 
     Returns:
         Columns `ODD_PARTS`.

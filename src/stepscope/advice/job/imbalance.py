@@ -62,9 +62,7 @@ def _in_windows(ranks: Sequence[RankSummary], between: RankComparison) -> Imbala
         return np.array(rows, np.float64)
 
     works, wait_ns = of_steps(work), float(of_steps(costs).mean())
-    by_either = (
-        _found(works, -of_steps(times_ns), wait_ns, of_record=False) for times_ns in (costs, waited)
-    )
+    by_either = (_found(works, -of_steps(times_ns), wait_ns) for times_ns in (costs, waited))
     known = [one for one in by_either if one is not None]
     return max(known, key=lambda one: one.correlation, default=None)
 
@@ -103,10 +101,10 @@ def _in_records(ranks: Sequence[RankSummary]) -> Imbalance | None:
     works = np.array([[one.cpu_ns or 0 for one in row] for row in rows], np.float64)
     waits = np.array([[one.phases[name] for one in row] for row in rows], np.float64)
     wait_ns = float((works.max(axis=1) - works.mean(axis=1)).mean())
-    return _found(works, -waits, wait_ns, of_record=True)
+    return _found(works, -waits, wait_ns)
 
 
-def _found(works: Times, lateness: Times, wait_ns: float, *, of_record: bool) -> Imbalance | None:
+def _found(works: Times, lateness: Times, wait_ns: float) -> Imbalance | None:
     steps, count = works.shape
     own = works - works.mean(axis=1, keepdims=True)
     if np.median(own.std(axis=1, ddof=1)) < _NOTABLY * works.mean():
@@ -134,5 +132,4 @@ def _found(works: Times, lateness: Times, wait_ns: float, *, of_record: bool) ->
         len(set(works.argmax(axis=1).tolist())),
         count,
         steps,
-        of_record,
     )

@@ -22,7 +22,6 @@ def longer_parts(
     Only steps that were divided alike are compared.
 
     Args:
-        late: Those that come late.
         recorded: Whether to compare recorded steps where others are shown: without a GPU, only a
             trace divides the waiting for others from what a rank does itself.
     """

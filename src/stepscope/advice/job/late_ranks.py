@@ -102,8 +102,6 @@ def lateness(
     """The late ranks, if the others wait for them notably.
 
     Args:
-        skew: How far apart the ranks come.
-        limits: What is notable.
         ranks: The ranks, for how long each computes and communicates.
         between: Their collectives, matched, for how long each waits in them.
     """
@@ -149,8 +147,6 @@ def causes_first(
 
     Args:
         findings: The findings of all ranks, in the order in which they would be shown otherwise.
-        late: The late ranks; None where nobody is late.
-        limits: Limits for the severity.
     """
     if late is None:
         return tuple(findings)

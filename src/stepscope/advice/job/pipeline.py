@@ -38,8 +38,6 @@ def slow_stage(
 
     Args:
         ranks: The ranks. There is none where fewer than two of them send or receive.
-        windows: Their windows.
-        late: The ranks that make the others wait.
     """
     computing = {
         rank.rank: ns for rank in ranks if rank.exchanges and (ns := rank.compute_ns) is not None
@@ -98,11 +96,7 @@ class _Bound:
 def limited_by_the_stages(
     ranks: Sequence[RankSummary], limits: Thresholds
 ) -> tuple[RankSummary, ...]:
-    """The ranks of a pipeline, with no finding that saves more than the job can gain by it.
-
-    Args:
-        limits: Limits for the severity.
-    """
+    """The ranks of a pipeline, with no finding that saves more than the job can gain by it."""
     left = {
         rank.rank: max(0.0, 1 - rank.compute_ns / rank.step_ns)
         for rank in ranks

@@ -74,8 +74,6 @@ class SummaryTask:
     """How is a rank judged?
 
     Attributes:
-        request: What is asked of it.
-        waits: How long it waited for others; None: unknown.
         met: The answer to its `MeetingTask`; None: it was not asked.
     """
 
@@ -89,11 +87,7 @@ class SummaryTask:
         return self._memo.find()
 
     def read(self, opened: OpenedTraces | None = None) -> RankSummary:
-        """See `Task`.
-
-        Raises:
-            UsageError: The scope names what none of its traces has.
-        """
+        """See `Task`."""
         from stepscope.advice.rank.judging import summarise_rank
 
         return self._memo.make(

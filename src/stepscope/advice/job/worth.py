@@ -99,10 +99,7 @@ def limited_by_the_job(
     not known: `advice.job.pipeline` is about them.
 
     Args:
-        between: Their collectives, matched; None where they are not.
         skew: How far apart they come by their step records, if a rank is late by these.
-        limits: Limits for the severity.
-        late: The ranks that the report calls late.
     """
     if any(rank.exchanges for rank in ranks):
         return limited_by_the_stages(ranks, limits)
@@ -209,10 +206,6 @@ def limited_to_transfers(
     A thread that waits in a collective on CPUs waits for the other ranks as well. That is a late
     rank's to save, or nobody's: of all ranks replayed at once, a step is shorter by what transfers
     hold them up.
-
-    Args:
-        windows: Their windows, whose collectives ran on CPUs.
-        limits: Limits for the severity.
     """
     matched = windows.compared.matched
     if NOT_SYNCHRONISING in matched.left_out:
@@ -293,7 +286,6 @@ def _gain(shares: Mapping[int, float], slack: Slack, *, is_known: bool = True) -
 
     Args:
         shares: By rank: what it gains of its step without the finding and without waits.
-        slack: How far each rank is from setting the pace.
         is_known: Whether other ranks save nothing by it. Communication is there on every rank.
     """
     after = {

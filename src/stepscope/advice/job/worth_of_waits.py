@@ -62,13 +62,7 @@ def limited_by_the_next(
     limits: Thresholds,
     windows: InWindows | None = None,
 ) -> tuple[RankSummary, ...]:
-    """The ranks, with no finding about waiting that saves more than fixing its cause brings.
-
-    Args:
-        between: Their collectives, matched; None where they are not.
-        limits: Limits for the severity.
-        windows: The ranks' windows, where these can be compared.
-    """
+    """The ranks, with no finding about waiting that saves more than fixing its cause brings."""
     if between is None:
         return tuple(ranks)
 

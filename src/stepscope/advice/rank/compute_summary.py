@@ -26,7 +26,6 @@ class ComputePart:
     """Compute of one kind, operator or place.
 
     Attributes:
-        name: Its name.
         total_ns: Sum of the durations of its kernels, over the steps of the window.
         share: Share of all compute, from 0 to 1.
     """
@@ -43,7 +42,6 @@ class ComputeSummary:
     Attributes:
         total_ns: Sum of the durations of all computing kernels.
         steps: Number of steps; 0: the trace has none, and is taken whole.
-        devices: Number of devices.
         kinds: By kind; these add up to the total.
         operators: The operators with the most of it.
         places: The modules and functions with the most of it; empty without recorded frames.
@@ -114,7 +112,7 @@ def summarise_compute(view: WindowView) -> ComputeSummary | None:
 
 
 def _on_cpu(view: WindowView) -> ComputeSummary | None:
-    from stepscope.analysis.host_compute import host_compute
+    from stepscope.analysis.compute import host_compute
 
     found = host_compute(view.trace, view.scope)
     if not found.total_ns:

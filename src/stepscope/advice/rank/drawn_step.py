@@ -14,8 +14,6 @@ class Slice:
 
     Attributes:
         start_ns: From the beginning of the step on; cut to the step.
-        dur_ns: Its duration within the step.
-        name: Its name.
         what: The word of its colour: a kind of GPU work, a category, or a cause of idle time.
     """
 
@@ -30,11 +28,9 @@ class StepLane:
     """A lane of the step.
 
     Attributes:
-        title: What it is.
         slices: The slices that are drawn one by one, in order of time.
         rest: For each of `BUCKETS` equal parts of the step, the share that other slices cover.
         rest_what: The word of the colour of most of these; empty: there are none.
-        others: How many these are.
     """
 
     title: str
@@ -49,10 +45,7 @@ class TypicalStep:
     """A step.
 
     Attributes:
-        step: Its number.
         device: The GPU whose step it is; None: the host's.
-        dur_ns: Its duration.
-        lanes: Its lanes, from the top.
     """
 
     step: int

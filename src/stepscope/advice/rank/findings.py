@@ -24,7 +24,7 @@ from stepscope.analysis.graph.replay import replay, unchanged
 from stepscope.analysis.record.python_memory import KIND, PythonMemory, read_python_memory
 from stepscope.errors import StepscopeError
 from stepscope.run.layout import RunLayout
-from stepscope.run.manifest import read_job
+from stepscope.run.manifest import JobRecord, read_record
 from stepscope.run.reader import RankRun
 from stepscope.terminal.working import working
 from stepscope.trace.model import Trace
@@ -40,10 +40,6 @@ def subject_of(
     """What the rules look at, as far as it does not depend on a window.
 
     Args:
-        rank: The rank.
-        summary: What is known about it so far.
-        request: What is asked of it.
-        trace: The trace of the window that it is judged by; None without one.
         notes: Receives why its recorded memory cannot be read.
     """
     manifest = summary.meeting.manifest
@@ -67,7 +63,7 @@ def _job_devices(rank: RankRun) -> tuple[str, ...]:
     if rank.manifest is None:
         return ()
     try:
-        return read_job(RunLayout(rank.directory.parent).run_file).devices
+        return read_record(RunLayout(rank.directory.parent).run_file, JobRecord).devices
     except (StepscopeError, OSError):
         return ()
 
@@ -148,9 +144,7 @@ def _with_waits(
     Waits that a slow host hides appear once it is quicker, so the two do not add up.
 
     Args:
-        found: The findings.
         behind: Those behind waits; only those are kept whose rank waits notably.
-        subject: The rank.
     """
     window = subject.window
     if window is None or subject.waits is None or not window.has_gpu:

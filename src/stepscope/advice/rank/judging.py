@@ -36,8 +36,6 @@ def meeting_of(rank: RankRun, asked: Scope, opened: OpenedTraces | None = None) 
     What cannot be read is left out here: `summarise_rank` reports why.
 
     Args:
-        rank: The rank.
-        asked: Steps, devices and GPU events that count.
         opened: Keeps its trace for `summarise_rank` if there is room; None: it is freed.
     """
     opened = opened or OpenedTraces(0)
@@ -74,14 +72,8 @@ def summarise_rank(
     """Judge a rank by its last readable window, and free its tables.
 
     Args:
-        rank: The rank.
-        request: What is asked of it.
-        waits: How long it waited for others in its collectives; None: unknown.
         met: The result of `meeting_of` for the same scope; None: it is read here.
         opened: What `meeting_of` has kept.
-
-    Raises:
-        UsageError: The scope names what none of its traces has.
     """
     rank = replace(rank)
     opened = opened or OpenedTraces(0)

@@ -56,11 +56,8 @@ class Rung:
 
     Attributes:
         id: The finding that is fixed on this rung, or one of the ids above.
-        fixed: What is fixed on it, in words.
-        step_ns: The step.
         limit: What limits the step then.
         limit_share: What that takes of the step; None for the floor, and where it is not known.
-        basis: How the step is known.
     """
 
     id: str
@@ -91,7 +88,6 @@ class Ladder:
         rungs: From today's step down; empty if there is a reason for none.
         floor_ns: The floor of the work on its device; None if it is not known.
         device: What the device is called; empty if it is not known.
-        rests_on: What the rungs rest on, in sentences.
         missing: What is missing for more, and how to record it, in sentences.
         reason: Why there are no rungs; empty where there are some.
         is_whole_file: Whether the trace has no steps: then the whole file is what gets shorter.

@@ -34,9 +34,7 @@ class LadderAnswer:
     Attributes:
         next_limit: What limits the step once its first finding is fixed, in one sentence.
         step_ns: Today's step; None if there is a reason for no ladder, which the notes give.
-        floor_ns: The floor; None if it is not known.
         rungs: Columns `RUNGS`, from today's step down.
-        scope: The steps that were replayed.
         notes: What it rests on, and what is missing for more.
     """
 
@@ -54,12 +52,8 @@ def ladder_of(
     """The ladder of the findings about one trace, as the report on it has them.
 
     Args:
-        trace: The trace.
         scope: Which consecutive steps; devices and the choice of events have no influence.
         step_record: The `steps.jsonl` of the rank that recorded it; None for a trace outside a run.
-
-    Raises:
-        UsageError: The steps are not in the trace or do not follow one another.
     """
     asked = Scope(steps=None if scope is None else scope.steps)
     rank = _rank_of(trace, step_record)

@@ -39,15 +39,7 @@ class OpenedTraces:
     _kept: dict[Path, tuple[list[Any], Trace, int]] = field(default_factory=dict, repr=False)
 
     def open_and_keep(self, path: Path, load: Callable[[Path], Trace]) -> Trace:
-        """Read a trace, and keep it for `take_or_open` if there is room.
-
-        Args:
-            path: Its file.
-            load: Reads it.
-
-        Raises:
-            UnreadableInputError: It cannot be read.
-        """
+        """Read a trace, and keep it for `take_or_open` if there is room."""
         key = _identity_now(path)
         trace = load(path)
         if key is not None and trace.store is None:
@@ -61,13 +53,6 @@ class OpenedTraces:
         """The trace that was kept, unless its file has changed; else read it.
 
         The caller closes it.
-
-        Args:
-            path: Its file.
-            load: Reads it.
-
-        Raises:
-            UnreadableInputError: It cannot be read.
         """
         key, trace, _ = self._kept.pop(path, (None, None, 0))
         return load(path) if trace is None or key != _identity_now(path) else trace

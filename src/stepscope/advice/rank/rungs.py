@@ -58,12 +58,7 @@ _INCOMPLETE = "trace-incomplete"
 
 
 def climb(subject: Subject, findings: Sequence[Finding]) -> Ladder:
-    """The ladder of one rank's findings.
-
-    Args:
-        subject: The rank, with its window.
-        findings: All its findings, with their changes.
-    """
+    """The ladder of one rank's findings."""
     window = subject.window
     if window is None:
         return Ladder(reason=_NO_WINDOW)
@@ -89,8 +84,6 @@ class _Tried:
     """A replay of some fixes.
 
     Attributes:
-        changes: What is changed.
-        again: The replay.
         step_ns: The step with these fixes.
     """
 
@@ -104,15 +97,7 @@ class _Climber:
     """A ladder that grows by one rung at a time.
 
     Attributes:
-        subject: The rank.
-        window: Its window.
-        step_ns: Today's step.
         now: The replay of the last rung; None as long as nothing is fixed.
-        rungs: The rungs so far.
-        floor_ns: See `Ladder`.
-        device: See `Ladder`.
-        rests_on: See `Ladder`.
-        missing: See `Ladder`.
     """
 
     subject: Subject
@@ -163,8 +148,6 @@ class _Climber:
         as in the report (`specific_causes`).
 
         Args:
-            fixed: Findings that are fixed.
-            left: The others.
             gains: What each brought when it was last replayed; brought up to date.
         """
         tried: dict[int, _Tried] = {}
@@ -284,7 +267,6 @@ class _Climber:
             self.missing.append(f"{much} the time of {what} has no floor: {why}")
 
     def ladder(self) -> Ladder:
-        """The ladder."""
         if not self.window.has_gpu:
             self.missing.append("Floors are known for GPUs only")
         steps = self.subject.steps

@@ -47,7 +47,6 @@ class Request:
     Attributes:
         scope: Steps of the recorded windows, devices and GPU events that count. With steps, the
             step record is not used, because it covers other steps.
-        thresholds: Limits above which findings are reported.
         has_peers: Whether other ranks are known to train together with each.
         baseline: The trace of a healthy run, to compare collectives with.
     """
@@ -63,9 +62,7 @@ class Meeting:
     """What the comparison of ranks needs from one of them.
 
     Attributes:
-        rank: The rank.
         manifest: Its manifest, with its clock and its place in the job; None for loose traces.
-        steps: Its step record.
         window: Number of the window that the arrivals are from; None if none could be read.
         window_steps: The steady steps of that window; empty if it has none.
         all_steps: The same, with start-up steps and stalls.
@@ -102,7 +99,6 @@ class HostSummary:
         partition: All steps together.
         steps: One row per step: step, wall_ns, and one column `<part>_ns` per part.
         excluded_steps: Steps in which nothing ran.
-        median_step_ns: Median duration of the steps.
     """
 
     partition: Partition
@@ -122,20 +118,14 @@ class RankSummary:
     """One rank.
 
     Attributes:
-        rank: The rank.
-        steps: The summary of its step record; None without one.
         host: The main thread's time in a recorded window; None without one.
         device: The partition of the GPUs' steps in it; None without GPU work.
         communication: Time of all communication on the GPUs per step, and how much computation
             hides of it; None without GPU work.
         device_steps: One row per device and step, as the timeline has them; None likewise.
-        critical_path: The partition of its critical path; None without a window.
         compute: What the compute of the window consists of; None if it is a small part.
-        scope: What the answers about the window cover; None if no window could be read.
-        window: The window that was read.
         window_steps: The steady steps of the window; empty if it has none.
         window_step_ns: Mean of these; None if no window could be read.
-        window_median_ns: Median of these.
         step_source: What was taken as steps of the window if none were annotated; else empty.
         findings: Its findings, in the order of the rules.
         together_ns: What its findings save together, per step; None if none has a saving.
@@ -150,9 +140,7 @@ class RankSummary:
             None likewise, and without a GPU.
         problems: Problems that were found while the window was read: problem, count, message.
         notes: What could not be read or was left out.
-        metrics: The summary of the sampled metrics; None without any.
         windows: How many windows it has; the last that could be read is the one judged.
-        meeting: What the comparison with other ranks needs.
         cost_of_waits_ns: What its window's step is shorter by if it never waits for other ranks in
             collectives; None if the other ranks' traces do not show how long it waits.
         costs_of_waits_ns: The same of each of `window_steps`; of the whole file without steps.
@@ -160,8 +148,6 @@ class RankSummary:
         exchanges_per_step: How many sends and receives its GPUs run in a step.
         is_cut_off: Whether the file of the window lacks its end: then the window tells at most how
             long steps take on the host.
-        has_recorded_pace: Whether savings were replayed at the pace of unrecorded steps.
-        purpose: Whether the rank trains, and how that is known; None if no window could be read.
         clock_lag_ns: By how much the GPUs' clock is behind the host's in the window at least, which
             moves idle time to where it is not; 0: nothing shows that it is.
         ladder: Its step after each fix, down to the floor, without regard to other ranks' pace.

@@ -38,7 +38,6 @@ def typical_step(trace: Trace, steady: Sequence[int]) -> TypicalStep | None:
     """The steady step that is nearest to the median.
 
     Args:
-        trace: The trace.
         steady: The steady steps; empty: all that are complete count.
 
     Returns:
@@ -163,7 +162,6 @@ def thread_title(name: str | None, tid: int) -> str:
 
     Args:
         name: The name that the trace gives it, if any.
-        tid: Its number.
     """
     described = _DESCRIBED.fullmatch(name or f"thread {tid}")
     if described is None:

@@ -29,12 +29,7 @@ def answer_window(path: Path, asked: Scope, steady: tuple[int, ...]) -> WindowDe
     """The details of a window.
 
     Args:
-        path: Its trace.
-        asked: The steps, devices and events that the answers are about.
         steady: Its steady steps, of which one is drawn.
-
-    Raises:
-        UnreadableInputError: The trace cannot be read.
     """
     trace = load(path)
     found = [_answer(name, trace, asked) for name in TABLES]
@@ -74,7 +69,6 @@ def _recording(trace: Trace) -> Recording:
 
 
 def _gpus_with_events(trace: Trace) -> tuple[str, ...]:
-    """The distinct names of the GPUs that events of the trace are on."""
     events = np.bincount(trace.columns("lane_id")["lane_id"].to_numpy(), minlength=len(trace.lanes))
     used = trace.lanes["device"].filter(pl.Series(events > 0))
     names = trace.devices.filter(pl.col("device").is_in(used.drop_nulls().implode()))["name"]

@@ -65,10 +65,7 @@ class DetailedAnswer:
     """The answer to a question about a window.
 
     Attributes:
-        question: Name of the question.
         tables: Its tables by field, in the order of a page: the columns that a page shows.
-        scope: What it covers.
-        notes: What a reader must know.
     """
 
     question: str
@@ -82,12 +79,7 @@ class Recording:
     """Who recorded a trace, and where; see `analysis.contents.Contents`.
 
     Attributes:
-        path: Where the trace was read from.
-        producer: The program that wrote it.
         accelerator: The kind of device; None without calls of a device's runtime.
-        gpus: Names of the GPUs with events.
-        backend: Communication backend; None if the file does not say.
-        header: Plain values of the file's header.
     """
 
     path: str
@@ -103,10 +95,8 @@ class WindowDetails:
     """A window in detail.
 
     Attributes:
-        recording: Where its trace comes from.
         answers: The answer to each question that has one, in the order of a page.
         notes: Why the others have none.
-        step: A typical step of it; None without one.
     """
 
     recording: Recording

@@ -33,11 +33,7 @@ from stepscope.trace.problems import counted
 
 
 def with_window(meeting: Meeting, window: Window, trace: Trace, asked: Scope) -> Meeting:
-    """What the comparison of a rank with others needs, from one of its windows.
-
-    Raises:
-        UsageError: The scope names what the trace does not have.
-    """
+    """What the comparison of a rank with others needs, from one of its windows."""
     gpu_work(trace, asked)  # raises where the scope names what the trace does not have
     chosen, _ = choose_steps(trace, asked.steps)
     steps = tuple(chosen["step"].to_list())
@@ -55,14 +51,7 @@ def with_window(meeting: Meeting, window: Window, trace: Trace, asked: Scope) ->
 
 
 class _Measured(NamedTuple):
-    """What is measured on a window before any rule is asked.
-
-    Attributes:
-        view: The window.
-        host: The partition of the main thread's time; None without a main thread.
-        device: The partition of the GPUs' time; None without GPU work.
-        meeting: What the comparison of ranks needs, by this window.
-    """
+    """What is measured on a window before any rule is asked."""
 
     view: WindowView
     host: HostPartition | None
@@ -75,12 +64,6 @@ class WindowJudge:
     """Judges a rank by one of its windows, whose trace has the steps asked for.
 
     Attributes:
-        rank: The rank.
-        window: The window.
-        trace: Its trace.
-        alone: What is known about the rank without the window.
-        request: What is asked of the rank.
-        waits: How long it waited for others; None: unknown.
         notes: Receives what could not be read, and what was repaired or left out.
     """
 

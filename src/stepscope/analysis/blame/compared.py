@@ -22,8 +22,7 @@ import polars as pl
 
 from stepscope.analysis.blame.groups import find_groups
 from stepscope.analysis.blame.matched import Matched, Numbers, match
-from stepscope.analysis.calls.bandwidth import algorithm_bandwidth, bus_factor
-from stepscope.analysis.calls.collectives import POINT_TO_POINT
+from stepscope.analysis.calls.collectives import POINT_TO_POINT, algorithm_bandwidth, bus_factor
 from stepscope.analysis.ranks.clocks import (
     TOLERATED_NS,
     TOLERATED_ON_HOSTS_NS,
@@ -85,15 +84,9 @@ class StragglerReport:
     Attributes:
         straggler: The rank with the least total wait; None where nothing could be matched, or
             nothing fits.
-        ranks: Columns `RANKS`.
-        sets: Columns `SETS`.
-        arrivals: Columns `ARRIVALS`.
         clock: `RECORDED` or `ALIGNED`: what was done.
-        clock_reason: Why.
         matched_by: What told which collectives belong together.
         scopes: For each rank what its part is about and what was left out of it.
-        scope: The same of all ranks together.
-        notes: What a reader must know.
         fits: Whether waits can be what they seem: a rank that waits in a collective is in it.
     """
 
@@ -118,11 +111,7 @@ _DO_NOT_FIT = (
 
 
 def check_ranks(numbers: Sequence[int]) -> None:
-    """Refuse what cannot be compared.
-
-    Raises:
-        UsageError: Fewer than two ranks, or a rank twice.
-    """
+    """Refuse what cannot be compared."""
     if len(numbers) < 2:
         raise UsageError("ranks are compared with each other: give the traces of two or more")
     if len(set(numbers)) != len(numbers):
@@ -136,8 +125,6 @@ class Compared:
 
     Attributes:
         report: Arrivals, waits, and whether they fit each other.
-        clocks: The ranks' clocks.
-        of_host: Whether the collectives ran on CPUs.
         has_exchanges: Whether sends and receives are among them.
     """
 
@@ -193,7 +180,6 @@ def compare_ranks(
     Args:
         ranks: The arrivals, at least two; `matched` takes those that were read `with_causes`.
         steps: Steps that count; default: those that were read.
-        clock: How clocks are brought together.
         point_to_point: Whether sends and receives count. The stages of a pipeline wait in them for
             each other by design.
 

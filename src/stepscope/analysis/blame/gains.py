@@ -1,18 +1,185 @@
-"""What a step would be shorter by, in the recorded steps and in the long run."""
+"""What a step would be shorter by, in the recorded steps and in the long run.
+
+A recording of a few steps may begin with hosts that are not ahead of their GPUs, or end before a
+rank has used up what it is ahead: what is saved there is not saved in each step of a job that goes
+on for days.
+
+Definitions of the long run
+    The recorded steps follow each other again and again. What a rank does before its first
+    collectives is not wholly recorded; it is what it does before the same ones of a later step.
+    Of a rank of which no launches are known, only its time after the collective before is, and the
+    rest is its local time, as recorded.
+    At the beginning no host is ahead of its GPU. Steps are repeated until they take equally long.
+    A host that has not waited for its GPU between two collectives gets as far ahead as it can:
+    its GPU waits for what it launches, and not for as long as it happened to wait when recorded.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.analysis.blame.long_run import LongRun
-from stepscope.analysis.blame.matched import SYNCHRONISING, Matched
-from stepscope.analysis.blame.replay import Less, Replay
+from stepscope.analysis.blame.matched import OF_THE_GPU, SYNCHRONISING, Matched, Numbers
+from stepscope.analysis.blame.replay import (
+    RUNS_AHEAD,
+    UNKNOWN_LAUNCH,
+    Less,
+    Replay,
+    Times,
+    replay_by_loop,
+)
 from stepscope.analysis.calls.collectives import POINT_TO_POINT
+from stepscope.skew.rank_causes import OTHER
+from stepscope.trace.machine.jit import jit
+
+_MOST_REPEATED = 16
+_SETTLED = 0.001
+"""Of a repetition: by how much it may differ from the one before at the most."""
+
+
+@dataclass(frozen=True)
+class _Circle:
+    """The rows of a recording whose end is followed by its beginning.
+
+    Attributes:
+        like: Of each row, the row that says what is done before it.
+        previous: As of `Matched`, but rows at the beginning follow those at the end.
+        launched_before: Likewise.
+        worked_before: Likewise.
+    """
+
+    like: Numbers
+    previous: Numbers
+    launched_before: Numbers
+    worked_before: Numbers
+
+
+class LongRun:
+    """A job's recorded steps, to be repeated."""
+
+    def __init__(self, matched: Matched, replay: Replay, circle: _Circle) -> None:
+        """Prepares repetitions; see `of`."""
+        self._matched = matched
+        self._replay = replay
+        self._circle = circle
+        self._steps = len(np.unique(matched.step))
+        like = circle.like
+        is_ahead = (replay.launches == RUNS_AHEAD) & (replay.devices > 0)
+        of_gpu = np.array([cause in (*OF_THE_GPU, OTHER) for cause in matched.causes])
+        idle = np.where(is_ahead, matched.local_ns[:, ~of_gpu].sum(axis=1), 0)
+        times = replay.times
+        gap = np.maximum(times.gap - idle, 0)[like]
+        # Of these, the time before the first collective is known as well as of any other.
+        self._own = replay.launches[like] == UNKNOWN_LAUNCH
+        local = matched.local_ns.sum(axis=1)
+        self._is_ahead = is_ahead[like]
+        self._times = Times(
+            np.where(self._own, np.maximum(gap - local[like] + local, 0), gap),
+            times.host[like],
+            times.waits[like],
+            times.device[like],
+            times.launched_work[like],
+            times.transfer,
+            times.is_launched[like],
+            times.awaited,
+        )
+
+    @classmethod
+    def of(cls, matched: Matched, replay: Replay, like: int = 1) -> LongRun | None:
+        """The recorded steps, to be repeated.
+
+        Args:
+            like: Which step says what is done before the first collectives, from 1.
+
+        Returns:
+            None if a rank has other collectives in the first step than in that one or the last:
+            then it is not known what follows what.
+        """
+        circle = _circle(matched, like)
+        return None if circle is None else cls(matched, replay, circle)
+
+    def step_ns(self, less: Less | None = None) -> float:
+        """What a step takes."""
+        matched, replay, circle = self._matched, self._replay, self._circle
+        times = self._times
+        if less is not None:
+            moved = Less(
+                self._moved(less.work_ns),
+                less.transfer_ns,
+                self._moved(less.host_ns),
+                less.on_time,
+            )
+            times = times.without(moved, self._is_ahead)
+        like = circle.like
+        launches = (
+            replay.launches[like], circle.launched_before, times.host + times.waits,
+            matched.queued_ns[like], replay.start_up,
+        )  # fmt: skip
+        devices = (
+            replay.devices[like], circle.worked_before, times.device, matched.ready_ns[like],
+            times.launched_work,
+        )  # fmt: skip
+        # What rows at the end are left with is what those at the beginning follow.
+        end, arrival = np.zeros(len(times.transfer), np.int64), np.zeros(len(like), np.int64)
+        launched, ready = np.zeros(len(like), np.int64), np.zeros(len(like), np.int64)
+        last = took = 0.0
+        for number in range(_MOST_REPEATED):
+            jit(replay_by_loop)(
+                matched.collective, circle.previous, matched.first_row, matched.rows, times.gap,
+                replay.beside, launches, devices, times.transfer, times.awaited, end, arrival,
+                launched, ready,
+            )  # fmt: skip
+            # Ranks that no collective connects may take differently long.
+            mean = float(end.mean())
+            before, took, last = took, mean - last, mean
+            if number > 1 and abs(took - before) <= _SETTLED * took:
+                break
+        return took / self._steps
+
+    def _moved(self, less_ns: Numbers | None) -> Numbers | None:
+        if less_ns is None:
+            return None
+        moved: Numbers = np.where(self._own, less_ns, less_ns[self._circle.like])
+        return moved
+
+
+def _circle(matched: Matched, like_step: int) -> _Circle | None:
+    steps = np.unique(matched.step)
+    if len(steps) <= like_step or steps[0] < 0:
+        return None
+    like = np.arange(len(matched.rank))
+    links = matched.previous.copy(), matched.launched_before.copy(), matched.worked_before.copy()
+    meeting = np.column_stack((matched.group, matched.kind))[matched.collective]
+    bounds = np.searchsorted(matched.rank, np.arange(len(matched.ranks) + 1))
+    for start, end in pairwise(bounds.tolist()):
+        rows = np.arange(start, end)
+        of_step = matched.step[rows]
+        known = (steps[0], steps[like_step], steps[-1])
+        first, later, last = (rows[of_step == step] for step in known)
+        if (np.diff(of_step) < 0).any() or not len(first):
+            return None
+        for others in (later, last):
+            if len(others) != len(first) or (meeting[first] != meeting[others]).any():
+                return None
+        begins = np.minimum.reduce([link[first] for link in links]) < 0
+        like[first[begins]] = later[begins]
+        for link in links:
+            before = link[later[begins]]
+            # As far before the end as it is before the later step, or in the first one.
+            at_end = (before >= 0) & (before < later[0])
+            in_first = before - (later[0] - first[0])
+            found = np.where(at_end, before - later[0] + last[-1] + 1, in_first)
+            found[before < 0] = -1
+            if (matched.collective[found] < matched.collective[first[begins]])[at_end].any():
+                return None
+            link[first[begins]] = found
+    return _Circle(like, *links)
+
 
 _NEARLY = 0.8
 _NOTABLE = 0.02
@@ -27,7 +194,7 @@ class Gain:
 
     Attributes:
         recorded_ns: On average over the recorded steps, as `replay.py` has them.
-        long_run_ns: In the long run, as `long_run.py` has it; None where that is not known.
+        long_run_ns: In the long run, as `LongRun` has it; None where that is not known.
     """
 
     recorded_ns: float
@@ -65,12 +232,7 @@ class Gains:
     """A job's collectives, to be replayed with less work or shorter transfers."""
 
     def __init__(self, matched: Matched, replay: Replay) -> None:
-        """Prepares replays.
-
-        Args:
-            matched: The collectives.
-            replay: The same, to be replayed.
-        """
+        """Prepares replays."""
         self._matched = matched
         self.replay = replay
         self.steps = max(len(np.unique(matched.step[matched.step >= 0])), 1)
@@ -81,11 +243,7 @@ class Gains:
         return self.replay.duration_ns()
 
     def of(self, less: Less) -> Gain:
-        """What a step is shorter by.
-
-        Args:
-            less: What is shortened.
-        """
+        """What a step is shorter by."""
         recorded_ns = (self.whole_ns - self.replay.duration_ns(less)) / self.steps
         long_run_ns = None
         for long_run, step_ns in self._long_runs():
@@ -96,11 +254,7 @@ class Gains:
         return Gain(recorded_ns, long_run_ns)
 
     def by_step_ns(self, less: Less) -> npt.NDArray[np.float64]:
-        """What each recorded step is shorter by, in order of the steps.
-
-        Args:
-            less: What is shortened.
-        """
+        """What each recorded step is shorter by, in order of the steps."""
         matched = self._matched
         steps, step = np.unique(matched.step, return_inverse=True)
         lasted = []
@@ -113,9 +267,6 @@ class Gains:
 
     def on_time(self, ranks: Collection[int]) -> OnTime | None:
         """What a step is shorter by if some ranks come no later than the others.
-
-        Args:
-            ranks: The ranks.
 
         Returns:
             None if there are no others.

@@ -40,7 +40,6 @@ def find_groups(
 
     Args:
         seen: Columns `rank` and `group` of the collectives.
-        described: What the job calls a group.
         world_size: How many ranks the job has; None where nobody knows.
 
     Returns:

@@ -95,7 +95,6 @@ class Matched:
     Attributes:
         causes: What time between collectives is divided into; the last is `OTHER`.
         ranks: The recorded ranks, ascending.
-        groups: Columns `GROUPS`.
         rank: Of each row, its place in `ranks`.
         collective: Of each row, the number of its collective.
         step: Of each row.
@@ -130,7 +129,6 @@ class Matched:
         rows: Rows by collective.
         transfer_ns: Of each collective.
         last_row: Of each collective, the row of the member that arrived last.
-        left_out: Rows that are no part of this, by reason.
     """
 
     causes: tuple[str, ...]
@@ -182,9 +180,6 @@ def match(arrivals: pl.DataFrame, groups: pl.DataFrame) -> Matched:
     Args:
         arrivals: Columns `ARRIVALS`, any `local_…_ns`, and `beside_ns` where it is known.
         groups: Columns `GROUPS`.
-
-    Raises:
-        UsageError: A column is missing, or a row names a group that is not there.
     """
     missing = [column for column in ARRIVALS if column not in arrivals.columns]
     missing += [column for column in GROUPS if column not in groups.columns]

@@ -50,7 +50,6 @@ class Times:
             that in which nothing was launched, where launches are known.
         launched_work: Of each row, the work's own time since the launch.
         transfer: Of each collective.
-        is_launched: The rows whose launches are known.
         awaited: Of each row 1 if the others of its collective wait for it, else 0.
     """
 
@@ -67,7 +66,6 @@ class Times:
         """The same with something shortened.
 
         Args:
-            less: What.
             is_ahead: The rows of whose gap what their host did is no part.
         """
         gap, host, waits, device = self.gap, self.host, self.waits, self.device
@@ -122,7 +120,6 @@ class Replay:
         """Prepares a replay.
 
         Args:
-            matched: The collectives.
             clock_offset_ns: Of each row, what its clock reads too much at its start; 0 if not
                 given.
         """
@@ -157,11 +154,7 @@ class Replay:
         self.devices = _devices(matched)
 
     def duration_ns(self, less: Less | None = None) -> int:
-        """From the first arrival of any rank to the end of the last collective.
-
-        Args:
-            less: What is shortened.
-        """
+        """From the first arrival of any rank to the end of the last collective."""
         ends, first = self.ends_ns(less)
         if less is not None and less.on_time is not None:
             # What only ranks take part in that nobody waits for holds nobody up.
@@ -170,22 +163,14 @@ class Replay:
         return int(ends.max()) - first if len(ends) else 0
 
     def ends_ns(self, less: Less | None = None) -> tuple[Numbers, int]:
-        """When each collective ends, and the first arrival of any rank, on one clock.
-
-        Args:
-            less: What is shortened.
-        """
+        """When each collective ends, and the first arrival of any rank, on one clock."""
         if not len(self._matched.rank):
             return np.zeros(0, np.int64), 0
         end, _, first = self._run(self.times if less is None else self.times.without(less))
         return end, first
 
     def waits_ns(self, less: Less) -> Numbers:
-        """Of each row, how long it waits for the last that is waited for; negative if it is later.
-
-        Args:
-            less: What is shortened.
-        """
+        """Of each row, how long it waits for the last one waited for; negative if it is later."""
         times = self.times.without(less)
         end, arrival, _ = self._run(times)
         waits: Numbers = (end - times.transfer)[self._matched.collective] - arrival

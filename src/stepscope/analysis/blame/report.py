@@ -9,8 +9,8 @@ Definitions
     others, and each is named.
     Gain: how much shorter the recording would be, replayed without the excess (`replay.py`),
     divided by the number of steps; or what a step is shorter by in the steady state
-    (`long_run.py`), where that is known to be less by a fifth or more. A late start counts once in
-    the recording, not in each step, and is nothing in the steady state.
+    (`gains.LongRun`), where that is known to be less by a fifth or more. A late start counts once
+    in the recording, not in each step, and is nothing in the steady state.
     Accused: a rank and cause whose gain in the recording is at least a fiftieth of the mean step,
     and half of that in the long run as well, and whose excess is more than chance gives
     (`beyond_chance.py`). Of computation in a few steps it is a twenty-fifth: what slows a rank down
@@ -110,16 +110,11 @@ class Blame:
     """Who made whom wait.
 
     Attributes:
-        causes: Columns `CAUSES`.
-        ranks: Columns `RANKS`.
-        groups: Columns `GROUPS`.
         by_step: Columns `rank`, `step`, `caused_wait_ns`, for a map; only where there is any.
         accused: Rows of `causes` that are worth acting on, the greatest gain first.
         waits_ns: All waits of all ranks.
         unexplained_ns: What of them nothing unusual caused.
-        steps: How many steps were recorded.
         step_ns: Mean step time, as replayed.
-        left_out: What is no part of this, by reason.
         together: Ranks that are late together; None where one of them explains the waits.
         whole: By accused rank with several causes that stand out: all of them together.
         excess_ns: By rank and cause, what its work takes in a step beyond the usual, on average.
@@ -148,7 +143,6 @@ def find_blame(matched: Matched, clock_offset_ns: Numbers | None = None) -> Blam
     """Finds who made whom wait, and why.
 
     Args:
-        matched: The collectives of all ranks.
         clock_offset_ns: Of each row, what its clock reads too much; only first arrivals need it,
             and only for gains.
     """
@@ -388,7 +382,6 @@ class _Links:
         )
 
     def collectives_of(self, rank: int) -> Numbers:
-        """The collectives that a rank is charged with."""
         matched = self._matched
         own = matched.ranks[matched.rank[self._rows]] == rank
         found: Numbers = matched.collective[self._rows[own]]
@@ -428,7 +421,6 @@ def _gain_of_late_start(matched: Matched, late_ns: Numbers, gains: Gains, rank: 
 
 
 def _excess(matched: Matched, usual: Usual, links: _Links, rank: int, cause: str) -> Less:
-    """A rank's excess of a cause."""
     if cause == SLOW_LINK:
         less = np.zeros_like(usual.transfer_excess_ns)
         slow = links.collectives_of(rank)

@@ -42,9 +42,7 @@ class SlowPart:
 
     Attributes:
         ranks: One rank, or all of a stage.
-        is_stage: Whether it is a stage.
         compute_ns: What each of them computes in a step.
-        usual_ns: What is usual.
         gain_ns: What a step is shorter by if they compute as long as is usual.
     """
 

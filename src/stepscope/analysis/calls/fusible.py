@@ -360,8 +360,6 @@ class _Occurrences:
         pattern: Of each call; -1: none.
         occurrence: Of each call; -1: none.
         is_product: For each call whether it is a product beside softmax attention.
-        first: First call of each occurrence.
-        last: Last call of each occurrence.
         elements: Of the whole tensor; -1: not known.
         item_bytes: Size of its elements in the narrowest type; 0: not known.
     """
@@ -478,7 +476,6 @@ def _calls(trace: Trace, work: pl.DataFrame, letters: npt.NDArray[np.uint8]) -> 
 
 
 def _with_pattern(calls: _Calls, found: _Occurrences, number: int) -> _Occurrences:
-    """The occurrences with those of one more pattern."""
     pattern = PATTERNS[number]
     first, end = _spans(calls, pattern.sequence)
     if not len(first):

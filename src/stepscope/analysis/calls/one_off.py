@@ -177,7 +177,6 @@ class _Candidates(NamedTuple):
 
     Attributes:
         key: What must not be slow again: of a launch its kernel and operator, else its name.
-        is_first: Whether it is the first of all events with that key.
         place: Its place among the events of its name, from 0 to 1.
     """
 

@@ -22,9 +22,9 @@ from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.derive.ancestors import is_outermost, levels, nearest
 from stepscope.trace.derive.clock_resolution import clock_resolution_ns
 from stepscope.trace.derive.nesting import nest
-from stepscope.trace.locked_cache import locked_cached_property
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
+from stepscope.trace.session import locked_cached_property
 
 _MOST_COUNTED = np.iinfo(np.int16).max
 _CATEGORIES = (Category.CPU_OP.value, Category.USER_ANNOTATION.value)
@@ -132,7 +132,6 @@ class DeviceTime:
         self_ns: Sum of their durations.
         total_ns: The same with everything below.
         unattributed_ns: Durations of GPU work whose operator is not known.
-        unattributed: Number of pieces of such work.
     """
 
     kernels: Int64Array

@@ -104,7 +104,6 @@ def _are_operators(trace: Trace) -> BoolArray:
 
 @memoized
 def _are_frames(trace: Trace) -> BoolArray:
-    """Which names are of Python frames."""
     return names_that(trace, _is_frame())
 
 

@@ -65,8 +65,6 @@ class StepChange:
     """The step of both sides.
 
     Attributes:
-        a_ns: Median step of the first.
-        b_ns: Median step of the second.
         delta_ns: What the second takes more.
         change_share: That, as a share of the first.
         noise_ns: By how much medians of such runs differ by chance; None: not known.
@@ -92,7 +90,6 @@ class Comparison:
             the others by the size of their change.
         differences: What else differs between the sides (GPUs, number of ranks, kind of step), or
             disturbed them (busy CPUs), so that not every change need come from the code.
-        runs: The change of the step, judged by runs.
     """
 
     a: Side
@@ -220,7 +217,6 @@ def _alike(sides: Sequence[Sequence[Side]], one: Side) -> list[list[Side]]:
 
 
 def _parts(sides: Sequence[Sequence[Side]], table: str) -> pl.DataFrame:
-    """The changes of the parts that any side has, in the order of the parts."""
     changes = _match([[(run.parts, run) for run in side] for side in sides], table)
     order = pl.concat([run.parts["name"] for side in sides for run in side])
     known = changes.filter((pl.col("a_ns") > 0) | (pl.col("b_ns") > 0))

@@ -50,7 +50,6 @@ class Condition:
     """A condition given with `--fail-on`; each kind says in a method of its own whether it holds.
 
     Attributes:
-        what: The quantity.
         share: The limit that it must not exceed.
     """
 
@@ -64,11 +63,7 @@ class Condition:
 
     @classmethod
     def parse(cls: type[_Any], text: str) -> _Any:
-        """Read a condition.
-
-        Raises:
-            UsageError: It is none.
-        """
+        """Read a condition."""
         found = _FORM.fullmatch(text)
         if found is None or (cls.QUANTITIES and found["what"] not in cls.QUANTITIES):
             raise UsageError(f"--fail-on {text}: write {cls.EXPECTED}")

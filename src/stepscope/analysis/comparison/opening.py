@@ -32,14 +32,8 @@ def compare_runs(
     """Compare two versions by one run of each, or by several.
 
     Args:
-        rank: The rank; None: the first of each.
-        scope: See `open_side`.
         is_judged: Whether conditions are judged. Then, with one run of each version, earlier runs
             beside them are looked for.
-
-    Raises:
-        UnreadableInputError: There is nothing to read, or it cannot be read.
-        UsageError: There is no such rank, or nothing in it to compare.
     """
     sides = [[open_side(target, rank, scope) for target in side] for side in (before, after)]
     earlier = []
@@ -103,10 +97,6 @@ def open_side(target: PathTarget, rank: int | None, scope: Scope) -> Side:
     Args:
         rank: The rank; None: the first.
         scope: Steps, devices and GPU events that count. With steps, the step record is not used.
-
-    Raises:
-        UnreadableInputError: There is nothing to read, or it cannot be read.
-        UsageError: There is no such rank, or nothing in it to compare.
     """
     chosen = target.rank(rank)
     last = chosen.last_with(scope.steps)

@@ -71,7 +71,6 @@ class RunsChange:
         a_ns: Geometric mean of the first's medians.
         spread: Relative standard deviation of the runs of one version.
         basis: What the spread rests on: `REPEATED`, `EARLIER` or `ASSUMED`.
-        earlier: Number of earlier runs, if it rests on them.
     """
 
     a: tuple[RunValues, ...]

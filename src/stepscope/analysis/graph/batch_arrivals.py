@@ -100,7 +100,6 @@ def find_arrivals(
     """Find the waits of the main thread that end with a batch's arrival.
 
     Args:
-        host: What its threads did.
         window: Start and end of the steps on the host.
         steps: How many steps these are.
         batch_ns: The pace at which batches come, by a step record; 0: as these steps show it.

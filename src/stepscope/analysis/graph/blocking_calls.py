@@ -30,7 +30,6 @@ class BacklogWaits:
     devices finish first, it returned at once; in the steady state it waits.
 
     Attributes:
-        call: The blocking call.
         start_ns: When it began to wait.
         end_ns: When it returned; its start where it did not wait.
     """
@@ -83,9 +82,7 @@ class HostCalls:
         """Find what each blocking call waited for.
 
         Args:
-            work: The GPU work.
             records: What the recorder says of it, columns `sync_records.SYNC_RECORDS`.
-            main_lane: The main thread.
             until_ns: Until when the devices were busy with work of earlier steps.
             of_harness: Calls that no step makes: see `calls.edges_of_recording`.
         """

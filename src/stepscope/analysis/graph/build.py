@@ -5,18 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.calls.edges_of_recording import harness_synchronisations
-from stepscope.analysis.graph.assembly import assemble
 from stepscope.analysis.graph.batch_arrivals import find_arrivals
 from stepscope.analysis.graph.blocking_calls import read_calls
-from stepscope.analysis.graph.edges import find_edges, find_fixed_edges
+from stepscope.analysis.graph.edges import Edges, FixedEdges, find_edges, find_fixed_edges
+from stepscope.analysis.graph.kinds import EdgeKind
 from stepscope.analysis.graph.launch_queue import find_launch_queue
 from stepscope.analysis.graph.steady_state import with_steady_state
-from stepscope.analysis.graph.step_graph import StepGraph
+from stepscope.analysis.graph.step_graph import CARRIED, ORIGIN, StepGraph, rows_of_steps
 from stepscope.analysis.graph.sync_records import read_sync_records, recorded_waits
 from stepscope.analysis.graph.threads import (
+    Pieces,
     active_time,
     add_moments,
     cut_into_pieces,
@@ -36,7 +38,221 @@ from stepscope.analysis.host.events import HostEvents, host_events
 from stepscope.analysis.host.steady_steps import tail_of
 from stepscope.analysis.record.pace import RecordedPace
 from stepscope.errors import UsageError
+from stepscope.trace.arrays.blockwise import gather
+from stepscope.trace.arrays.intervals import BoolArray, Int32Array, Int64Array
+from stepscope.trace.arrays.ordering import by_group_and_time
 from stepscope.trace.model import Trace
+
+_FAR_NS = 50_000  # longer delays have a reason that the graph does not know
+_CLEAR_NS = 20_000
+_LONG_AGO_NS = -(1 << 61)
+_MANY_SKEWED = 0.05
+"""Share of the launched work that began before its launch: more, and the clocks are to blame."""
+_WITH_TYPICAL_DELAYS = (EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.WAIT)
+
+
+def assemble(
+    chosen: pl.DataFrame,
+    window: tuple[int, int],
+    main_lane: int,
+    pieces: Pieces,
+    work: StepWork,
+    fixed: FixedEdges,
+    is_elastic: BoolArray,
+    edges: Edges,
+    host: HostEvents,
+    *,
+    begin_ns: int,
+    host_window: tuple[int, int],
+    mean_step_ns: int,
+) -> StepGraph:
+    """Put nodes into order, edges by target, and settle the delays: see `StepGraph`.
+
+    What is no longer needed is dropped on the way, as edges and nodes of a large trace take most of
+    the memory at a time when its derived columns are in memory as well.
+    """
+    number = len(work) + len(pieces)
+    start = np.concatenate((work.start_ns, pieces.start_ns))
+    end = np.concatenate((work.end_ns, pieces.end_ns))
+    issued = np.concatenate((work.issue_ns, pieces.start_ns))
+    order = by_group_and_time(None, start, end, issued)
+    del issued
+    place = np.empty(number + 1, np.int64)
+    place[order] = np.arange(number)
+    place[ORIGIN] = ORIGIN  # -1: the last place, which is no node's
+    source = place[edges.source]
+    target = place[edges.target]
+    kind, call, floor = edges.kind, edges.call.astype(np.int32), edges.floor_ns
+    fixed_source, fixed_target = place[fixed.source], place[fixed.target]
+    holds = fixed.is_carried | (fixed_source < fixed_target)
+    fixed_source, fixed_target = fixed_source[holds], fixed_target[holds]
+    fixed_source = np.where(fixed.is_carried[holds], CARRIED - fixed_source, fixed_source)
+    del place, edges
+    forward = source < target
+    if not forward.all():
+        source, target = source[forward], target[forward]
+        kind, call, floor = kind[forward], call[forward], floor[forward]
+
+    has_edge = np.zeros(number, np.bool_)
+    has_edge[target] = True
+    loose = np.nonzero(~has_edge)[0]
+    source = np.concatenate((source, np.full(len(loose), ORIGIN, np.int64)))
+    target = np.concatenate((target, loose))
+    kind = np.concatenate((kind, np.full(len(loose), EdgeKind.ORIGIN, np.int8)))
+    call = np.concatenate((call, np.full(len(loose), -1, np.int32)))
+    floor = np.concatenate((floor, np.zeros(len(loose), np.int64)))
+    # Edges of known delay come last: of several that bind a node, the first is on the path.
+    is_fixed = np.zeros(len(source) + len(fixed_target), np.bool_)
+    is_fixed[len(source) :] = True
+    source = np.concatenate((source, fixed_source))
+    target = np.concatenate((target, fixed_target))
+    kind = np.concatenate((kind, fixed.kind[holds]))
+    call = np.concatenate((call, fixed.call[holds].astype(np.int32)))
+    floor = np.concatenate((floor, fixed.delay_ns[holds]))
+    first_edge = np.zeros(number + 1, np.int64)
+    np.cumsum(np.bincount(target, minlength=number), out=first_edge[1:])
+    by_target = np.argsort(target, kind="stable")
+    source, target = gather(source, by_target), gather(target, by_target)
+    kind, call = gather(kind, by_target), gather(call, by_target)
+    floor, is_fixed = gather(floor, by_target), gather(is_fixed, by_target)
+    del has_edge, loose, forward, by_target
+
+    start, end = gather(start, order), gather(end, order)
+    leaves = np.append(end, window[0])[np.maximum(source, ORIGIN)] + floor
+    leaves[is_fixed] = _LONG_AGO_NS  # binds nothing
+    delay = settle_delays(start, target, leaves, kind, first_edge) + floor
+    delay[is_fixed] = floor[is_fixed]
+    node_kind = gather(np.concatenate((work.kind, np.zeros(len(pieces), np.int8))), order)
+    bounds = chosen["start_ns"].to_numpy()
+    host_step = np.maximum(np.searchsorted(bounds, pieces.start_ns, "right") - 1, 0)
+    step = gather(_narrow(work.step, host_step), order)
+    lane = gather(_narrow(work.lane, pieces.lane), order)
+    event = _narrow(work.event, np.full(len(pieces), -1))
+    step_rows = rows_of_steps(node_kind, lane == main_lane, step)
+    return StepGraph(
+        steps=tuple(chosen["step"].to_list()),
+        origin_ns=window[0],
+        begin_ns=begin_ns,
+        host_window=host_window,
+        mean_step_ns=mean_step_ns,
+        step_ends_ns=step_rows.ends(end, len(chosen), begin_ns),
+        main_lane=main_lane,
+        start_ns=start,
+        end_ns=end,
+        kind=node_kind,
+        lane=lane,
+        event=gather(event, order),
+        step=step,
+        step_rows=step_rows,
+        is_elastic=gather(np.concatenate((np.zeros(len(work), np.bool_), is_elastic)), order),
+        first_edge=first_edge,
+        source=source,
+        delay_ns=delay,
+        edge_kind=kind,
+        call=call,
+        host=host,
+        clock_lag_ns=_clock_lag_ns(work),
+        notes=_notes(work),
+    )
+
+
+def _narrow(one: Int64Array, other: Int64Array) -> Int32Array:
+    """Numbers of events, threads or steps, one after the other."""
+    return np.concatenate((one, other), dtype=np.int32, casting="same_kind")
+
+
+def _clock_lag_ns(work: StepWork) -> int:
+    """By how much the GPUs' clock is behind the host's at least; 0: nothing shows that it is.
+
+    Single events that seem to begin before their launch tell nothing of the clock.
+    """
+    launched = len(work) - work.unlinked
+    return work.skew_ns if work.skewed > _MANY_SKEWED * launched else 0
+
+
+def _notes(work: StepWork) -> tuple[str, ...]:
+    """What a reader must know about launches."""
+    notes = []
+    if work.unlinked:
+        notes.append(
+            f"{work.unlinked} of {len(work)} GPU events have no launch in the trace: the replay "
+            "ties those that began after a gap to what the main thread did just before"
+        )
+    if work.skewed:
+        notes.append(
+            f"{work.skewed} GPU events began before their launch by more than the clocks' skew: "
+            "their launches are ignored"
+        )
+    return tuple(notes)
+
+
+def settle_delays(
+    start: Int64Array,
+    target: Int64Array,
+    leaves: Int64Array,
+    kind: npt.NDArray[np.int8],
+    first_edge: Int64Array,
+) -> Int64Array:
+    """The delay of each edge, so that every node starts when it was measured to.
+
+    Args:
+        start: Measured start of each node.
+        target: Node that each edge leads to, sorted.
+        leaves: Measured end of the node that each edge leaves.
+        kind: `EdgeKind` of each edge.
+        first_edge: Where the edges of each node begin.
+    """
+    # Edges stand by their targets: to repeat is quicker than to gather.
+    edges = np.diff(first_edge)
+    room = np.repeat(start, edges) - leaves
+    if not len(room):
+        return room
+    typical = _typical_delays(room, leaves, target, kind, first_edge)
+    fits = np.minimum(typical, room)
+    expected = leaves + typical
+    best = np.maximum.reduceat(expected, first_edge[:-1])
+    # Of equals the first edge binds; the others may keep what fits.
+    candidates = np.nonzero(expected == np.repeat(best, edges))[0]
+    first = np.concatenate(([True], np.diff(target[candidates]) != 0))
+    binding = candidates[first]
+    delay: Int64Array = fits.astype(np.int64)
+    delay[binding] = room[binding]
+    return delay
+
+
+def _typical_delay(room: Int64Array, is_clear: BoolArray) -> int:
+    """The usual delay of a kind, from the candidates' delays: see `_typical_delays`."""
+    clear = room[is_clear]
+    if len(clear):
+        return int(np.median(clear))
+    return int(np.quantile(room, 0.1)) if len(room) else 0
+
+
+def _typical_delays(
+    room: Int64Array,
+    leaves: Int64Array,
+    target: Int64Array,
+    kind: npt.NDArray[np.int8],
+    first_edge: Int64Array,
+) -> Int64Array:
+    """For each edge the usual delay of its kind in this trace.
+
+    Taken where it is clear which edge a node waited for: no other leaves within 20 µs before. Where
+    it never is, a low quantile of the candidates stands in, for theirs are too long rather than
+    too short.
+    """
+    typical = np.zeros(len(room), np.int64)
+    latest = np.repeat(np.maximum.reduceat(leaves, first_edge[:-1]), np.diff(first_edge))
+    is_rival = leaves > latest - _CLEAR_NS
+    rivals = np.add.reduceat(is_rival, first_edge[:-1], dtype=np.int64)
+    is_near = (leaves == latest) & (room >= 0) & (room < _FAR_NS)
+    for which in _WITH_TYPICAL_DELAYS:
+        mine = kind == which
+        candidates = np.nonzero(mine & is_near)[0]
+        is_clear = rivals[target[candidates]] == 1
+        typical[mine] = _typical_delay(room[candidates], is_clear)
+    return typical
+
 
 _LONGEST_NS = 1 << 62
 """Beyond it sums of durations leave 64 bits."""

@@ -31,8 +31,6 @@ class Changes:
     """Durations and edges of a graph after a change. Build them with `unchanged` and the methods.
 
     Attributes:
-        dur_ns: Duration of each node.
-        delay_ns: Delay of each edge.
         is_kept: Whether each edge still holds.
         scaled: Without GPU work, the moments of threads that were scaled: which, by what factor,
             and of which threads (None: of all).

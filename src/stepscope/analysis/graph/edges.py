@@ -45,8 +45,6 @@ class FixedEdges:
 
     Attributes:
         source: Row that each edge leaves; -1: the origin.
-        target: Row that it leads to.
-        kind: Its `EdgeKind`.
         call: The call that made it; -1: none.
         delay_ns: Its delay, from the end of the source.
         is_carried: Whether the source is that of the steps before, if the same steps come again
@@ -96,7 +94,6 @@ class _FixedCollector:
         )
 
     def edges(self) -> FixedEdges:
-        """All edges."""
         names = FixedEdges.__dataclass_fields__
         return FixedEdges(
             *(np.concatenate([getattr(part, name) for part in self._parts]) for name in names)
@@ -206,13 +203,6 @@ def find_fixed_edges(
     """Edges with known delays: arrivals, room in launch queues, and what joins repeated steps.
 
     Args:
-        pieces: The pieces of threads.
-        work: The GPU work.
-        resolved: What blocking calls waited for.
-        handovers: Bursts of work on other threads.
-        queue: What launches depend on.
-        arrivals: The batches that the main thread waited for.
-        main_lane: The main thread.
         host_window: Start and end of the steps on the host.
     """
     found = _FixedCollector()

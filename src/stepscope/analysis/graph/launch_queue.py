@@ -77,7 +77,6 @@ class _Stream(NamedTuple):
     """The launches of one stream in order: one row per call.
 
     Attributes:
-        lane: Thread of the call.
         start_ns: When its work starts.
         row: The row of that work in these steps; -1: in others.
         is_linked: Whether its call is in the file.

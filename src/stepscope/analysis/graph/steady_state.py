@@ -46,7 +46,6 @@ class Passes(NamedTuple):
 
     Attributes:
         start_ns: Start of each node in the first pass, which begins as the window did.
-        end_ns: End of each node in it.
         cycle_ns: How long the steps take together in the steady state.
         waited_ns: How long the main thread waits for batches in it.
     """
@@ -159,13 +158,7 @@ def replayed_durations(graph: StepGraph, host_scale: float) -> Int64Array:
 def run_passes(
     graph: StepGraph, dur_ns: Int64Array, delay_ns: Int64Array, is_kept: BoolArray
 ) -> Passes:
-    """Run the steps until they take the same time again and again.
-
-    Args:
-        dur_ns: Duration of each node.
-        delay_ns: Delay of each edge.
-        is_kept: Whether each edge holds.
-    """
+    """Run the steps until they take the same time again and again."""
     within = is_kept & (graph.source >= 0)
     from_origin = np.flatnonzero(is_kept & (graph.source == ORIGIN))
     earliest = np.full(len(graph), graph.origin_ns)

@@ -58,7 +58,7 @@ from stepscope.analysis.host.events import HostEvents
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int32Array, Int64Array, Intervals
 from stepscope.trace.arrays.ordering import distinct_groups
-from stepscope.trace.locked_cache import locked_cached_property
+from stepscope.trace.session import locked_cached_property
 
 ORIGIN = -1
 CARRIED = -2
@@ -83,10 +83,6 @@ class StepGraph:
             maximum over all devices). On a trace without GPU work, the ends of the host steps.
             They divide the time from `begin_ns` on; without steps there is one, the end of all.
         main_lane: The thread that carries the steps.
-        start_ns: Measured start of each node.
-        end_ns: Measured end of each node.
-        kind: `NodeKind` of each node.
-        lane: Thread or stream of each node.
         event: Number of the GPU event of each node; -1: a piece of a thread.
         step: Index in `steps` of each node.
         step_rows: The nodes that tell when each step ends.
@@ -95,12 +91,10 @@ class StepGraph:
         first_edge: The edges into node i stand from `first_edge[i]` to `first_edge[i + 1]`.
         source: Node that each edge leaves, `ORIGIN` for the origin; `CARRIED` and below: a node of
             the steps before.
-        edge_kind: `EdgeKind` of each edge.
         call: Number of the call that made each edge: launch, sync; -1: none.
         host: What the threads were doing, by cause.
         clock_lag_ns: By how much the GPUs' clock is behind the host's at least, if much of the work
             began before its launch; else 0.
-        notes: What limits the graph, in words.
         steady_state_ns: What the steps take together in the steady state (`steady_state`).
         host_scale: What a replay takes of the measured time of threads, but for waits for input:
             less than 1 where recording slowed them down (`steady_state`).

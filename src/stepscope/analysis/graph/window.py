@@ -111,7 +111,6 @@ def whole_window(host: HostEvents, work: StepWork, window: tuple[int, int]) -> t
     """Without steps: from the first GPU work (else operator, call or wait for input) to the last.
 
     Args:
-        host: The host's events.
         window: What to return if there is nothing of these.
     """
     known = host.table.filter(pl.col("is_work") | (pl.col("cause") == int(HostCause.INPUT)))

@@ -34,7 +34,6 @@ class StepWork:
     """GPU work of the steps of a graph, sorted by stream, then time.
 
     Attributes:
-        kind: `NodeKind` of each.
         step: Index of the step that launched it.
         call: The launching call; -1: none.
         call_lane: Its thread; -1: none.

@@ -89,7 +89,6 @@ class TensorCoreUse:
         table: One row per operator, type, shapes and use: operator, type, shapes, uses ("yes",
             "no", "unknown"), eligible ("yes", "no", "unknown"), why, count, total_ns, kernel (the
             longest one's name) and an event.
-        matrix_ns: Time of all matrix kernels.
     """
 
     table: pl.DataFrame

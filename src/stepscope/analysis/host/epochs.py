@@ -25,7 +25,6 @@ class EpochStarts:
     """Starts of epochs on the thread of the steps, in order.
 
     Attributes:
-        steps: The steps in which they lie.
         ended_ns: When the call ends that finds no more batches.
         began_ns: When the call begins that waits for the epoch's first batch.
     """

@@ -35,8 +35,8 @@ from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 from stepscope.trace.arrays.nullable import distinct, filled
 from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.derive.nesting import MOST_NARROW
-from stepscope.trace.locked_cache import locked_cached_property
 from stepscope.trace.model import Trace
+from stepscope.trace.session import locked_cached_property
 
 _NODE = "autograd::engine::evaluate_function"
 _BACKWARD = r"(?i)^#{0,2} ?backward ?#{0,2}$"

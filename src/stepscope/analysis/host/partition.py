@@ -64,7 +64,6 @@ class HostPartition:
     """The main thread's time, per step and in all.
 
     Attributes:
-        partition: All steps together.
         steps: One row per step: step, wall_ns, and one column `<part>_ns` per part.
         excluded_steps: A last step in which nothing ran is left out: the loop had ended.
     """

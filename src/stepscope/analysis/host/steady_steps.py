@@ -306,7 +306,6 @@ def _device_durations(trace: Trace, asked: Scope, wanted: Int64Array) -> Int64Ar
 
 
 def _have_work(trace: Trace, steps: Int64Array) -> bool:
-    """Whether any of some steps has GPU work."""
     return bool(in_steps(work_on_devices(trace)["step"], Scope(steps=tuple(steps.tolist()))).any())
 
 

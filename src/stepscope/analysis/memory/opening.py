@@ -63,10 +63,6 @@ def open_memory(
         rank: The rank of a run; None: the first.
         census: The file of a census; None: the one beside.
         metrics: A file with samples of the GPU's memory; None: the one beside.
-
-    Raises:
-        UnreadableInputError: There is nothing that can be read.
-        UsageError: The run has no such rank, or a rule is not understood.
     """
     trace = find_trace(path, rank)
     if trace is not None:
@@ -77,12 +73,7 @@ def open_memory(
 
 
 def find_trace(path: str, rank: int | None = None) -> TraceRef | None:
-    """The trace whose memory `open_memory` opens for a path; None where it opens no trace.
-
-    Raises:
-        UnreadableInputError: There is nothing that can be read.
-        UsageError: The run has no such rank.
-    """
+    """The trace whose memory `open_memory` opens for a path; None where it opens no trace."""
     if not path:
         raise UnreadableInputError("the path is empty: give . for this directory")
     place = Path(path)
@@ -105,12 +96,6 @@ def memory_of_rank(rank: RankRun, trace: Trace | None) -> MemoryView | None:
 
     The host's memory counts with a census, and where the trace shows no other, with its stacks:
     beside a GPU's memory, it is not what a training runs out of.
-
-    Args:
-        trace: The window that is judged; None: there is none.
-
-    Raises:
-        UnreadableInputError: A file cannot be read.
     """
     census: Census | None = None
     remarks: tuple[str, ...] = ()
@@ -138,11 +123,7 @@ def newest_snapshots(run: Run) -> list[str]:
 
 
 def _with_samples(view: MemoryView, path: str, metrics: str | None) -> MemoryView:
-    """A view with samples of the GPU's memory: of a file, or those in the folder of its rank.
-
-    Raises:
-        UnreadableInputError: The file cannot be read.
-    """
+    """A view with samples of the GPU's memory: of a file, or those in the folder of its rank."""
     if metrics is not None:
         return replace(view, sampled=sampled_memory(Path(metrics)))
     folder = Path(path).absolute().parent
@@ -163,12 +144,10 @@ def memory_of_trace(
     """The host's memory as a trace shows it.
 
     Args:
-        path: Its file; the census beside it is used.
         census: The file of another census.
 
     Raises:
         UnreadableInputError: The trace has no memory events of the host, or a file cannot be read.
-        UsageError: A rule is not understood.
     """
     known: Census | None
     remarks: tuple[str, ...] = ()

@@ -47,7 +47,6 @@ class Aligned:
         offsets: rank, offset_ns and drift_ppm (taken off; 0 where clocks are taken as recorded),
             measured.
         clock: `RECORDED` or `ALIGNED`: what was done.
-        reason: Why.
         clocks: What was found of the clocks, whether it was taken off or not.
     """
 
@@ -80,7 +79,6 @@ def align(
     Args:
         matched: `SameCollectives.table`.
         ranks: The ranks, those without a matched collective included.
-        clock: How.
         tolerated_ns: Offsets that `Clock.AUTO` leaves as they are.
     """
     clocks = solve_rank_clocks(matched)
@@ -134,7 +132,6 @@ def _choose_clock(clock: Clock, offsets: pl.DataFrame, tolerated_ns: int) -> tup
     """Decides whether to take offsets off, and says why.
 
     Args:
-        clock: What was asked for.
         offsets: rank, offset_ns, measured.
         tolerated_ns: Offsets that need no alignment.
     """

@@ -98,7 +98,6 @@ def local_time(trace: Trace, collectives: pl.DataFrame, work: GpuWork | None) ->
     """Divides the local time before each collective of a rank.
 
     Args:
-        trace: The rank's trace.
         collectives: Columns `calls.collectives.COLLECTIVES`, in order of start.
         work: The GPU work of the trace; None where the CPU trains.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,6 +10,7 @@ import polars as pl
 
 from stepscope.analysis.selection.scope import OTHER_STEPS, AnsweredScope, Scope
 from stepscope.trace.arrays.nullable import filled
+from stepscope.trace.arrays.packed_columns import PackedColumns
 
 _NULL = np.iinfo(np.int64).min
 
@@ -40,18 +40,15 @@ class RankArrivals:
     """The collectives of one rank, small enough to be sent.
 
     Attributes:
-        rank: The rank.
         world_size: Ranks of its job, as its trace states it; None: it does not.
         asked: Which of its steps, devices and GPU events were read.
-        devices: Its GPUs.
         events: Number of its GPU events by step; None stands for those of no step.
         excluded: GPU events that do not count, and collectives that were not kept, by reason.
         texts: The distinct texts of each of `kind` and `group`.
-        packed: The columns of `ARRIVED` and of `local`, compressed.
+        packed: The columns of `ARRIVED` and of `local`.
         described: Of each process group in `texts`, what the job calls it, where that is known:
             group, description.
         local: The names of these further columns; empty: they were not asked for.
-        of_host: Whether they ran on the CPU.
         waits_for_batches: Whether it waits for batches that workers prepare, which set its pace.
     """
 
@@ -62,7 +59,7 @@ class RankArrivals:
     events: tuple[tuple[int | None, int], ...]
     excluded: tuple[tuple[str, int], ...]
     texts: tuple[tuple[str | None, ...], ...]
-    packed: bytes
+    packed: PackedColumns
     described: tuple[tuple[str, str], ...] = ()
     local: tuple[str, ...] = ()
     of_host: bool = False
@@ -70,10 +67,7 @@ class RankArrivals:
 
     def table(self, steps: Sequence[int] | None = None) -> pl.DataFrame:
         """The collectives of some steps, by default of all: columns `ARRIVED` and local time."""
-        names = (*_NUMBERS, *self.local, *TEXTS)
-        columns = np.frombuffer(zlib.decompress(self.packed), np.int64)
-        columns = np.cumsum(columns.reshape(len(names), -1), axis=1)
-        whole = dict(zip(names, columns, strict=True))
+        whole = dict(zip(self.packed.names, self.packed.columns(), strict=True))
         table = pl.DataFrame({name: whole[name] for name in (*_NUMBERS, *self.local)}).select(
             pl.when(pl.all() != _NULL).then(pl.all())
         )
@@ -104,13 +98,11 @@ class RankArrivals:
         )
 
 
-def packed(table: pl.DataFrame, local: Sequence[str]) -> bytes:
-    """The columns as differences from row to row, which are small, and compressed."""
+def packed(table: pl.DataFrame, local: Sequence[str]) -> PackedColumns:
+    """The columns, with the number of each text among those of its column."""
     columns = [filled(table[name].cast(pl.Int64), _NULL) for name in (*_NUMBERS, *local)]
     for name in TEXTS:
         texts = table[name].to_list()
         place = {text: number for number, text in enumerate(dict.fromkeys(texts))}
         columns.append(np.array([place[text] for text in texts], np.int64))
-    stacked = np.stack(columns)
-    # Differences may leave 64 bits, and come back into them when they are added up again.
-    return zlib.compress(np.diff(stacked, axis=1, prepend=np.int64(0)).tobytes(), level=6)
+    return PackedColumns.of((*_NUMBERS, *local, *TEXTS), np.stack(columns))

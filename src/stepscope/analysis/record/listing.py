@@ -32,7 +32,6 @@ class ListedRank:
     """A rank.
 
     Attributes:
-        steps: How many training steps its step record has.
         metrics: What was sampled beside it; None if nothing was, or it cannot be read.
     """
 
@@ -63,8 +62,6 @@ class RunListing:
 
     Attributes:
         location: The path or URL it was opened from.
-        external: What other tools recorded of it.
-        problems: What could not be read.
         unrelated: How many traces there are that are not known to be ranks of one run; see `Run`.
     """
 

@@ -29,7 +29,6 @@ class Progress:
     """The latest steps of one rank: at most fifty, begun at most a minute before the last.
 
     Attributes:
-        last_step: Number of the last step that ended.
         steps_per_second: Steps divided by the time from the start of the first of them to the end
             of the last, so that what happened between steps counts.
         step_ns: The step time: mean duration of the complete training steps among them.
@@ -113,7 +112,6 @@ class RankView:
     """A rank at this moment.
 
     Attributes:
-        manifest: Its manifest; None where it cannot be read.
         progress: Its latest steps; None before the first.
         since_ns: Time since its last step ended, by this machine's clock; None before the first.
         sample: The latest rows of its `metrics.csv`, as texts by column; empty where there is
@@ -153,11 +151,7 @@ class RunView:
 
 
 def look_at(path: Path) -> RunView:
-    """Read what a run's directory says now.
-
-    Raises:
-        UnreadableInputError: The directory cannot be listed.
-    """
+    """Read what a run's directory says now."""
     try:
         found = [(RunLayout.rank_of(child.name), child) for child in path.iterdir()]
     except OSError as error:
@@ -219,12 +213,7 @@ class LiveSample:
 
 @dataclass(frozen=True)
 class LiveState:
-    """A run and the hardware at one moment.
-
-    Attributes:
-        run: The run; None if none was found.
-        where: Where a run was looked for.
-    """
+    """A run and the hardware at one moment."""
 
     run: RunView | None
     samples: tuple[LiveSample, ...]

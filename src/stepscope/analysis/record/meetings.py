@@ -6,7 +6,6 @@ number, so that all ranks keep the same steps.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from stepscope.run.step_record import BACKWARD, COMMUNICATION, FORWARD, StepRecord, input_wait
+from stepscope.trace.arrays.packed_columns import PackedColumns
 
 MOST_STEPS = 4096
 _NONE = -1
@@ -30,18 +30,15 @@ _COLUMNS = (
     "data_wait_cpu_ns",
     "gc_ns",
 )
+_ALL = (*_COLUMNS, *_PHASES, *(f"{phase} on the device" for phase in _PHASES))
 _OPTIONAL = ("window", "device_ns", "cpu_ns", "queued_ns")
 
 
 @dataclass(frozen=True)
 class MeetingSteps:
-    """The steps of one rank, compressed.
+    """The steps of one rank, compressed."""
 
-    Attributes:
-        packed: The columns, one after the other.
-    """
-
-    packed: bytes
+    packed: PackedColumns
 
     @classmethod
     def of(cls, records: Sequence[StepRecord]) -> MeetingSteps:
@@ -56,15 +53,11 @@ class MeetingSteps:
             if one.window is not None or (one.is_whole_step and one.step % stride == 0)
         ]
         rows = np.array([_row(one) for one in kept], np.int64)
-        rows = rows.reshape(len(kept), len(_COLUMNS) + 2 * len(_PHASES))
-        # Differences from row to row are small, and compress well.
-        return cls(zlib.compress(np.diff(rows.T, axis=1, prepend=np.int64(0)).tobytes()))
+        return cls(PackedColumns.of(_ALL, rows.reshape(len(kept), len(_ALL)).T))
 
     def records(self) -> tuple[StepRecord, ...]:
         """The steps as records that hold no more than was kept."""
-        rows = np.frombuffer(zlib.decompress(self.packed), np.int64)
-        rows = np.cumsum(rows.reshape(len(_COLUMNS) + 2 * len(_PHASES), -1), axis=1)
-        return tuple(_record(row) for row in rows.T.tolist())
+        return tuple(_record(row) for row in self.packed.columns().T.tolist())
 
 
 def _row(record: StepRecord) -> list[int]:
@@ -79,7 +72,6 @@ def _both(record: StepRecord) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def _phase(phases: dict[str, int], name: str) -> int:
-    """Time in a phase, at any depth."""
     found = [spent for path, spent in phases.items() if path.rpartition("/")[2] == name]
     return sum(found) if found else _NONE
 

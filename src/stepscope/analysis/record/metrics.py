@@ -51,7 +51,6 @@ class MetricsSummary:
             group_memory_peak_bytes, group_memory_limit_bytes, throttled_percent (mean),
             disk_read_bytes_per_second, network_receive_bytes_per_second (means), process_percent
             (mean), process_memory_peak_bytes, processes (greatest number).
-        skipped_lines: Number of lines that are not rows of this file.
         record: The sampler's own record of the file; None without one.
     """
 
@@ -77,11 +76,7 @@ def is_metrics_file(path: Path) -> bool:
 
 
 def summarise_metrics(path: Path) -> MetricsSummary:
-    """Read and summarise a file of metrics.
-
-    Raises:
-        UnreadableInputError: It cannot be read, or is not a file of metrics.
-    """
+    """Read and summarise a file of metrics."""
     frame, skipped = read_metrics(path)
     record = None
     with contextlib.suppress(UnreadableInputError):
@@ -101,9 +96,6 @@ def read_metrics(path: Path) -> tuple[pl.DataFrame, int]:
         Columns by their names without units: texts as String, `time_ns` as Int64 (from `timestamp`
         in this machine's time zone where the file lacks it), masks as Int64, all else as Float64
         in the file's units; `[N/A]` as null.
-
-    Raises:
-        UnreadableInputError: It cannot be read, or is not a file of metrics.
     """
     try:
         if path.stat().st_size > _MOST_BYTES:

@@ -32,8 +32,6 @@ class StepStrip:
     """Steps in order, each bar one step or as many neighbours as make all fit.
 
     Attributes:
-        first: Number of each bar's first step.
-        mean_ns: Mean duration of its steps.
         parts: Name, and its mean in the steps of each bar; the parts of a bar add up to its mean,
             up to rounding. Empty where the parts are unknown.
         kinds: What is special about one of its steps, such as "compiling"; empty for nothing.

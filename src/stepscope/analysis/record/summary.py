@@ -90,7 +90,6 @@ class PhaseTimes:
             it, it is unusual in all of them, and half of what the step took beyond is enough:
             what goes with it, such as making what is saved, has no phase.
         excess_ns: What it took in those steps beyond what is usual, in total.
-        worst_ns: Its longest time.
     """
 
     name: str
@@ -131,9 +130,7 @@ class StepSummary:
         phases: The phases, the longest first.
         first_steps: Numbers of the slow steps at the start.
         first_excess_ns: What they took beyond the steady median, in total.
-        first_worst_ns: The longest of them.
         first_compile_ns: Time spent compiling in them.
-        steps_after_window: Numbers of the slow steps right after a window.
         observed_ns: Duration of all steps of the record, including excluded ones.
         tokens_per_second: Tokens per second of steady steps, if the loop counted them.
         slow_steps: Steps that took more than twice the median.
@@ -152,7 +149,6 @@ class StepSummary:
         stalled_step: Number of the single step that took more than three times the median and is
             left out; None if there is none.
         compiled_once: Compiling in the steps that are left out because of it.
-        goes_on_compiling: Whether steady steps compile again and again.
         host: CPU time, waits for a CPU and garbage collection of the training thread.
         recorded_host: The same for the steps recorded in detail.
     """

@@ -172,11 +172,7 @@ def notes_on_steps(trace: Trace) -> list[str]:
 
 
 def check_steps(trace: Trace, asked: Scope) -> tuple[int, ...]:
-    """The steps that an answer covers, in order: those asked for, or all.
-
-    Raises:
-        UsageError: A step asked for is not in the trace.
-    """
+    """The steps that an answer covers, in order: those asked for, or all."""
     known = trace.steps["step"].to_list()
     if asked.steps is None:
         return tuple(known)

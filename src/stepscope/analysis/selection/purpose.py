@@ -20,7 +20,6 @@ class Purpose:
 
     Attributes:
         work: Training, inference, or unknown.
-        evidence: What shows it, in words.
         engine: The serving engine whose ranges there are, such as "vLLM"; empty for none.
         library: The library that drives the model and builds its loader; empty if unknown.
     """

@@ -20,11 +20,7 @@ from stepscope.terminal.plain_text import escaped
 
 @dataclass(frozen=True)
 class Rows:
-    """A few rows.
-
-    Attributes:
-        values: The values of each column.
-    """
+    """A few rows."""
 
     columns: tuple[str, ...]
     values: tuple[tuple[Any, ...], ...]
@@ -49,7 +45,6 @@ class Beginning:
     Attributes:
         rows: The rows. Columns in which no row of the whole table has a value are left out, but for
             the first column.
-        numeric: The columns that hold numbers.
         total: Number of rows of the whole table.
     """
 
@@ -58,11 +53,7 @@ class Beginning:
     total: int
 
     def __post_init__(self) -> None:
-        """Check that the parts fit together.
-
-        Raises:
-            ValueError: They do not.
-        """
+        """Check that the parts fit together."""
         lengths = {len(column) for column in self.rows.values}
         if len(self.rows.values) != len(self.rows.columns) or len(lengths) > 1:
             raise ValueError("columns of different lengths")

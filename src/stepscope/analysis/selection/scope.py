@@ -46,7 +46,6 @@ class RecordedSteps:
         window_step_ns: Mean steady step of the window, in which recording slows steps down; None
             if the window has no steps.
         run_step_ns: Mean steady step of the step record.
-        run_steps: Number of the record's steady steps.
         is_scaled: Whether the tables of the answer are in the run's time; otherwise in the
             window's.
     """
@@ -63,8 +62,6 @@ class AnsweredScope:
 
     Attributes:
         steps: The steps that the answer covers, in order; empty where the trace has no steps.
-        devices: The GPUs that it covers.
-        events: Number of events that it counts.
         excluded: Number of events or steps left out, by reason, such as
             {"events outside the steps": 12}; what counts zero is not in it.
         recorded: The step times of window and run, if the run has a step record.

@@ -36,13 +36,11 @@ class Option:
         kind: The kind of its value: "bool", "int", "float", "size" (bytes), "word", "path",
             "ranks", "words", "pair" (two whole numbers), or "code" for functions and mappings,
             which only code can set.
-        help: What it does, in one line.
         detail: More about it, for the documentation; may be empty.
         default: Its default, unless a dialect has another.
         choices: The allowed words; empty if any word is allowed.
         least: The smallest allowed number; None if there is no such limit.
         above: The number that it must exceed; None if there is no such limit.
-        is_optional: Whether it may be None.
         artifact: The module of `stepscope.artifacts` that reads it; empty if there is none.
         is_field: Whether it is a field of `CaptureConfig`; if not, it sets others.
     """

@@ -33,9 +33,6 @@ class Schedule:
     """Cycles of waiting, warming up and recording, after some skipped steps.
 
     Attributes:
-        skip_first: Number of steps before the first cycle.
-        wait: Number of steps at the start of each cycle in which nothing happens.
-        warmup: Number of warm-up steps that follow.
         active: Number of recorded steps, which end the cycle; at least 1.
         repeat: Number of cycles; 0 for no limit.
         skips_first_wait: Whether the first cycle begins with its warm-up, without waiting.
@@ -103,7 +100,6 @@ class Schedule:
 
         Args:
             first: The earliest step to record.
-            warmup: Number of warm-up steps before them.
 
         Returns:
             The first suitable step from `first` on, or `first` if the next cycle has no room.
@@ -146,9 +142,6 @@ def settle(values: Values) -> None:
 
     Args:
         values: All options, each already checked on its own.
-
-    Raises:
-        ConfigError: Options contradict each other.
     """
     # In this order: later rules see the results of earlier ones.
     _trial_step(values)
@@ -267,7 +260,6 @@ def _folders(values: Values) -> None:
 
 
 def _functions(name: str, value: object) -> tuple[Callable[..., Any], ...]:
-    """One or more functions, as a tuple."""
     given = () if value is None else value if isinstance(value, Sequence) else (value,)
     for function in given:
         if not callable(function):

@@ -17,9 +17,6 @@ class RankMonitor:
 
     A single rank gets all visible GPUs. With several ranks, each can usually see all GPUs of the
     machine but uses only one, which is known once it has allocated memory there.
-
-    Attributes:
-        is_waiting: Whether the rank's GPU is not known yet.
     """
 
     def __init__(self, config: CaptureConfig, layout: RankLayout, identity: RankIdentity) -> None:

@@ -35,7 +35,6 @@ class StepWriter:
 
     Attributes:
         looks: The same, to add to.
-        takers: Called with each step, in order.
     """
 
     def __init__(

@@ -31,7 +31,6 @@ def close_manifest(rank: RankLayout, exit_code: int | None) -> None:
 
     Raises:
         OSError: The manifest cannot be written.
-        UnreadableInputError: It cannot be read.
     """
     manifest = read_rank(rank.manifest)
     if manifest.state == "running":

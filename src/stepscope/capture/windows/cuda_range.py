@@ -21,11 +21,7 @@ from stepscope.run.manifest import WindowRecord
 
 
 class CudaRangeWindow(Window):
-    """Marks one window for a tool outside this process; nothing happens in the warm-up.
-
-    Args:
-        torch_module: torch, or a substitute in tests.
-    """
+    """Marks one window for a tool outside this process; nothing happens in the warm-up."""
 
     def __init__(self, tools: WindowTools, plan: WindowPlan, torch_module: Any = None) -> None:
         super().__init__(tools, plan)

@@ -26,7 +26,7 @@ from stepscope.run.manifest import (
     FinishedRecord,
     WindowRecord,
     merge_finished,
-    read_finished,
+    read_record,
     with_reason,
 )
 
@@ -135,7 +135,7 @@ class WindowFinisher:
     def _settle(self, pending: PendingWindow) -> None:
         """Read the result of a process that has ended."""
         try:
-            finished = read_finished(pending.job.result_path)
+            finished = read_record(pending.job.result_path, FinishedRecord)
         except UnreadableInputError as error:
             message = stderr_tail(pending.job.raw_path.parent)
             problem = f"the finishing process ended with code {pending.process.returncode}"
@@ -146,7 +146,7 @@ class WindowFinisher:
     def _give_up(self, pending: PendingWindow) -> None:
         """Handle a process that took too long and was killed; its files may exist all the same."""
         try:
-            finished = read_finished(pending.job.result_path)
+            finished = read_record(pending.job.result_path, FinishedRecord)
         except UnreadableInputError:
             limit_s = self._timeout_ns / 1e9
             self._fail(pending, f"making the files took longer than {limit_s:g} s")

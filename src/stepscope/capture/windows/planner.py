@@ -57,7 +57,6 @@ class WindowRequest:
         first_step: The first step to record; None for as soon as possible.
         warmup: Number of warm-up steps before it.
         is_ours: Whether this rank records it. If not, the rank only pauses with those that do.
-        with_memory: Whether to take a memory snapshot as well.
         details: Options that are on in this window, whatever the capture's are.
     """
 
@@ -78,7 +77,6 @@ class WindowPlanner:
         unavailable_reason: Why no window can be recorded at all; empty if windows can be recorded.
 
     Attributes:
-        follows_schedule: Whether this rank records the scheduled windows.
         wake: Called when a window is requested; from any thread.
     """
 

@@ -230,8 +230,6 @@ def changes_between(
     """The changes by location, largest first, without those of this recorder and of tracemalloc.
 
     Args:
-        first: The state before.
-        last: The state after.
         by_stack: Whether a location is a whole stack rather than its innermost line.
     """
     own = [

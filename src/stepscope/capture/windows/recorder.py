@@ -67,9 +67,6 @@ class StepMarks(Protocol):
 class Window:
     """One window, from its warm-up to its files. A subclass records.
 
-    Args:
-        tools: What the window needs to do its work.
-
     Attributes:
         uses_torch_profiler: Whether it needs torch's only recorder, which others may hold.
         is_of_one_thread: Whether only the thread that started the window can end it.
@@ -115,9 +112,6 @@ class Window:
         self, record: WindowRecord, step_number: int
     ) -> tuple[WindowRecord, BaseException | None]:
         """Make the files of a stopped window, or start making them.
-
-        Args:
-            record: What is known about the window so far.
 
         Returns:
             The record, in the state "saving" while files are being made, and the exception that
@@ -332,7 +326,6 @@ def job_of(
     """The job of the finishing process for a window.
 
     Args:
-        plan: What the window was planned to record.
         steps: The steps that were recorded from start to end.
         renames: Names of ranges to replace in the trace.
     """

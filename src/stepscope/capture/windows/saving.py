@@ -84,7 +84,6 @@ class WindowSaver:
         """Stop a window and hand it over, while other ranks wait.
 
         Args:
-            window: The window, being recorded.
             reason: Why it is incomplete; empty if it is complete.
         """
         plan = window.plan

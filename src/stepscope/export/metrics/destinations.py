@@ -16,7 +16,6 @@ class Destinations:
         address: Where to serve them to Prometheus: "PORT" or "HOST:PORT".
         textfile: The file to write for node_exporter.
         endpoint: URL of a collector of OpenTelemetry.
-        board: The folder of TensorBoard.
     """
 
     address: str | None = None

@@ -45,7 +45,6 @@ class Moment:
     """What the metrics are measured of.
 
     Attributes:
-        run: The run; None if none was found.
         findings: Findings of a run that has ended.
     """
 

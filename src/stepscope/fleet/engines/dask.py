@@ -38,11 +38,7 @@ class DaskEngine:
     attempts: int = 3
 
     def __post_init__(self) -> None:
-        """Checks the scheduler's address.
-
-        Raises:
-            UsageError: It is no address, or one that would be talked to in the open.
-        """
+        """Checks the scheduler's address."""
         if self.scheduler is not None:
             check_address(self.scheduler)
 
@@ -54,11 +50,7 @@ class DaskEngine:
         *,
         progress: ProgressReport | None = None,
     ) -> Outcome[Value]:
-        """See `Engine.run`.
-
-        Raises:
-            UsageError: Dask is not installed, or the scheduler cannot be reached.
-        """
+        """See `Engine.run`."""
         if not items:
             return Outcome(None, 0, 0)
         with self._client() as client:
@@ -96,11 +88,7 @@ class DaskEngine:
 
 
 def check_address(address: str) -> None:
-    """Checks that a scheduler is on this machine or behind TLS.
-
-    Raises:
-        UsageError: It is neither, or no address at all.
-    """
+    """Checks that a scheduler is on this machine or behind TLS."""
     parts = urlsplit(address)
     if parts.scheme not in {"tcp", "tls"} or not parts.hostname:
         raise UsageError(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
+
+from stepscope.terminal.status_line import StatusLine
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -20,8 +23,6 @@ class Failure:
 
     Attributes:
         index: Its place among the items.
-        reason: Why, in one line.
-        attempts: How often it was tried.
     """
 
     index: int
@@ -35,9 +36,6 @@ class Outcome(Generic[Value]):
 
     Attributes:
         value: None where no item gave any.
-        items: How many there were.
-        done: How many gave a value.
-        failures: Those that gave none, by index.
         restarts: Worker processes that ended early and were replaced.
     """
 
@@ -127,3 +125,13 @@ class Tree(Generic[Value]):
         if left is _NOTHING or right is _NOTHING:
             return right if left is _NOTHING else left
         return self._combine(left, right)
+
+
+@contextmanager
+def ranks_done() -> Iterator[ProgressReport]:
+    """Yields what an engine reports to. Nothing is shown where nobody watches."""
+    status = StatusLine()
+    try:
+        yield lambda done, of: status.update(f"Reading ranks · {done:,} of {of:,}")
+    finally:
+        status.close()

@@ -39,12 +39,6 @@ def answer_hang(paths: Sequence[str], ranks: int | None = None, run: str | None 
 
     Args:
         paths: Dumps, directories of dumps, and globs.
-        ranks: How many ranks the job has.
-        run: Its run directory.
-
-    Raises:
-        UnreadableInputError: There is no dump that could be read.
-        UsageError: A rank has two dumps.
     """
     files = dump_files(paths)
     dumps, problems = _read(files)
@@ -58,11 +52,7 @@ def answer_hang(paths: Sequence[str], ranks: int | None = None, run: str | None 
 
 
 def dump_files(paths: Sequence[str]) -> list[Path]:
-    """The files that may be dumps, in order.
-
-    Raises:
-        UnreadableInputError: There is none.
-    """
+    """The files that may be dumps, in order."""
     found: list[Path] = []
     for text in paths:
         path = Path(text).expanduser()
@@ -116,11 +106,7 @@ def _attempt(path: Path) -> tuple[Dump | None, str]:
 
 
 def with_steps(hang: Hang, run: str) -> Hang:
-    """Adds `last_step` and `last_step_end_ns` of each rank, from the job's step records.
-
-    Raises:
-        UnreadableInputError: There is no run.
-    """
+    """Adds `last_step` and `last_step_end_ns` of each rank, from the job's step records."""
     rows = [
         {
             "rank": rank.rank,

@@ -28,14 +28,12 @@ class Call:
     """A call.
 
     Attributes:
-        rank: The rank that made it.
         group: Its process group, without the description.
         entry: The single operation, or the entry of the coalesced group; where that is not
             recorded, its last operation.
         parts: The operations of a coalesced group, in order; empty for a single operation.
         is_whole: Whether none of its parts was overwritten.
         is_coalesced: Whether it is a group.
-        is_completed: Whether the rank has left it.
         skipped: How many groups of sends and receives were counted as collectives before it.
     """
 
@@ -91,7 +89,6 @@ def calls_of(dump: Dump, group_of: Callable[[Group], Group]) -> list[Call]:
     """The calls of a rank, in order.
 
     Args:
-        dump: What it recorded.
         group_of: The process group without its description, with its ranks.
     """
     groups = {group: group_of(group) for group in {entry.group for entry in dump.entries}}

@@ -61,7 +61,6 @@ class Group:
     """A process group.
 
     Attributes:
-        name: Its name in the job.
         description: What the job calls it; empty where it does not.
         ranks: Its ranks; empty where nothing lists them.
     """
@@ -85,7 +84,6 @@ class Entry:
     """One operation of a rank.
 
     Attributes:
-        group: Its process group.
         is_p2p: Whether it is a send or a receive.
         sequence: Its number among its kind in the group.
         numbers: The group's numbers of collectives and of sends and receives at its call; the
@@ -152,9 +150,6 @@ class Dump:
     """What one rank recorded.
 
     Attributes:
-        path: Its file.
-        rank: Its rank.
-        version: As written, such as "2.10".
         groups: The process groups that it lists.
         entries: Its operations, oldest first.
         is_from_start: Whether nothing was overwritten.
@@ -188,7 +183,6 @@ def read_dump(path: Path, rank: int | None = None) -> Dump:
     """Reads a dump.
 
     Args:
-        path: Its file.
         rank: Its rank; by default the last number of its name.
 
     Raises:
@@ -212,11 +206,7 @@ def read_dump(path: Path, rank: int | None = None) -> Dump:
 
 
 def parse_dump(data: bytes, rank: int, name: str) -> Dump:
-    """Reads a dump from its bytes.
-
-    Raises:
-        UnreadableInputError: As `read_dump`.
-    """
+    """Reads a dump from its bytes."""
     found = _content(data, name)
     if isinstance(found, list):  # the oldest form
         found = {"version": "1", "entries": found}
@@ -360,7 +350,6 @@ class _Parts:
 
     Attributes:
         tensors: Reads lengths and types; equal ones are one object.
-        where: Reads frames.
     """
 
     tensors: Callable[..., Tensors | None]
@@ -441,7 +430,6 @@ def _state(one: dict[Any, Any], backend: str) -> str:
 
 
 def _tensors(sizes: list[Any], types: Any) -> Tensors:
-    """Type and lengths of each tensor."""
     names = types if isinstance(types, list) else []
     return tuple(
         (

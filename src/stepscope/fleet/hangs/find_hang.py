@@ -112,13 +112,9 @@ class Hang:
     Attributes:
         verdict: What hangs and who began it, in one sentence.
         culprits: The ranks at the root; empty where nothing hangs, or nobody can be told.
-        hanging: Columns `HANGING`.
-        members: Columns `MEMBERS`.
-        ranks: Columns `RANKS`.
         mismatched: Columns `operations.MISMATCHED`.
         operations: Columns `operations.OPERATIONS`.
         scope: Entries that were read.
-        notes: What a reader must know.
     """
 
     verdict: str
@@ -137,9 +133,6 @@ class _Hanging:
     """An operation that hangs.
 
     Attributes:
-        key: The operation.
-        group: What its group is called.
-        operation: What it is called.
         inputs: Those of most members, in words.
         did: What each member did.
         parts: What those recorded that called it.
@@ -225,11 +218,7 @@ def find_hang(dumps: Sequence[Dump], ranks: int | None = None) -> Hang:
     """Finds what hangs, from the dumps of a job's ranks.
 
     Args:
-        dumps: The dumps, each of another rank.
         ranks: How many ranks the job has; by default those that the dumps mention.
-
-    Raises:
-        UsageError: There is no dump, or a rank has two.
     """
     if not dumps:
         raise UsageError("no flight recorder dump was given")
@@ -275,7 +264,6 @@ class _Job:
     """All dumps together.
 
     Attributes:
-        dumps: The dumps, by rank.
         words: What to call each group, by its name.
         ranks: All ranks of the job.
         missing: Of these, those without a dump.

@@ -28,8 +28,6 @@ class Key:
     """An operation, as all its members know it.
 
     Attributes:
-        group: Its process group.
-        sequence: Its number.
         ends: Sender and receiver of a message, as ranks of the job; None for a collective.
     """
 
@@ -51,7 +49,6 @@ class Operations:
     """The operations of a job.
 
     Attributes:
-        parts: What each rank does in each operation.
         collectives: Of each process group and rank, the numbers of the collectives recorded.
         messages: Of each process group, sender and receiver, the numbers of the messages that each
             end recorded.

@@ -85,7 +85,6 @@ def ways_to_call(
     Where as many ranks called it in one way as in another, one that agrees with itself comes first.
 
     Args:
-        key: The operation.
         parts: What each rank did in it.
         with_outputs: Whether outputs matter though nothing needs to agree, as the totals of an
             all_to_all.
@@ -192,7 +191,6 @@ def operations_table(
     """Every operation with what each rank did in it.
 
     Args:
-        recorded: What each rank did in each operation.
         words: What to call each group, by its name.
     """
     rows = []

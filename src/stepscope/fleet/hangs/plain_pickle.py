@@ -43,7 +43,6 @@ def read_plain_pickle(data: bytes, name: str = "the pickle") -> Any:
     reads the result goes to a fixed depth only.
 
     Args:
-        data: The pickle.
         name: What to call it in messages.
 
     Raises:
@@ -104,11 +103,7 @@ class _Reader:
             self._collect(opcode, position)
 
     def result(self) -> Any:
-        """What was read.
-
-        Raises:
-            UnreadableInputError: The pickle does not end with one value.
-        """
+        """What was read."""
         if not self._is_done or len(self._stack) != 1 or self._stack[0] is _MARK:
             raise UnreadableInputError(f"{self._name}: no whole pickle: it ends in the middle")
         return self._stack[0]

@@ -49,7 +49,6 @@ class Cause:
         name: `STAGES`, `WORKERS`, `MICRO_BATCHES`, `TRANSFERS` or `OTHER`.
         share: Share of the slowdown that goes away with it.
         step_ns: Mean step time without it.
-        sentence: What it is, in words.
     """
 
     name: str
@@ -64,17 +63,10 @@ class Causes:
 
     Attributes:
         all: All of them, the largest share first.
-        verdict: The notable ones in words.
     """
 
     all: tuple[Cause, ...]
     verdict: str
-
-    @property
-    def main(self) -> Cause | None:
-        """The cause with the largest share; None where none is notable."""
-        found = self.notable
-        return found[0] if found else None
 
     @property
     def notable(self) -> tuple[Cause, ...]:

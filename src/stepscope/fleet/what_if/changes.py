@@ -23,13 +23,7 @@ CHANGES: dict[str, pl.DataType | type[pl.DataType]] = {
 
 @dataclass(frozen=True)
 class Change:
-    """One change, replayed.
-
-    Attributes:
-        subject: What is changed.
-        change: How.
-        step_ns: The mean step with it.
-    """
+    """One change, replayed."""
 
     subject: str
     change: str
@@ -40,7 +34,6 @@ def changes_table(changes: Iterable[Change], step_ns: float) -> pl.DataFrame:
     """Columns `CHANGES`.
 
     Args:
-        changes: The changes.
         step_ns: The mean step as replayed, with no change.
     """
     whole = round(step_ns)

@@ -35,26 +35,11 @@ INCOMPLETE = "steps in which a replica lacks an operation that the others have"
 
 
 @dataclass(frozen=True)
-class JobShape:
-    """How the ranks of a job are arranged.
-
-    Attributes:
-        replicas: Data-parallel size.
-        stages: Pipeline-parallel size.
-        tensor_ranks: Tensor-parallel size.
-    """
-
-    replicas: int
-    stages: int
-    tensor_ranks: int = 1
-
-
-@dataclass(frozen=True)
 class Operations:
     """The operations of a job.
 
     Attributes:
-        shape: How its ranks are arranged.
+        stages: Number of pipeline stages.
         table: One row per operation of a replica, ordered by `stage`, `kind`, `number`; further
             columns are `chunk`, `model_chunk` and `micro_batch` (-1 where there is none), and
             `start_ns` and `end_ns`, the medians over all replicas and steps. An order that all of
@@ -67,7 +52,7 @@ class Operations:
         left_out: Steps left out, by reason.
     """
 
-    shape: JobShape
+    stages: int
     table: pl.DataFrame
     workers: pl.DataFrame
     steps: npt.NDArray[np.int64]
@@ -77,37 +62,21 @@ class Operations:
     left_out: dict[str, int]
 
 
-def read_operations(path: Path, description: Path | None = None) -> Operations:
-    """Reads a Parquet file of operations.
-
-    Args:
-        path: The table.
-        description: Lines `name: value`, of which `tp_size` is used.
-
-    Raises:
-        UnreadableInputError: It is no such table, or holds no complete step.
-    """
+def read_operations(path: Path) -> Operations:
+    """Reads a Parquet file of operations."""
     try:
         table = pl.read_parquet(path)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise UnreadableInputError(f"{path}: not a readable Parquet file: {error}") from error
-    sizes = _read_sizes(description) if description is not None else {}
-    return operations_of(table, str(path), sizes)
+    return operations_of(table, str(path))
 
 
-def operations_of(
-    table: pl.DataFrame, name: str = "operations", sizes: dict[str, int] | None = None
-) -> Operations:
+def operations_of(table: pl.DataFrame, name: str = "operations") -> Operations:
     """Arranges a table of operations.
 
     Args:
         table: Columns as in the module's docstring.
         name: What it is called in messages.
-        sizes: `tp_size`, where known.
-
-    Raises:
-        UnreadableInputError: A column is missing or holds impossible values, or no step is
-            complete.
     """
     rows = _checked(table, name)
     per_step = rows.select("replica", "step").unique().group_by("step").len()["len"]
@@ -146,13 +115,8 @@ def operations_of(
         ),
         shape,
     )
-    sizes = sizes or {}
     return Operations(
-        JobShape(
-            len(replicas),
-            kept["stage"].n_unique(),
-            sizes.get("tp_size", 1),
-        ),
+        kept["stage"].n_unique(),
         _described(template, kept),
         kept.group_by("replica", "stage").agg(pl.col("rank").min()).sort("replica", "stage"),
         steps,
@@ -218,22 +182,3 @@ def _filled(shape: tuple[int, int, int], place: npt.NDArray[Any], seconds: pl.Se
     times = np.zeros(shape, np.int64)
     times.reshape(-1)[place] = np.rint(seconds.to_numpy() * 1e9).astype(np.int64)
     return times
-
-
-def _read_sizes(path: Path) -> dict[str, int]:
-    """The sizes that a flat `name: value` description gives."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UnreadableInputError(f"{path}: cannot be read: {error}") from error
-    sizes = {}
-    for line in text.splitlines():
-        name, _, value = line.partition(":")
-        if name.strip().endswith("_size"):
-            try:
-                sizes[name.strip()] = int(value)
-            except ValueError:
-                raise UnreadableInputError(
-                    f"{path}: {name.strip()} is {value.strip()!r}, not a whole number"
-                ) from None
-    return sizes

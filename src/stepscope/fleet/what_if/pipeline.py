@@ -32,7 +32,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from stepscope.fleet.what_if.operations import JobShape, Operations
+from stepscope.fleet.what_if.operations import Operations
 from stepscope.fleet.what_if.program import Meeting, Program, assemble
 
 FORWARD, BACKWARD = "forward", "backward"
@@ -70,38 +70,17 @@ class _Operation:
     end_ns: int
 
 
-@dataclass(frozen=True)
-class Pipeline:
-    """What a table of operations says about their order.
-
-    Attributes:
-        program: The operations of a replica.
-        idle_transfers: Transfers that move nothing.
-        unmatched_transfers: Transfers whose partner is missing; they are replayed alone.
-    """
-
-    program: Program
-    idle_transfers: int
-    unmatched_transfers: int
-
-
-def pipeline_of(operations: Operations, name: str = "operations") -> Pipeline:
-    """Works out what waits for what.
-
-    Raises:
-        UnreadableInputError: The operations wait for each other in a circle.
-    """
+def pipeline_of(operations: Operations, name: str = "operations") -> tuple[Program, int]:
+    """What waits for what, and how many transfers lack their partner: they are replayed alone."""
     stages = _stages(operations)
     is_overlapped = REDUCE_REST in operations.table["kind"]
     dependencies: list[tuple[int, int]] = []
     meetings: list[Meeting] = []
     carrying: list[_Operation] = []
-    idle = 0
     for stage in stages:
-        fed, idle_here = _transfers(stage, operations.shape, dependencies)
-        idle += len(idle_here)
+        fed, idle = _transfers(stage, operations.stages, dependencies)
         carrying += fed
-        meetings += [Meeting((op.number,)) for op in idle_here]
+        meetings += [Meeting((op.number,)) for op in idle]
         dependencies += _chain(stage.computations)
         for kind in POINT_TO_POINT:
             dependencies += _chain(stage.of(kind))
@@ -112,12 +91,11 @@ def pipeline_of(operations: Operations, name: str = "operations") -> Pipeline:
             Meeting((op.number,), spans_replicas=True)
             for op in stage.of(GATHER, REDUCE, REDUCE_REST)
         ]
-    pairs, unmatched = _pairs(carrying, operations.shape.stages)
+    pairs, unmatched = _pairs(carrying, operations.stages)
     meetings += pairs
     meetings += _meeting_of(EMBEDDING, [stages[0], *stages[-1:][: len(stages) - 1]], spans=False)
     meetings += _meeting_of(CLIPPING, stages, spans=True)
-    program = assemble(len(operations.table), dependencies, meetings, name)
-    return Pipeline(program, idle, unmatched)
+    return assemble(len(operations.table), dependencies, meetings, name), unmatched
 
 
 class _Stage:
@@ -140,7 +118,7 @@ def _stages(operations: Operations) -> list[_Stage]:
     rows = [_Operation(*row) for row in operations.table.select(columns).iter_rows()]
     return [
         _Stage(stage, [op for op in rows if op.stage == stage])
-        for stage in range(operations.shape.stages)
+        for stage in range(operations.stages)
     ]
 
 
@@ -150,12 +128,12 @@ def _chain(found: Sequence[_Operation]) -> Iterator[tuple[int, int]]:
 
 
 def _transfers(
-    stage: _Stage, shape: JobShape, dependencies: list[tuple[int, int]]
+    stage: _Stage, stages: int, dependencies: list[tuple[int, int]]
 ) -> tuple[list[_Operation], list[_Operation]]:
     """Ties the stage's transfers to the computations; returns those that carry, and the idle."""
     last_chunk = max((op.model_chunk for op in stage.computations), default=0)
     # Chunks are dealt out in turn: the model's last is the last stage's last.
-    last_chunk += shape.stages - 1 - stage.number
+    last_chunk += stages - 1 - stage.number
     carrying: list[_Operation] = []
     idle: list[_Operation] = []
     for way in (FORWARD, BACKWARD):

@@ -38,7 +38,6 @@ class Program:
     unit depends on is in units before it.
 
     Attributes:
-        operations: How many there are.
         first_member: Where each unit's members begin in `members`, and where the last one's end.
         members: The operations, unit by unit.
         meets: Of each unit: 0 for an operation that meets nobody, 1 for a meeting within each
@@ -61,13 +60,8 @@ def assemble(
     """Orders operations by what they depend on.
 
     Args:
-        operations: How many there are.
         dependencies: Pairs (before, after): `after` starts when `before` has ended.
         meetings: No operation is part of two.
-        name: What the job is called in messages.
-
-    Raises:
-        UnreadableInputError: Operations wait for each other in a circle.
     """
     sources: list[set[int]] = [set() for _ in range(operations)]
     for before, after in dependencies:

@@ -6,7 +6,7 @@ Definitions
     collective, divided by the number of steps. A step of the table ends with the last of its
     collectives; the first one begins with the first arrival.
     A change saves what it shortens a step by, but no more than in the long run, where that is known
-    (`analysis.blame.long_run`): of few steps, some save more than each of those that follow would.
+    (`analysis.blame.gains`): of few steps, some save more than each of those that follow would.
     As fast as usual: a rank's work between collectives, or a transfer, without what exceeds the
     usual (`analysis.blame.usual`), whatever the cause. What is less than usual stays as it is, and
     so does what a rank was late by at its first collective.
@@ -29,7 +29,6 @@ from stepscope.analysis.blame.compared import Compared
 from stepscope.analysis.blame.matched import OF_THE_GPU, SYNCHRONISING, Matched, Numbers
 from stepscope.analysis.blame.replay import Less, Replay
 from stepscope.analysis.blame.usual import Usual
-from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.selection.scope import AnsweredScope
 from stepscope.fleet.job import Job
 from stepscope.fleet.stragglers import NOBODY_LATE, ComparedJob
@@ -68,12 +67,7 @@ class WhatIfOverRanks:
 
     Attributes:
         verdict: What the largest changes save, in one sentence.
-        recorded_ns: Mean step as recorded.
         step_ns: Mean step as replayed, with no change. Savings are taken from it.
-        changes: Columns `CHANGES`.
-        steps: Columns `STEPS`.
-        scope: What the answer covers.
-        notes: What a reader must know.
     """
 
     verdict: str
@@ -85,17 +79,13 @@ class WhatIfOverRanks:
     notes: tuple[str, ...]
 
 
-def what_if_over_ranks(job: Job, clock: Clock | str = Clock.AUTO) -> WhatIfOverRanks:
+def what_if_over_ranks(job: Job) -> WhatIfOverRanks:
     """Replays the ranks of a job with one thing changed at a time.
 
     Args:
         job: The ranks, at least two.
-        clock: How clocks are brought together.
-
-    Raises:
-        UsageError: Fewer than two ranks, or ranks of jobs of different sizes.
     """
-    found = ComparedJob.of(job, clock)
+    found = ComparedJob.of(job)
     compared = found.windows.compared
     matched = compared.matched
     scope = compared.report.scope.leaving_out(matched.left_out)

@@ -11,31 +11,28 @@ Analysis", and its artifact)
     from its beginning to its last end.
     Slowdown: T(actual) / T(ideal).
     Slowdown of a group of operations: T(ideal, but the group's actual) / T(ideal).
-    Delay slowdown: recorded mean step time / T(actual): what the replay leaves out.
     Score of a worker: the smaller of its replica's and its stage's slowdown.
-    Share explained by a group: (T(actual) - T(actual, but the group's ideal)) / (T(actual) -
-    T(ideal)). The paper's M_W takes the three hundredths of the workers with the highest scores
-    (at least one), M_S the last stage. A share may exceed 1: making the last stage average makes
-    it shorter than it has to be.
+    Worst workers: the three hundredths with the highest scores, at least one (the paper's M_W).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.fleet.what_if.operations import JobShape, Operations, Times
+from stepscope.fleet.what_if.operations import Operations, Times
 from stepscope.fleet.what_if.pipeline import is_communication, pipeline_of, reported_kind
 from stepscope.fleet.what_if.program import Program
-from stepscope.fleet.what_if.replay import launch_delays, replay, transfers
+from stepscope.trace.machine.arrays import Table, WrittenTable
+from stepscope.trace.machine.jit import jit
 
 _IMPOSSIBLE_NS = -10_000_000
-"""Below this a duration or delay is an error of clocks, and counts as nothing."""
+"""Below this a duration is an error of clocks, and counts as nothing."""
 _WORST_PERCENT = 3
 
 STEPS: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -44,7 +41,6 @@ STEPS: dict[str, pl.DataType | type[pl.DataType]] = {
     "actual_ns": pl.Int64,  # replayed without launch delays
     "ideal_ns": pl.Int64,
     "slowdown": pl.Float64,  # actual / ideal
-    "delay_slowdown": pl.Float64,  # recorded / actual
 }
 """One row per step."""
 
@@ -58,94 +54,56 @@ WORKERS: dict[str, pl.DataType | type[pl.DataType]] = {
 
 
 @dataclass(frozen=True)
-class Explained:
-    """What a group of operations has to do with the slowdown.
-
-    Attributes:
-        without_ns: Mean step time with the group's work ideal and all else actual.
-        only_ns: Mean step time with the group's work actual and all else ideal.
-        removed_share: Share of the slowdown that goes away with the group made ideal.
-        added_share: Share of the slowdown that the group makes alone.
-    """
-
-    without_ns: float
-    only_ns: float
-    removed_share: float
-    added_share: float
-
-
-@dataclass(frozen=True)
 class Slowdown:
     """The slowdown of a job, and whose it is.
 
     Attributes:
-        shape: How the job's ranks are arranged.
         slowdown: Actual mean step time over the ideal one.
-        delay_slowdown: Recorded mean step time over the actual one as replayed.
         actual_ns: Mean step time as replayed.
         ideal_ns: Mean step time with ideal work.
-        steps: Columns `STEPS`.
         by_replica: Columns `replica`, `slowdown`; the highest first, as in all of these.
         by_stage: Columns `stage`, `slowdown`.
         by_kind: Columns `kind`, `slowdown`.
-        per_step: The same by step: columns `step`, `dimension` ("replica", "stage" or "kind"),
-            `name`, `slowdown`.
-        workers: Columns `WORKERS`.
         worst_workers: Pairs (replica, stage) of the workers with the highest scores.
-        by_worst_workers: What those explain (M_W).
-        by_last_stage: What the last stage explains (M_S).
-        left_out: What is not part of this, by reason.
     """
 
-    shape: JobShape
     slowdown: float
-    delay_slowdown: float
     actual_ns: float
     ideal_ns: float
     steps: pl.DataFrame
     by_replica: pl.DataFrame
     by_stage: pl.DataFrame
     by_kind: pl.DataFrame
-    per_step: pl.DataFrame
     workers: pl.DataFrame
     worst_workers: tuple[tuple[int, int], ...]
-    by_worst_workers: Explained
-    by_last_stage: Explained
-    left_out: dict[str, int] = field(default_factory=dict)
+    left_out: dict[str, int]
 
 
 class Replays:
     """A job's operations, to be replayed with actual, ideal and mixed work.
 
     Attributes:
-        operations: The operations.
-        program: What waits for what.
         actual_ns: Work of each step, replica and operation.
         ideal_ns: Ideal work, likewise.
         left_out: Transfers that could not be matched, and steps left out, by reason.
     """
 
     def __init__(self, operations: Operations, name: str = "operations") -> None:
-        pipeline = pipeline_of(operations, name)
+        self._program, unmatched = pipeline_of(operations, name)
         self.operations = operations
-        self.program: Program = pipeline.program
         start, end = operations.start_ns, operations.start_ns + operations.dur_ns
-        work = transfers(self.program, start, end)
+        work = transfers(self._program, start, end)
         self.actual_ns = np.where(work <= _IMPOSSIBLE_NS, 0, work)
         self.ideal_ns = _ideal(operations, self.actual_ns)
-        delays = launch_delays(self.program, start, end)
-        self._delays = np.where(delays <= _IMPOSSIBLE_NS, 0, delays)
         self.left_out = dict(operations.left_out)
-        if pipeline.unmatched_transfers:
+        if unmatched:
             self.left_out["transfers without a partner, replayed as if they waited for nobody"] = (
-                pipeline.unmatched_transfers
+                unmatched
             )
 
-    def step_times(self, work_ns: Times, *, with_delays: bool = False) -> Times:
+    def step_times(self, work_ns: Times) -> Times:
         """The duration of each step."""
-        delays = self._delays if with_delays else np.zeros_like(self._delays)
-        _, end = replay(self.program, work_ns, delays)
-        longest: Times = end.max(axis=(1, 2))
+        longest: Times = replay(self._program, work_ns).max(axis=(1, 2))
         return longest
 
     def mixed(self, group: npt.NDArray[np.bool_], inside: Times, outside: Times) -> Times:
@@ -158,20 +116,6 @@ class Replays:
         """
         return np.where(group, inside, outside)
 
-    def explained(self, group: npt.NDArray[np.bool_]) -> Explained:
-        """What a group has to do with the slowdown."""
-        actual = float(self.step_times(self.actual_ns).mean())
-        ideal = float(self.step_times(self.ideal_ns).mean())
-        without = float(self.step_times(self.mixed(group, self.ideal_ns, self.actual_ns)).mean())
-        only = float(self.step_times(self.mixed(group, self.actual_ns, self.ideal_ns)).mean())
-        lost = actual - ideal
-        return Explained(
-            without,
-            only,
-            (actual - without) / lost if lost else 0.0,
-            (only - ideal) / lost if lost else 0.0,
-        )
-
 
 def find_slowdown(replays: Replays) -> Slowdown:
     """Works out the slowdown of a job, and whose it is."""
@@ -182,20 +126,16 @@ def find_slowdown(replays: Replays) -> Slowdown:
     kinds = operations.table.select(reported_kind()).to_series()
     groups = {
         "replica": _groups(operations.replicas, lambda value: _replicas(operations, value)),
-        "stage": _groups(range(operations.shape.stages), lambda value: _stages(operations, value)),
+        "stage": _groups(range(operations.stages), lambda value: _stages(operations, value)),
         "kind": _groups(sorted(kinds.unique()), lambda value: (kinds == value).to_numpy()),
     }
-    tables, per_step = {}, []
-    for dimension, members in groups.items():
-        table, steps = _by_group(replays, dimension, members, ideal)
-        tables[dimension] = table
-        per_step.append(steps)
+    tables = {
+        dimension: _by_group(replays, dimension, members, ideal)
+        for dimension, members in groups.items()
+    }
     workers = _scores(operations, tables["replica"], tables["stage"])
-    worst = _worst(workers)
     return Slowdown(
-        operations.shape,
         float(actual.mean() / ideal.mean()),
-        float(recorded.mean() / actual.mean()),
         float(actual.mean()),
         float(ideal.mean()),
         pl.DataFrame(
@@ -205,18 +145,14 @@ def find_slowdown(replays: Replays) -> Slowdown:
                 "actual_ns": actual,
                 "ideal_ns": ideal,
                 "slowdown": actual / ideal,
-                "delay_slowdown": recorded / actual,
             },
             schema=STEPS,
         ),
         tables["replica"],
         tables["stage"],
         tables["kind"],
-        pl.concat(per_step),
         workers,
-        worst,
-        replays.explained(workers_group(operations, worst)),
-        replays.explained(_stages(operations, operations.shape.stages - 1)),
+        _worst(workers),
         replays.left_out,
     )
 
@@ -259,24 +195,13 @@ def _stages(operations: Operations, stage: int) -> npt.NDArray[np.bool_]:
 
 def _by_group(
     replays: Replays, dimension: str, groups: dict[Any, npt.NDArray[np.bool_]], ideal: Times
-) -> tuple[pl.DataFrame, pl.DataFrame]:
-    names, slowdowns, parts = [], [], []
-    for name, group in groups.items():
+) -> pl.DataFrame:
+    slowdowns = []
+    for group in groups.values():
         times = replays.step_times(replays.mixed(group, replays.actual_ns, replays.ideal_ns))
-        names.append(name)
         slowdowns.append(float(times.mean() / ideal.mean()))
-        parts.append(
-            pl.DataFrame(
-                {
-                    "step": replays.operations.steps,
-                    "dimension": [dimension] * len(times),
-                    "name": [str(name)] * len(times),
-                    "slowdown": times / ideal,
-                }
-            )
-        )
-    table = pl.DataFrame({dimension: names, "slowdown": slowdowns})
-    return table.sort("slowdown", dimension, descending=[True, False]), pl.concat(parts)
+    table = pl.DataFrame({dimension: list(groups), "slowdown": slowdowns})
+    return table.sort("slowdown", dimension, descending=[True, False])
 
 
 def _scores(
@@ -295,3 +220,86 @@ def _worst(workers: pl.DataFrame) -> tuple[tuple[int, int], ...]:
     count = -(-len(workers) * _WORST_PERCENT // 100)
     rows = workers.head(count).select("replica", "stage").iter_rows()
     return tuple((int(replica), int(stage)) for replica, stage in rows)
+
+
+_EARLIEST = -(2**62)
+
+
+def replay(program: Program, work_ns: Times) -> Times:
+    """The end of each operation by step and replica, counted from the beginning of the step.
+
+    An operation starts when all that it depends on has ended. One that meets nobody ends its
+    `work_ns` later; one that meets others ends `work_ns` after the last of them has started.
+    """
+    steps, replicas, _ = work_ns.shape
+    work = np.ascontiguousarray(work_ns).reshape(-1, program.operations)
+    end = np.zeros(work.shape, np.int64)
+    jit(replay_by_loop)(
+        program.first_member,
+        program.members,
+        program.meets,
+        program.first_source,
+        program.sources,
+        work,
+        end,
+        steps,
+        replicas,
+    )
+    return end.reshape(work_ns.shape)
+
+
+def transfers(program: Program, start_ns: Times, end_ns: Times) -> Times:
+    """The work of each operation: its duration, or its part after the last of its peers started."""
+    work = end_ns - start_ns
+    for unit, meets in enumerate(program.meets):
+        if meets:
+            members = program.members[program.first_member[unit] : program.first_member[unit + 1]]
+            latest = start_ns[:, :, members].max(axis=2, keepdims=True)
+            if meets == 2:
+                latest = latest.max(axis=1, keepdims=True)
+            work[:, :, members] = end_ns[:, :, members] - latest
+    return work
+
+
+def replay_by_loop(
+    first_member: Times,
+    members: Times,
+    meets: npt.NDArray[np.int8],
+    first_source: Times,
+    sources: Times,
+    work: Table[np.int64],
+    end: WrittenTable[np.int64],
+    steps: int,
+    replicas: int,
+) -> None:
+    """Fills in `end`. The rows of all tables are the replicas of each step in turn.
+
+    `first_member` and `first_source` have one number more than there are units and operations, and
+    hold places in `members` and `sources`; these are operations, which are the columns of the
+    tables. So indices lie inside, as the tables have `steps` times `replicas` rows.
+    """
+    for step in range(steps):
+        first_row, last_row = step * replicas, (step + 1) * replicas
+        for unit in range(len(meets)):
+            first, last = first_member[unit], first_member[unit + 1]
+            of_all = _EARLIEST
+            for row in range(first_row, last_row):
+                of_replica = _EARLIEST
+                for place in range(first, last):
+                    op = members[place]
+                    moment = 0
+                    if first_source[op] < first_source[op + 1]:
+                        moment = end[row, sources[first_source[op]]]
+                    for edge in range(first_source[op] + 1, first_source[op + 1]):
+                        moment = max(moment, end[row, sources[edge]])
+                    of_replica = max(of_replica, moment)
+                of_all = max(of_all, of_replica)
+                if meets[unit] < 2:
+                    for place in range(first, last):
+                        op = members[place]
+                        end[row, op] = of_replica + work[row, op]
+            if meets[unit] == 2:
+                for row in range(first_row, last_row):
+                    for place in range(first, last):
+                        op = members[place]
+                        end[row, op] = of_all + work[row, op]

@@ -53,17 +53,13 @@ class WhatIfOfOperations:
         verdict: What slows the job down, in one sentence.
         slower_share: By what share of the step with all operations as usual the replayed one is
             longer.
-        recorded_ns: Mean step as recorded.
         step_ns: Mean step as replayed, without launch delays. Savings are taken from it.
         changes: Columns `changes.CHANGES`.
-        steps: Columns `STEPS`.
         workers: Columns `replica`, `stage`, `rank`, `slower_share` (the smaller of its replica's
             and its stage's), the slowest first, as in the next ones.
         stages: Columns `stage`, `slower_share`.
         replicas: Columns `replica`, `slower_share`.
         kinds: Columns `kind`, `slower_share`.
-        scope: What the answer covers.
-        notes: What a reader must know.
     """
 
     verdict: str
@@ -81,11 +77,7 @@ class WhatIfOfOperations:
 
 
 def what_if_of_operations(path: Path) -> WhatIfOfOperations:
-    """Replays the operations of a Parquet file with one thing changed at a time.
-
-    Raises:
-        UnreadableInputError: It is no table of operations, or holds no complete step.
-    """
+    """Replays the operations of a Parquet file with one thing changed at a time."""
     operations = read_operations(path)
     replays = Replays(operations, str(path))
     found = find_slowdown(replays)
@@ -139,7 +131,7 @@ def _changes(replays: Replays, found: Slowdown) -> Iterator[Change]:
         group = workers_group(operations, [worker])
         yield usual(f"rank {ranks[worker]} (replica {worker[0]}, stage {worker[1]})", group)
     stages = operations.table["stage"].to_numpy()
-    for stage in range(operations.shape.stages):
+    for stage in range(operations.stages):
         yield usual(f"stage {stage}", stages == stage)
     kinds = operations.table.select(reported_kind()).to_series()
     for kind in kinds.unique().sort():

@@ -221,9 +221,5 @@ def _trials(diagnosis: Diagnosis) -> Iterator[Block]:
 
 
 def frames(diagnosis: Diagnosis, layout: Layout) -> Iterator[pl.DataFrame]:
-    """The chosen table, by default the findings.
-
-    Raises:
-        UsageError: There is no such table.
-    """
+    """The chosen table, by default the findings."""
     yield picked(diagnosis_tables(diagnosis), layout)

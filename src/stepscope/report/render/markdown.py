@@ -49,7 +49,6 @@ def write(module: ModuleType, result: Any, sink: Sink, layout: Layout) -> None:
 
 
 def _lines(block: Block) -> list[str]:
-    """The lines of a block; between blocks, there is an empty one."""
     if isinstance(block, Line):
         text = plain_words(block.words).strip()
         return [markdown_text(text)] if text else []

@@ -106,7 +106,6 @@ def show_live(
 
     Args:
         look: Gets the blocks of the moment.
-        interval_s: Seconds between updates.
         count: Number of updates; None for no limit.
     """
 

@@ -37,7 +37,6 @@ class Placement:
         order: Slices by row, then start: positions in the arrays given to `place`.
         end_ns: Where each slice of `order` ends on the screen.
         offsets: Row r holds `order[offsets[r]:offsets[r + 1]]`; rows are sorted by band.
-        left_out: Number of slices beyond `MOST_ROWS`.
     """
 
     order: npt.NDArray[np.int64]

@@ -17,7 +17,6 @@ class TimeColumns:
         start: Where the first column begins, on the axis.
         step: How wide a column is.
         rows: The row of the history that each column shows.
-        reserved_bytes: The most that was reserved within each.
         with_events: The columns in which something happened.
     """
 

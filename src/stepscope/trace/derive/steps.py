@@ -203,9 +203,6 @@ def step_at(steps: pl.DataFrame, times: Int64Array) -> npt.NDArray[np.int32]:
     """Returns the index of the step that contains each time; -1 for none.
 
     Steps of length 0 contain nothing.
-
-    Args:
-        steps: The steps of one clock, in chronological order.
     """
     found = np.full(len(times), -1, np.int32)
     if steps.is_empty():

@@ -65,11 +65,7 @@ class Code:
         return name in self._local
 
     def variable(self, place: ast.Name) -> Value:
-        """Returns the value of a variable.
-
-        Raises:
-            UntranslatableError: It may have none yet, or belongs to a function around this one.
-        """
+        """Returns the value of a variable."""
         name = place.id
         if name not in self.assigned:
             raise self.refusal(place, f"{name}, which may have no value here,")
@@ -79,11 +75,7 @@ class Code:
         return Value(kept.kind, each(self.builder.load, kept.code))
 
     def set_variable(self, name: str, value: Value, place: ast.expr | None = None) -> None:
-        """Gives a variable a value.
-
-        Raises:
-            UntranslatableError: It had one of another type.
-        """
+        """Gives a variable a value."""
         self.assigned.add(name)
         if name in self._fixed:
             self._values[name] = value
@@ -101,9 +93,6 @@ class Code:
 
         All that a function takes from outside itself comes from here, so that keys of kept code
         (`build.py`) hold all of it.
-
-        Raises:
-            UntranslatableError: It is no name, is a variable, or means nothing to the translator.
         """
         value: object = None
         if isinstance(expression, ast.Attribute):

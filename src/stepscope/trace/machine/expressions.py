@@ -55,11 +55,7 @@ class Expressions:
         self._declaration_of = declaration_of
 
     def value(self, expression: ast.expr) -> Value:
-        """Returns the value of an expression.
-
-        Raises:
-            UntranslatableError: It uses something that compiled functions cannot.
-        """
+        """Returns the value of an expression."""
         handler = getattr(self, f"_{type(expression).__name__.lower()}_value", None)
         if handler is None:
             raise self._code.refusal(expression, "this expression")
@@ -207,11 +203,7 @@ class Expressions:
         return False
 
     def _end_unless(self, place: ast.AST, condition: Any, error: int) -> None:
-        """Ends the function with an error unless a condition holds.
-
-        Raises:
-            UntranslatableError: The function cannot end early.
-        """
+        """Ends the function with an error unless a condition holds."""
         if not self._code.ending.can_be_early:
             raise self._code.refusal(place, "what may fail in a function without arrays")
         line = self._code.line_of(place)

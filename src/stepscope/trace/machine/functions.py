@@ -121,9 +121,6 @@ def kind_of(hint: Any, element: np.dtype[Any] | None = None) -> Kind:
 
     Args:
         element: What a type variable stands for as the type of elements.
-
-    Raises:
-        UntranslatableError: CompiledFunction functions have no such values.
     """
     hint = _meant(hint)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)

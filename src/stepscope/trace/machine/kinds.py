@@ -76,11 +76,7 @@ def tuple_of(parts: tuple[Kind, ...]) -> Kind:
 
 
 def array_of(dtype: np.dtype[Any], *, are_written: bool, dimensions: int = 1) -> Kind:
-    """Returns the type of arrays: the address of the first element, and a length per dimension.
-
-    Raises:
-        UntranslatableError: CompiledFunction functions have no such elements.
-    """
+    """Returns the type of arrays: the address of the first element, and a length per dimension."""
     is_long = dtype.kind == "i" or (dtype.kind == "u" and dtype.itemsize < I64.llvm_type.width // 8)
     if dtype.kind not in "biu" and dtype != np.float64:
         raise UntranslatableError(f"arrays of {dtype}")

@@ -30,7 +30,6 @@ def definition_of(function: Callable[..., Any]) -> ast.FunctionDef:
 
 @functools.lru_cache(maxsize=16)
 def _codes_in(source: str, file: str) -> frozenset[types.CodeType]:
-    """Returns the code of all functions in a file."""
     waiting = [compile(source, file, "exec", dont_inherit=True)]
     for code in waiting:
         waiting += [part for part in code.co_consts if isinstance(part, types.CodeType)]

@@ -58,11 +58,7 @@ class Statements:
         self._loops: list[tuple[Any, Any, list[set[str]]]] = []
 
     def all_of(self, statements: list[ast.stmt]) -> None:
-        """Translates statements, one after the other, as far as they can be reached.
-
-        Raises:
-            UntranslatableError: One uses something that compiled functions cannot.
-        """
+        """Translates statements, one after the other, as far as they can be reached."""
         for statement in statements:
             if self._code.builder.block.is_terminated:
                 return
@@ -276,11 +272,7 @@ def translate(entry: JitFunction) -> Any:
 
 
 def _refuse_recursion(calls: dict[JitFunction, set[JitFunction]]) -> None:
-    """Refuses functions that call themselves: they would use up the stack, and end the process.
-
-    Raises:
-        UntranslatableError: There are some.
-    """
+    """Refuses functions that call themselves: they would use up the stack, and end the process."""
     left = {function: set(called) for function, called in calls.items()}
     while ready := [function for function, called in left.items() if not called]:
         for function in ready:
@@ -293,11 +285,6 @@ def _refuse_recursion(calls: dict[JitFunction, set[JitFunction]]) -> None:
 
 
 def _translate(code: Code, declaration_of: Callable[[JitFunction], Any]) -> None:
-    """Fills a function.
-
-    Raises:
-        UntranslatableError: It uses something that is not listed above.
-    """
     parameters = iter(code.declaration.args)
     for name, kind in code.function.takes.items():
         code.set_variable(name, Value(kind, _taken(kind, parameters)))

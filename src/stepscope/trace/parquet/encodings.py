@@ -207,9 +207,6 @@ def _put_differences(
         target: Address to write to.
         scratch: Address of `_SCRATCH` 64-bit numbers. The first two become the least and the
             largest number, or 0 if there are none.
-
-    Returns:
-        The number of bytes.
     """
     if is_narrow:
         return _put_all(numbers, count, True, mask, flipped, target, scratch)

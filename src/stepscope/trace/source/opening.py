@@ -63,7 +63,6 @@ class Source:
     """An opened file, URL or stream.
 
     Attributes:
-        path: The local file; None for a URL or stream.
         size_bytes: Size as stored, compressed or not; None if unknown.
         stream: The stream, positioned after `first`. It need not be seekable.
         first: The first bytes, already read from the stream.
@@ -97,7 +96,6 @@ class Source:
 
         Raises:
             UnreadableInputError: Reading fails, or a package for decompression is missing.
-            UsageError: `STEPSCOPE_INPUT_LIMIT` is not a size.
         """
         limits = limits_of(self.size_bytes, is_packed=self.is_compressed)
         watch = Limited(self.name, limits, problems, size)
@@ -213,11 +211,7 @@ def _sliced(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
 
 @contextmanager
 def open_source(location: Location | RemoteFile) -> Iterator[Source]:
-    """Opens a trace for reading. Streams given by the caller are left open.
-
-    Raises:
-        UnreadableInputError: The trace cannot be opened. The message says why and what to do.
-    """
+    """Opens a trace for reading. Streams given by the caller are left open."""
     if hasattr(location, "read"):
         stream = cast("IO[bytes]", location)
         name = _name_of(stream)
@@ -277,11 +271,7 @@ def _open_local(path: Path) -> Iterator[Source]:
 
 
 def _beginning_of_pipe(pipe: int, path: Path) -> bytes:
-    """Waits for somebody to write to a named pipe, but not for long; returns what came first.
-
-    Raises:
-        UnreadableInputError: Nobody does.
-    """
+    """Waits for somebody to write to a named pipe, but not for long; returns what came first."""
     until = time.monotonic() + _PIPE_S
     while time.monotonic() < until:
         try:
@@ -332,11 +322,7 @@ def _first_bytes(stream: Readable, name: str, begun: bytes = b"") -> bytes:
 
 
 def _read(stream: Readable, size: int, name: str) -> bytes:
-    """Returns at most `size` of the next bytes; empty at the end.
-
-    Raises:
-        UnreadableInputError: Reading fails, or does not return bytes.
-    """
+    """Returns at most `size` of the next bytes; empty at the end."""
     try:
         piece: object = stream.read(size)
     except UnreadableInputError:

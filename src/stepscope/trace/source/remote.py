@@ -53,11 +53,7 @@ class _Worker:
             self._answers.put(_outcome(function))
 
     def ask(self, function: Callable[[], Answer]) -> Answer:
-        """Calls a function in the thread, and returns or raises what it does.
-
-        Raises:
-            UnreadableInputError: The call timed out.
-        """
+        """Calls a function in the thread, and returns or raises what it does."""
         self._asked.put(function)
         try:
             answer, error = self._answers.get(timeout=self._seconds)
@@ -96,7 +92,6 @@ class RemoteFile:
 
     Attributes:
         name: The URL without passwords and query, for messages.
-        size_bytes: Size as stored; None if the service does not report it.
         version: Identifies this content (`run.remote.version_of`); empty if the service reports
             nothing that does.
     """
@@ -109,20 +104,13 @@ class RemoteFile:
     version: str
 
     def open(self) -> RemoteStream:
-        """Opens the file for sequential reading.
-
-        Raises:
-            UnreadableInputError: The file cannot be opened. The message says why and what to do.
-        """
+        """Opens the file for sequential reading."""
         return RemoteStream(self)
 
     def probe(self, size: int) -> str:
         """Returns a digest of the first, middle and last `size` bytes.
 
         If the server does not support ranges, the digest covers only the first.
-
-        Raises:
-            UnreadableInputError: The file cannot be read.
         """
         worker = _Worker(self.name)
         digest = hashlib.blake2b(digest_size=16)
@@ -226,11 +214,7 @@ class _Slowness:
         self._bytes = 0
 
     def check(self, count: int, seconds: float) -> None:
-        """Counts the bytes of one read, and the seconds that it took.
-
-        Raises:
-            UnreadableInputError: Next to nothing came.
-        """
+        """Counts the bytes of one read, and the seconds that it took."""
         self._waited += seconds
         self._bytes += count
         if self._waited < self._patience:
@@ -248,9 +232,6 @@ def find_remote(location: object) -> RemoteFile | Path | None:
 
     Returns:
         A path if the file is local; None if the location is neither.
-
-    Raises:
-        UnreadableInputError: The file cannot be reached, or is a directory.
     """
     if isinstance(location, str) and "://" in location:
         url: str | None = location

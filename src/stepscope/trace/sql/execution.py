@@ -73,7 +73,6 @@ class Execution:
     Attributes:
         query: A single SELECT.
         files: The Parquet files of each table behind the views, of a single trace.
-        result: The Parquet file to write.
         row_limit: Maximum number of rows; one more is written. None: no limit.
         ranks: Files of several traces, each with its rank. Each view then has the rows of
             all of them, with `rank` as its first column.

@@ -44,7 +44,6 @@ class QueryResult:
     """The result of a query.
 
     Attributes:
-        is_cut: Whether there are more rows.
         left_out: Of several ranks, why some could not be read.
     """
 
@@ -66,11 +65,7 @@ class RankSource:
 
 
 def run_sql(trace: Queryable, query: str) -> pl.DataFrame:
-    """Returns all rows of a query over the views of a trace, run in this process.
-
-    Raises:
-        UsageError: The query is invalid, or is not a single SELECT.
-    """
+    """Returns all rows of a query over the views of a trace, run in this process."""
     return _run(trace, query, None, lambda given, _: execute(given)).rows
 
 
@@ -168,11 +163,7 @@ def _views_of(query: str) -> tuple[View, ...]:
 def _ranks(
     sources: Sequence[RankSource], directory: Path, tables: set[str], left_out: list[str]
 ) -> list[tuple[int, dict[str, list[str]]]]:
-    """As `_files`, of several ranks, one of which is open at a time; says which it left out.
-
-    Raises:
-        UnreadableInputError: None could be read.
-    """
+    """As `_files`, of several ranks, one of which is open at a time; says which it left out."""
     found = []
     for number, source in enumerate(sources):
         own = directory / f"rank{source.rank}"
@@ -201,11 +192,7 @@ def _files(source: Queryable, directory: Path, tables: set[str]) -> dict[str, li
 
 
 def _check_dates(rows: pl.DataFrame) -> None:
-    """Rejects dates that Python cannot express, such as infinity.
-
-    Raises:
-        UsageError: A column has one; says which.
-    """
+    """Rejects dates that Python cannot express, such as infinity."""
     for name, kind in rows.schema.items():
         if isinstance(kind, pl.Date):
             low, high = (day.toordinal() - _EPOCH for day in (datetime.date.min, datetime.date.max))

@@ -22,7 +22,6 @@ class View:
 
     Attributes:
         meaning: What one row is.
-        tables: The tables that it reads.
     """
 
     name: str

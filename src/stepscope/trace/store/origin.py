@@ -35,7 +35,6 @@ class Key:
         size_bytes: Size of the file as stored; -1 if the service does not report it.
         modified_ns: Modification time in Unix time; 0 for a remote file.
         probe: Digest of the beginning, middle and end of the file.
-        code: Digest of the code that read the file (`code_digest`).
         version: Version reported by a remote file's service; empty for a local file.
     """
 
@@ -63,11 +62,7 @@ class Origin:
 
 
 def key_of(path: Path) -> Key | None:
-    """Returns the key of a trace file; None if it is not a file or its reader's code is unknown.
-
-    Raises:
-        UnreadableInputError: The file cannot be read.
-    """
+    """Returns the key of a trace file; None if it is not a file or its reader's code is unknown."""
     found, code = _probe(path), code_digest()
     return None if found is None or code is None else Key(*found, code)
 
@@ -90,9 +85,6 @@ def _probe(path: Path) -> tuple[int, int, str] | None:
 
     Never waits: a pipe is not opened, and a file that claims to be empty is not read. Files of
     `/proc` do, and reading some of them, such as `/proc/kmsg`, never ends.
-
-    Raises:
-        UnreadableInputError: The file cannot be read.
     """
     try:
         if not stat.S_ISREG(path.stat().st_mode):
@@ -143,11 +135,7 @@ def _in_cache(location: str, name: str) -> Path:
 
 
 def origin_of_file(path: Path) -> Origin:
-    """Returns the origin of a store for a local file.
-
-    Raises:
-        UnreadableInputError: The file cannot be read.
-    """
+    """Returns the origin of a store for a local file."""
     key = key_of(path)
     name = str(path.absolute())
     return origin_of_stream(name) if key is None else Origin(name, key, store_paths(path))
@@ -157,9 +145,6 @@ def origin_of_remote(file: RemoteFile) -> Origin:
     """Returns the origin of a store for a remote file, kept in the cache directory.
 
     If the service reports a version, this requests a probe of the content.
-
-    Raises:
-        UnreadableInputError: The file cannot be read.
     """
     code = code_digest()
     if not file.version or code is None:

@@ -123,11 +123,7 @@ class StoreWriter:
         )
 
     def finish(self, small: SmallTables) -> Path:
-        """Writes the remaining rows and moves the store to its final path.
-
-        Returns:
-            The directory of the store.
-        """
+        """Writes the remaining rows and moves the store to its final path."""
         for name in GROWING:
             if self._held[name]:
                 self._flush(name)

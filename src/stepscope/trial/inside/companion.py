@@ -118,7 +118,6 @@ class Companion:
         self._patches.after_step(remove)
 
     def _watch_gradients(self) -> None:
-        """Note whether gradients are filled with zeros."""
         from torch import nn, optim
 
         def wrap(zero_grad: Callable[..., None]) -> Callable[..., None]:

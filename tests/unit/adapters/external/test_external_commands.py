@@ -25,7 +25,7 @@ from stepscope.commands.main import main
 from stepscope.commands.run import command as run
 from stepscope.errors import UsageError
 from stepscope.run.layout import RunLayout
-from stepscope.run.manifest import JobRecord, read_external, write_record
+from stepscope.run.manifest import ExternalRecord, JobRecord, read_record, write_record
 from stepscope.run.reader import open_run
 
 
@@ -333,7 +333,7 @@ def test_files_move_into_the_run_with_a_manifest(tmp_path):
     write_record(RunLayout(run_path).run_file, JobRecord("job", 1))
     home = keep(recording_in(tmp_path, a_svg="<svg/>"), run_path, ["it coughed"])
     assert home.parent == run_path / "external"
-    record = read_external(home / "manifest.json")
+    record = read_record(home / "manifest.json", ExternalRecord)
     (artifact,) = record.artifacts
     assert (artifact.kind, artifact.path, artifact.bytes) == ("py-spy svg", "a.svg", 6)
     assert len(artifact.digest) == 32

@@ -7,8 +7,7 @@ import json
 import polars as pl
 
 from stepscope.analysis.calls.collectives import COLLECTIVES, read_host_collectives
-from stepscope.analysis.ranks.arrivals import UNKNOWN_GROUP, read_arrivals
-from stepscope.analysis.ranks.host_groups import with_host_groups
+from stepscope.analysis.ranks.arrivals import UNKNOWN_GROUP, read_arrivals, with_host_groups
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.load import load
 

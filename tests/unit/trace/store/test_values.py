@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.trace.store.values import UnfitError, decode, encode
+from stepscope.trace.store.memo import UnfitError, decode, encode
 
 
 class Colour(str, Enum):

@@ -90,7 +90,6 @@ def _shapes(trace: Trace, softmax: pl.DataFrame) -> tuple[int, ...] | None:
 
 
 def _tensor_shapes(dims: str | None) -> list[tuple[int, ...]]:
-    """Shapes of the operands that are tensors."""
     try:
         parsed = orjson.loads(dims or "[]")
     except orjson.JSONDecodeError:

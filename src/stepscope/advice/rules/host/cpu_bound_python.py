@@ -57,9 +57,6 @@ def _asleep_per_step(subject: Subject, window: WindowView) -> int | None:
     From the step record (Linux). Known waits are those for input and, by the trace, for other
     ranks. Unknown where a GPU works, whose host waits for it, and where waits for other ranks are
     not known.
-
-    Args:
-        subject: The rank.
     """
     summary = subject.steps
     if summary is None or summary.host.is_on_device or window.has_gpu:

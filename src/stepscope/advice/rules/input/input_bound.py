@@ -23,9 +23,8 @@ import numpy as np
 from stepscope.advice.evidence.loader_advice import LoaderAdvice, LoaderFacts, advise, facts_of
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView
-from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.rules.input import slow_epoch_start
-from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.replay import Replay, replay, unchanged
 from stepscope.analysis.record.pace import RECEIVING_NS
@@ -65,7 +64,7 @@ def find_input_bound(subject: Subject) -> list[Finding]:
         Finding(
             id="input-bound",
             title="the step waits for its input",
-            severity=_severity(share, limits),
+            severity=slow_epoch_start.severity_of_input(share, limits),
             rank=subject.rank,
             saving_ns=saving_ns,
             saving_reason=loader.no_saving,
@@ -88,12 +87,6 @@ def _pace_in_words(subject: Subject, measured: _Measured) -> str:
         f"; the steps shown had batches or work in store: later ones take {duration(measured[0])}, "
         "the pace at which batches come"
     )
-
-
-def _severity(share: float, limits: Thresholds) -> Severity:
-    if share >= limits.input_bound_high:
-        return Severity.HIGH
-    return Severity.MEDIUM if share >= limits.input_bound_medium else Severity.LOW
 
 
 def _evidence(

@@ -96,7 +96,7 @@ def find_slow_epoch_start(subject: Subject) -> list[Finding]:
         Finding(
             id="slow-epoch-start",
             title=f"each epoch begins with a wait of {duration(each_ns)}{why}",
-            severity=_severity(share, subject.thresholds),
+            severity=severity_of_input(share, subject.thresholds),
             rank=subject.rank,
             saving_ns=saving_ns,
             saving_reason=reason,
@@ -253,7 +253,8 @@ def _cause(starts: EpochStarts, kept_ns: int) -> tuple[str, str]:
     return mostly, advice or f"{parts[0][2]}."
 
 
-def _severity(share: float, limits: Thresholds) -> Severity:
+def severity_of_input(share: float, limits: Thresholds) -> Severity:
+    """Severity by the share of the step that waits for input."""
     if share >= limits.input_bound_high:
         return Severity.HIGH
     return Severity.MEDIUM if share >= limits.input_bound_medium else Severity.LOW

@@ -75,7 +75,6 @@ def modules_ns(window: WindowView, census: Census, modules: Sequence[str]) -> di
     """Nanoseconds per step that some modules take.
 
     Args:
-        window: The recorded window.
         modules: Their names, as in the census.
 
     Returns:
@@ -110,7 +109,6 @@ def lines_ns(window: WindowView, lines: Sequence[str]) -> dict[str, int]:
     """Nanoseconds per step that the functions of some lines take.
 
     Args:
-        window: The recorded window.
         lines: Lines as in `memory.program.lines`.
 
     Returns:

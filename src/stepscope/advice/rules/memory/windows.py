@@ -27,13 +27,11 @@ class Room:
     """One GPU's memory.
 
     Attributes:
-        reserved_bytes: The most that the allocator had reserved.
         allocated_bytes: The most that the program held.
         limit_bytes: What the allocator can have.
         limit_source: How that is known; empty: the trace says how large the GPU is.
         batch_bytes: Of what was held at the peak, activations, inputs and temporaries; None:
             without a snapshot, or if most of the peak is of unknown category.
-        has_failed: Whether a request for memory failed.
     """
 
     device: int

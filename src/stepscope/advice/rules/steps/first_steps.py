@@ -34,9 +34,6 @@ class _Start:
 
     Attributes:
         excess_ns: What they took beyond the median of the steady steps, together.
-        worst_ns: The longest of them.
-        median_ns: The median steady step.
-        observed_ns: Duration of all steps.
         extra: What the extra time went into, where that is known.
     """
 

@@ -53,11 +53,7 @@ class Closed:
 
 
 class Pairing:
-    """The open events of a file, as a stack per lane.
-
-    Attributes:
-        latest_ns: Time of the latest beginning or end so far.
-    """
+    """The open events of a file, as a stack per lane."""
 
     def __init__(self, problems: Problems) -> None:
         self.latest_ns = INT64_MIN

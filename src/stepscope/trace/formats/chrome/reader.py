@@ -313,9 +313,6 @@ def read_tables(
 ) -> Tables:
     """Reads a Chrome trace into memory, repairing what it can.
 
-    Args:
-        problems: Problems of the compressed stream.
-
     Returns:
         The tables. `problems` reports what was repaired or skipped.
     """

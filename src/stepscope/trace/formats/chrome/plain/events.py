@@ -39,7 +39,6 @@ def frames_of(target: Target, blocks: list[PlainBlock]) -> Chunk:
 
 
 def _event_columns(target: Target) -> list[pl.Series]:
-    """Returns the columns of `events`, without the category."""
     longs, ints, bits = target.longs, target.ints, target.bits
     unsigned, identifiers = ints.view(np.uint32), longs.view(np.uint64)
     correlation = identifiers[layout.CORRELATION_IDS]

@@ -55,7 +55,6 @@ class _Memory:
 
     @property
     def is_pooled(self) -> bool:
-        """Whether there is a pool."""
         return self._buffers is not None
 
     def rows(self, count: int, dtype: Any, columns: int | None = None) -> npt.NDArray[Any]:

@@ -123,7 +123,6 @@ def _has_long_run(data: Data, at: int, end: int) -> bool:
 
 @jit_inline
 def _forget_all(table: Longs) -> None:
-    """Removes all patterns."""
     for slot in range(WAYS * ALL_SLOTS):
         put_int(long_at(table, SLOTS), slot, NONE)
     for name in range(_NAME_SLOTS):

@@ -14,8 +14,8 @@ from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UsageError
 from stepscope.trace.load import load
-from stepscope.trace.locked_cache import locked_cached_property
 from stepscope.trace.model import Trace
+from stepscope.trace.session import locked_cached_property
 
 THREADS = 8
 
