@@ -13,6 +13,7 @@ A trace without steps is run once: nothing says that it repeats.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -114,7 +115,7 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
     between_ns = pace.between_ns * len(graph.steps)
     if 0 < waiting_steps < len(graph.steps) and 0 < _OUTRUN * between_ns < least_ns:
         is_ahead, wanted_ns = True, between_ns
-    taken_ns = partial(cycle_ns, kept=own)
+    taken_ns: Callable[[float], int] = partial(cycle_ns, kept=own)
     if is_ahead:
         taken_ns = partial(cycle_ns, kept=alone, host_only=True)
     elif has_batches and pace.batch_ns:
