@@ -6,6 +6,7 @@ import json
 import pickle
 import struct
 import threading
+from dataclasses import replace
 from urllib.parse import parse_qs, urlsplit
 
 import polars as pl
@@ -922,6 +923,7 @@ def test_every_step_of_a_run_is_above_the_views_and_leads_to_its_place(browser, 
     last = numbers[-1]
     recorded = range(numbers[0], last + 1)
     records = step_records([40] * last + [120] + [40] * 30, 10, {"forward": 20}, recorded)
+    records = [replace(one, samples=8, loss=3 - one.step / 50) for one in records]
     ranks = {0: records, 1: step_records([50] * (last + 31), 10, {"forward": 20}, recorded)}
     windows = {rank: training().json() for rank in ranks}
     with viewing([write_run(tmp_path, ranks, windows=windows)]) as client:
@@ -936,12 +938,16 @@ def test_every_step_of_a_run_is_above_the_views_and_leads_to_its_place(browser, 
             "forward",
             "other",
         ]
+        lines = page.page.locator(".run-steps .strip-line")
+        assert [one.get_attribute("data-line") for one in lines.all()] == ["samples/s", "loss"]
+        assert "loss 3 to 2.3" in page.text(".run-steps .strip-status")
         box = bars.bounding_box()
         slot = box["width"] / len(records)
         page.page.mouse.click(box["x"] + slot * (last + 0.5), box["y"] + 10)
         page.until("() => window.stepscope.selection.range() !== null")
         assert page.text(".run-steps .strip-status").startswith(f"Step {last}: 120 ms")
         assert "recorded in detail" in page.text(".run-steps .strip-status")
+        assert f"samples/s; loss {3 - last / 50:.4g}" in page.text(".run-steps .strip-status")
         by_mouse = page.url
         bars.press("Home")
         for _ in range(last - 1):
