@@ -1098,6 +1098,85 @@ def test_the_views_are_one_tab_stop(page):
     assert page.page.locator(".views [tabindex='0']").count() == 1
 
 
+STOP = """() => {
+    const one = document.activeElement;
+    if (one === document.body) return null;
+    const [style, after] = [getComputedStyle(one), getComputedStyle(one, "::after")];
+    const hasRing = style.outlineStyle !== "none" || after.borderTopWidth === "2px";
+    const labels = [...one.labels ?? []].map((label) => label.textContent).join();
+    const name = one.getAttribute("aria-label") || labels || one.innerText || one.title;
+    return { name: name.trim(), hasRing };
+}"""
+FAINT = """() => {
+    const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
+    const luminance = (colour) => { const [r, g, b] = colour.map((one) => one / 255)
+        .map((one) => one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+    const ground = (one) => { for (; one; one = one.parentElement) {
+        const colour = numbers(getComputedStyle(one).backgroundColor);
+        if (colour.length < 4 || colour[3] === 1) return colour; }
+        return [255, 255, 255]; };
+    return [...document.querySelectorAll("button, input, select, textarea")].flatMap((one) => {
+        const style = getComputedStyle(one);
+        const border = numbers(style.borderTopColor);
+        if (style.borderTopStyle === "none" || border[3] === 0 || !one.offsetWidth) return [];
+        const both = [border, ground(one.parentElement)].map(luminance);
+        const [low, high] = both.sort((a, b) => a - b);
+        const contrast = (high + 0.05) / (low + 0.05);
+        return contrast < 3 ? [`${one.className} ${one.textContent}: ${contrast}`] : [];
+    });
+}"""
+
+
+@pytest.mark.parametrize(
+    ("view", "most"),
+    [
+        ("timeline", 24),
+        ("flame", 14),
+        ("tables&question=steps", 80),
+        ("memory", 80),
+        ("sql", 34),
+        ("compare", 12),
+    ],
+)
+def test_every_tab_stop_has_a_name_and_a_ring_and_every_field_a_border(page, view, most):
+    """Walks through a view by Tab alone; lists of choices are one stop each."""
+    to(page, f"view={view}")
+    page.until("() => document.querySelector('.view, .timeline')")
+    page.page.wait_for_load_state("networkidle")
+    page.page.evaluate("() => document.activeElement.blur()")
+    stops = []
+    for _ in range(most + 1):
+        page.page.keyboard.press("Tab")
+        stop = page.page.evaluate(STOP)
+        if stop is None:
+            break
+        stops.append(stop)
+    assert 8 <= len(stops) <= most
+    assert [stop for stop in stops if not stop["name"] or not stop["hasRing"]] == []
+    for scheme in ("light", "dark"):
+        page.page.emulate_media(color_scheme=scheme)
+        assert page.page.evaluate(FAINT) == []
+
+
+def test_lists_of_choices_are_walked_by_arrows(page):
+    to(page, "view=tables&question=steps")
+    page.until("() => document.querySelector('.view')?.dataset.ready === 'steps'")
+    page.page.locator(".questions [aria-current]").focus()
+    page.page.keyboard.press("ArrowDown")
+    page.page.keyboard.press("Enter")
+    page.until("() => document.querySelector('.view')?.dataset.ready === 'idle'")
+    assert page.page.locator(".questions [tabindex='0']").count() == 1
+    to(page, "view=timeline")
+    page.until(SETTLED)
+    heads = page.page.locator(".lane-header button")
+    heads.first.focus()
+    page.page.keyboard.press("ArrowDown")
+    page.page.keyboard.press("Enter")  # pins a lane, or folds it, and keeps the focus there
+    assert focused(page) in {"pin", "fold"}
+    assert page.page.locator(".lane-header [tabindex='0']").count() == 1
+
+
 def test_the_ladder_is_drawn_above_its_table_and_questions_are_in_groups(page):
     to(page, "view=tables&question=ladder")
     page.until("() => document.querySelector('.view')?.dataset.ready === 'ladder'")

@@ -2,7 +2,7 @@
 /** Points on two logarithmic axes, below lines: kernels by count and duration, a roofline. A static picture that can be asked. */
 
 import { h, replace, svg } from "../dom.js";
-import { partFill } from "../part-colours.js";
+import { hasColour, partFill } from "../part-colours.js";
 import { cell, shortName } from "../units.js";
 
 /**
@@ -116,7 +116,8 @@ function freePlace(corners, wide, taken) {
 
 /** The colour of a kind. @param {string} kind @param {string[]} kinds */
 function fillOf(kind, kinds) {
-  return partFill(PART_OF[kind] ?? OTHERS[Math.max(0, kinds.indexOf(kind)) % OTHERS.length]);
+  const part = PART_OF[kind] ?? kind.replaceAll("_", " ");
+  return partFill(hasColour(part) ? part : OTHERS[Math.max(0, kinds.indexOf(kind)) % OTHERS.length]);
 }
 
 /** A logarithmic axis over some values: places, and its powers of ten. @param {number[]} values @param {number} from @param {number} to */
