@@ -94,6 +94,12 @@ class TraceIndex:
         where[self.events.event] = np.arange(len(self.events.event), dtype=np.uint32)
         return where
 
+    @cached_property
+    def colours(self) -> list[int]:
+        """The colours that are drawn, for the legend."""
+        drawn = [np.flatnonzero(np.bincount(one.colour)) for one in (self.events, self.extra)]
+        return np.union1d(*drawn).tolist()
+
     def position(self, event: int) -> int | None:
         """Where an event stands in `events`; None: there is no such event, or it is not drawn."""
         if not 0 <= event < len(self.place) or self.place[event] == NOT_DRAWN:

@@ -10,7 +10,9 @@ const WORDS = /** @type {[string, number][]} */ ([
   ["runtime call", 8], ["synchronisation", 9], ["step", 11], ["other", 0], ["idle: striped or dotted, by cause", 16],
 ]);
 
-/** The legend. */
-export function legend() {
-  return h("ul", { class: "timeline-legend", "aria-label": "Colours" }, ...WORDS.map(([word, number]) => h("li", {}, dot(number), word)));
+/** The legend of what a trace has; idle time is looked for where a GPU works. @param {any} overview */
+export function legend({ colours, lanes }) {
+  const isDrawn = new Set([...colours, lanes.some((/** @type {any} */ lane) => lane.kind === "busy") ? 16 : 0]);
+  const words = WORDS.filter(([, number]) => isDrawn.has(number));
+  return h("ul", { class: "timeline-legend", "aria-label": "Colours" }, ...words.map(([word, number]) => h("li", {}, dot(number), word)));
 }
