@@ -830,6 +830,30 @@ def test_the_blamed_rank_leads_and_a_cell_opens_its_timeline_at_that_step(browse
         check_ranks_view(browser, client, blamed=2, cause="host", rank=1)
 
 
+def test_the_map_of_ranks_is_walked_by_keyboard(browser, tmp_path):
+    """By Tab to the map, by arrows to a cell, by Enter to that rank's timeline at that step."""
+    for rank in range(2):
+        (tmp_path / f"rank{rank}.json").write_bytes(rank_of_job(rank, (1.0, 7.0)).json())
+    with viewing([tmp_path]) as client:
+        found = browser()
+        found.page.goto(f"{client.link}#view=ranks")
+        found.until(RANKS)
+        stops = 0
+        while "heat-scroller" not in focused(found):
+            found.page.keyboard.press("Tab")
+            stops += 1
+            assert stops < 30
+        for key, cell in (("ArrowRight", "1-0"), ("ArrowRight", "1-1"), ("ArrowDown", "0-1")):
+            found.page.keyboard.press(key)
+            said = "rank {}, step {}:".format(*cell.split("-"))
+            found.when(lambda said=said: said in found.text(".heat-tip"))
+        found.page.keyboard.press("Enter")
+        found.until(SETTLED)
+        found.until("() => window.stepscope.selection.range() !== null")
+        check(found, client)
+        found.close()
+
+
 @pytest.mark.slow
 def test_the_ranks_of_a_real_job(browser, monkeypatch, tmp_path):
     path = path_of("amd_resnet_ddp_4rank")
