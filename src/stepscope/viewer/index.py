@@ -98,7 +98,7 @@ class TraceIndex:
     def colours(self) -> list[int]:
         """The colours that are drawn, for the legend."""
         drawn = [np.flatnonzero(np.bincount(one.colour)) for one in (self.events, self.extra)]
-        return np.union1d(*drawn).tolist()
+        return [int(one) for one in np.union1d(*drawn)]
 
     def position(self, event: int) -> int | None:
         """Where an event stands in `events`; None: there is no such event, or it is not drawn."""
