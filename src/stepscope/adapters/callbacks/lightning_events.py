@@ -69,20 +69,26 @@ def identity_in(trainer: Any) -> RankIdentity:
 def _begin(recorder: TrainingRecorder, trainer: Any, **options: Any) -> None:
     """Start recording, with the loss of each call of the trainer's loggers, which get numbers."""
     recorder.begin(identity_in(trainer), **options)
+    profiler = recorder.profiler
+    if not recorder.is_on or profiler is None:
+        return
+    contain = profiler.session.contain
 
     def noting_loss(log_metrics: Any) -> Any:
         @functools.wraps(log_metrics)
         def log(*arguments: Any, **named: Any) -> Any:
-            metrics = named.get("metrics", arguments[0] if arguments else None)
-            if isinstance(metrics, dict) and trainer.training:
-                losses = [value for name, value in metrics.items() if _LOSS.fullmatch(str(name))]
-                recorder.log_loss(losses[-1] if losses else None)
+            with contain("noting the loss"):
+                metrics = named.get("metrics", arguments[0] if arguments else None)
+                if isinstance(metrics, dict) and trainer.training:
+                    losses = [metrics[name] for name in metrics if _LOSS.fullmatch(str(name))]
+                    recorder.log_loss(losses[-1] if losses else None)
             return log_metrics(*arguments, **named)
 
         return log
 
-    for logger in trainer.loggers if recorder.is_on else ():
-        recorder.replaced.replace(logger, "log_metrics", noting_loss)
+    with contain("following the loggers"):
+        for logger in getattr(trainer, "loggers", ()):
+            recorder.replaced.replace(logger, "log_metrics", noting_loss)
 
 
 class CallbackEvents(CallbackBase):

@@ -168,7 +168,8 @@ class TrainingRecorder(Policy):
         if not self._is_on or profiler is None or os.getpid() != self._process_id:
             return
         self._is_on = False
-        self.replaced.restore()
+        with profiler.session.contain("restoring what was replaced"):
+            self.replaced.restore()
         if detector is not None:
             detector.remove()
         self._end_exclusion(error)
