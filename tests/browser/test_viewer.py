@@ -6,6 +6,7 @@ import json
 import pickle
 import struct
 import threading
+from dataclasses import replace
 from urllib.parse import parse_qs, urlsplit
 
 import polars as pl
@@ -312,7 +313,9 @@ def test_enter_goes_from_hit_to_hit_and_round_again(page, viewer):
 
 def test_a_legend_says_what_the_colours_mean(page):
     shown = page.page.locator(".timeline-legend li").all_inner_texts()
-    assert {"compute", "communication", "copy", "operator", "Python", "step"} <= set(shown)
+    assert {"compute, matrix product", "elementwise", "communication"} <= set(shown)
+    assert {"copy", "operator", "Python", "step"} <= set(shown)
+    assert "attention" not in shown  # the trace has none
     slices, legend = (
         page.page.locator(name).bounding_box() for name in (".surface", ".timeline-legend")
     )
@@ -827,6 +830,30 @@ def test_the_blamed_rank_leads_and_a_cell_opens_its_timeline_at_that_step(browse
         check_ranks_view(browser, client, blamed=2, cause="host", rank=1)
 
 
+def test_the_map_of_ranks_is_walked_by_keyboard(browser, tmp_path):
+    """By Tab to the map, by arrows to a cell, by Enter to that rank's timeline at that step."""
+    for rank in range(2):
+        (tmp_path / f"rank{rank}.json").write_bytes(rank_of_job(rank, (1.0, 7.0)).json())
+    with viewing([tmp_path]) as client:
+        found = browser()
+        found.page.goto(f"{client.link}#view=ranks")
+        found.until(RANKS)
+        stops = 0
+        while "heat-scroller" not in focused(found):
+            found.page.keyboard.press("Tab")
+            stops += 1
+            assert stops < 30
+        for key, cell in (("ArrowRight", "1-0"), ("ArrowRight", "1-1"), ("ArrowDown", "0-1")):
+            found.page.keyboard.press(key)
+            said = "rank {}, step {}:".format(*cell.split("-"))
+            found.when(lambda said=said: said in found.text(".heat-tip"))
+        found.page.keyboard.press("Enter")
+        found.until(SETTLED)
+        found.until("() => window.stepscope.selection.range() !== null")
+        check(found, client)
+        found.close()
+
+
 @pytest.mark.slow
 def test_the_ranks_of_a_real_job(browser, monkeypatch, tmp_path):
     path = path_of("amd_resnet_ddp_4rank")
@@ -922,6 +949,7 @@ def test_every_step_of_a_run_is_above_the_views_and_leads_to_its_place(browser, 
     last = numbers[-1]
     recorded = range(numbers[0], last + 1)
     records = step_records([40] * last + [120] + [40] * 30, 10, {"forward": 20}, recorded)
+    records = [replace(one, samples=8, loss=3 - one.step / 50) for one in records]
     ranks = {0: records, 1: step_records([50] * (last + 31), 10, {"forward": 20}, recorded)}
     windows = {rank: training().json() for rank in ranks}
     with viewing([write_run(tmp_path, ranks, windows=windows)]) as client:
@@ -936,12 +964,16 @@ def test_every_step_of_a_run_is_above_the_views_and_leads_to_its_place(browser, 
             "forward",
             "other",
         ]
+        lines = page.page.locator(".run-steps .strip-line")
+        assert [one.get_attribute("data-line") for one in lines.all()] == ["samples/s", "loss"]
+        assert "loss 3 to 2.3" in page.text(".run-steps .strip-status")
         box = bars.bounding_box()
         slot = box["width"] / len(records)
         page.page.mouse.click(box["x"] + slot * (last + 0.5), box["y"] + 10)
         page.until("() => window.stepscope.selection.range() !== null")
         assert page.text(".run-steps .strip-status").startswith(f"Step {last}: 120 ms")
         assert "recorded in detail" in page.text(".run-steps .strip-status")
+        assert f"samples/s; loss {3 - last / 50:.4g}" in page.text(".run-steps .strip-status")
         by_mouse = page.url
         bars.press("Home")
         for _ in range(last - 1):
@@ -1089,6 +1121,85 @@ def test_the_views_are_one_tab_stop(page):
     page.page.keyboard.press("Enter")
     page.when(lambda: page.text(".views [aria-current]") == "Flame graph")
     assert page.page.locator(".views [tabindex='0']").count() == 1
+
+
+STOP = """() => {
+    const one = document.activeElement;
+    if (one === document.body) return null;
+    const [style, after] = [getComputedStyle(one), getComputedStyle(one, "::after")];
+    const hasRing = style.outlineStyle !== "none" || after.borderTopWidth === "2px";
+    const labels = [...one.labels ?? []].map((label) => label.textContent).join();
+    const name = one.getAttribute("aria-label") || labels || one.innerText || one.title;
+    return { name: name.trim(), hasRing };
+}"""
+FAINT = """() => {
+    const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
+    const luminance = (colour) => { const [r, g, b] = colour.map((one) => one / 255)
+        .map((one) => one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+    const ground = (one) => { for (; one; one = one.parentElement) {
+        const colour = numbers(getComputedStyle(one).backgroundColor);
+        if (colour.length < 4 || colour[3] === 1) return colour; }
+        return [255, 255, 255]; };
+    return [...document.querySelectorAll("button, input, select, textarea")].flatMap((one) => {
+        const style = getComputedStyle(one);
+        const border = numbers(style.borderTopColor);
+        if (style.borderTopStyle === "none" || border[3] === 0 || !one.offsetWidth) return [];
+        const both = [border, ground(one.parentElement)].map(luminance);
+        const [low, high] = both.sort((a, b) => a - b);
+        const contrast = (high + 0.05) / (low + 0.05);
+        return contrast < 3 ? [`${one.className} ${one.textContent}: ${contrast}`] : [];
+    });
+}"""
+
+
+@pytest.mark.parametrize(
+    ("view", "most"),
+    [
+        ("timeline", 24),
+        ("flame", 14),
+        ("tables&question=steps", 80),
+        ("memory", 80),
+        ("sql", 34),
+        ("compare", 12),
+    ],
+)
+def test_every_tab_stop_has_a_name_and_a_ring_and_every_field_a_border(page, view, most):
+    """Walks through a view by Tab alone; lists of choices are one stop each."""
+    to(page, f"view={view}")
+    page.until("() => document.querySelector('.view, .timeline')")
+    page.page.wait_for_load_state("networkidle")
+    page.page.evaluate("() => document.activeElement.blur()")
+    stops = []
+    for _ in range(most + 1):
+        page.page.keyboard.press("Tab")
+        stop = page.page.evaluate(STOP)
+        if stop is None:
+            break
+        stops.append(stop)
+    assert 8 <= len(stops) <= most
+    assert [stop for stop in stops if not stop["name"] or not stop["hasRing"]] == []
+    for scheme in ("light", "dark"):
+        page.page.emulate_media(color_scheme=scheme)
+        assert page.page.evaluate(FAINT) == []
+
+
+def test_lists_of_choices_are_walked_by_arrows(page):
+    to(page, "view=tables&question=steps")
+    page.until("() => document.querySelector('.view')?.dataset.ready === 'steps'")
+    page.page.locator(".questions [aria-current]").focus()
+    page.page.keyboard.press("ArrowDown")
+    page.page.keyboard.press("Enter")
+    page.until("() => document.querySelector('.view')?.dataset.ready === 'idle'")
+    assert page.page.locator(".questions [tabindex='0']").count() == 1
+    to(page, "view=timeline")
+    page.until(SETTLED)
+    heads = page.page.locator(".lane-header button")
+    heads.first.focus()
+    page.page.keyboard.press("ArrowDown")
+    page.page.keyboard.press("Enter")  # pins a lane, or folds it, and keeps the focus there
+    assert focused(page) in {"pin", "fold"}
+    assert page.page.locator(".lane-header [tabindex='0']").count() == 1
 
 
 def test_the_ladder_is_drawn_above_its_table_and_questions_are_in_groups(page):

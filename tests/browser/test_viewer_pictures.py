@@ -234,6 +234,28 @@ def test_every_node_of_a_flame_graph_says_how_often_it_was_called(page):
         assert min(counts) > 0
 
 
+def test_a_flame_graph_is_walked_by_keyboard(page):
+    """Down to the most costly child, sideways, up again; Enter zooms, Escape shows all."""
+    to(page, "view=flame&by=operator")
+    page.until("() => document.querySelector('.view')?.dataset.ready === 'operator'")
+    canvas = page.page.locator(".flame-canvas")
+    canvas.focus()
+    said = []
+    for key in ("ArrowDown", "ArrowDown", "ArrowUp", "ArrowRight", "ArrowLeft"):
+        page.page.keyboard.press(key)
+        said.append(page.text(".flame .tip"))
+        assert re.search(r", \d+×", said[-1])
+    root, child, above, beside, back = said
+    assert root == above == back
+    assert len({root, child, beside}) == 3
+    page.page.keyboard.press("Enter")
+    page.when(lambda: page.text(".flame-path").startswith("Show all"))
+    page.page.keyboard.press("Escape")
+    page.when(lambda: page.text(".flame-path").endswith("in all"))
+    canvas.blur()
+    page.until("() => !document.querySelector('.flame .tip.is-shown')")
+
+
 def test_all_ranks_in_one_picture_lead_to_their_timelines(browser, tmp_path):
     chromium()
     for rank, trace in enumerate(pipeline_traces(Pipeline(stages=3, batches=4, has_engine=True))):

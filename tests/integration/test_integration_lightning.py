@@ -92,6 +92,28 @@ def test_steps_are_optimizer_steps_and_what_lies_between_is_none(tmp_path, packa
 
 
 @each_door
+def test_the_loss_that_a_logger_gets_is_with_the_step_after_it(tmp_path, door):
+    package = PACKAGES[0]
+    model = lightning_model(package)
+    train = model.training_step
+
+    def training_step(batch, batch_idx):
+        loss = train(batch, batch_idx)
+        model.log("train_loss", loss)
+        return loss
+
+    model.training_step = training_step
+    logger = pytorch_of(package).loggers.CSVLogger(tmp_path)
+    given, _ = door_of(package, door, output_dir=tmp_path / "profiles", **QUICK)
+    fit(package, model, logger=logger, log_every_n_steps=5, **given)  # its validations log a loss
+    steps, _ = lines_of(tmp_path / "profiles")
+    wanted = {at + 1: model.losses[2 * at + 1] for at in (4, 9, 14, 19)}
+    found = {step.step: step.loss for step in steps if step.loss is not None}
+    assert found == pytest.approx(wanted)
+    assert "log_metrics" not in vars(logger)
+
+
+@each_door
 def test_a_validation_in_the_middle_of_a_step_is_a_phase_of_it(tmp_path, door):
     given, _ = door_of(PACKAGES[0], door, output_dir=tmp_path / "profiles", **QUICK)
     fit(PACKAGES[0], val_check_interval=5, **given)

@@ -123,6 +123,7 @@ def test_steps_are_optimizer_steps_and_what_lies_between_is_none(tmp_path, callb
     assert manifest.problems == ()
     steps, others = lines_of(tmp_path / "profiles")
     assert [step.step for step in steps] == list(range(12))
+    assert [step.loss for step in steps] == [None, *losses(trainer)[:11]]
     for step in steps:
         assert set(step.phases) >= {"forward", "backward", "optimizer"}
         assert step.data_wait_ns > 0

@@ -10,6 +10,7 @@ import sys
 import types
 
 import pytest
+from tests.support.page_data import blocks_of, data_of
 from tests.support.viewer import training
 
 import stepscope
@@ -70,6 +71,11 @@ def test_a_trace_and_a_run_are_what_info_says(trace_file):
     assert "NVIDIA H100 80GB HBM3" in shown
     assert "<script" not in shown
     assert "<img" not in shown
+    data = data_of(html.unescape(shown))
+    (facts,) = blocks_of(data, "facts")
+    assert re.fullmatch(r"\d+ events(, [\d,]+ \w+)+", dict(facts["facts"])["Rows"])
+    names = {column["label"] for one in blocks_of(data, "table") for column in one["columns"]}
+    assert "thread name" in names
     assert "t.json" in html_of_run(stepscope.open_run(trace_file))
 
 

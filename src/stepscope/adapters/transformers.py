@@ -109,6 +109,7 @@ class StepscopeCallback(CallbackBase, TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002
         """Leave the logging phase. Logging may also happen in the middle of an evaluation."""
+        self._recorder.log_loss((more.get("logs") or {}).get("loss"))
         self._recorder.leave_phase()
         if not self._recorder.excluded and not self._recorder.is_in_step:
             self._step_aside(control)

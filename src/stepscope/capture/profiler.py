@@ -306,13 +306,27 @@ class Profiler:
                 path = self.session.snapshot(reason)
         return path
 
-    def count(self, *, tokens: int | None = None, samples: int | None = None) -> None:
-        """Add to the work done in the current step; does nothing inside a compiled function."""
+    def count(
+        self,
+        *,
+        tokens: int | None = None,
+        samples: int | None = None,
+        loss: float | None = None,
+    ) -> None:
+        """Add to the work done in the current step; does nothing inside a compiled function.
+
+        Args:
+            tokens: Tokens processed, beside those counted already.
+            samples: Samples, likewise.
+            loss: The loss, where the loop logs it: a number, as reading a tensor waits for the GPU.
+        """
         if is_compiling():
             return
         if self._core.is_on:
             with self.session.contain("counting work"):
                 self._core.count(tokens, samples)
+                if loss is not None:
+                    self._core.log_loss(loss)
 
     def mark(self, kind: str) -> None:
         """Set the kind of the current step, such as "evaluation" or "checkpoint".

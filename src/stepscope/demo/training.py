@@ -137,7 +137,7 @@ def train(output_dir: str, run_name: str, steps: int, workers: int, wait_s: floa
     with Profiler(config) as profiler:
         for number, batch in enumerate(profiler.watch(loader), start=1):
             loss = trainer.step(batch, profiler)
-            profiler.count(samples=_BATCH, tokens=_BATCH * _LENGTH)
+            profiler.count(samples=_BATCH, tokens=_BATCH * _LENGTH, loss=loss)
             tell(step=number, steps=steps)
     tell(run=str(profiler.run_path), loss=loss, device=str(trainer.device))
 

@@ -33,6 +33,11 @@ LINE_END = Span("\n")
 Words: TypeAlias = "str | tuple[Span, ...]"
 
 
+def joined(text: str | tuple[str, ...]) -> str:
+    """The text of a label as one."""
+    return text if isinstance(text, str) else ", ".join(text)
+
+
 def plain_words(words: Words) -> str:
     """Words without their styles."""
     if isinstance(words, str):

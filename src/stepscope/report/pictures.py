@@ -13,6 +13,7 @@ from stepscope.report.document import Figure
 from stepscope.report.figures import bars, ladder, memory_curve
 from stepscope.report.units import count, duration, flops, percent, plural, size
 from stepscope.trace.arrays.time_columns import time_columns
+from stepscope.trace.classify import COLLECTIVE_GROUPS
 
 if TYPE_CHECKING:
     from stepscope.fleet.lanes import JobLanes
@@ -86,7 +87,7 @@ def kernel_points(kernels: Iterable[Mapping[str, Any]]) -> Iterator[Figure]:
         _point(
             (one["count"], one["mean_ns"], one["total_ns"]),
             one["name"],
-            one.get("group"),
+            "communication" if one.get("group") in COLLECTIVE_GROUPS else one.get("group"),
             one.get("event"),
             f"{count(one['count'])}×, {duration(one['mean_ns'])} each,"
             f" {duration(one['total_ns'])} in all",

@@ -53,6 +53,8 @@ MORE_PHASES = "more phases"
 _MOST_BYTES = 4_000_000_000
 _LATEST_NS = 2**62
 """In the year 2116."""
+_LARGEST = 1e300
+"""Of a number that others are compared with."""
 _LINE_BYTES = 1024
 """More than the length of a line with a dozen phases."""
 
@@ -90,6 +92,8 @@ class StepRecord:
         compile_ns: Time in which torch.compile compiled.
         tokens: Tokens processed in the step, if the loop said so.
         samples: Samples processed in the step, if the loop said so.
+        loss: The last loss that the training logged in the step. Frameworks log between two steps
+            what the steps before came to: it is with the step that begins there.
         device_ns: Time between the device events recorded at the step's two boundaries on the
             current stream, if there is a GPU.
         device_phases: The same for each phase, between its beginning and its end. It excludes work
@@ -118,6 +122,7 @@ class StepRecord:
     compile_ns: int = 0
     tokens: int | None = None
     samples: int | None = None
+    loss: float | None = None
     device_ns: int | None = None
     device_phases: dict[str, int] = field(default_factory=dict)
     peak_allocated_bytes: tuple[int, ...] = ()
@@ -317,6 +322,14 @@ def _optional(value: object) -> int | None:
     return None if value is None else _whole(value)
 
 
+def _finite(value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{str(value)[:40]!r} is not a number")
+    return float(value) if abs(value) < _LARGEST else None
+
+
 def _each(value: Any) -> tuple[int, ...]:
     return tuple(map(_whole, value))
 
@@ -331,6 +344,7 @@ _DEFAULTS = vars(StepRecord(0, 0, 0))
 _OF_TYPE: dict[str, Callable[[Any], Any]] = {
     "int": _whole,
     "int | None": _optional,
+    "float | None": _finite,
     "bool": bool,
     "str": str,
     "dict[str, int]": _phases,

@@ -16,6 +16,7 @@ class Colour(IntEnum):
 
     OTHER = 0
     COMPUTE = 1
+    """Matrix products, and all that computes together."""
     COMMUNICATION = 2
     COPY = 3
     FILL = 4
@@ -27,6 +28,10 @@ class Colour(IntEnum):
     SYNCHRONISATION = 9
     OVERHEAD = 10
     STEP = 11
+    ATTENTION = 12
+    CONVOLUTION = 13
+    ELEMENTWISE = 14
+    NORMALISATION = 15
     IDLE_DEVICE_WAIT = 16
     IDLE_INPUT = 17
     IDLE_SYNCHRONISATION = 18
@@ -44,6 +49,8 @@ class Colour(IntEnum):
     IDLE_ONE_OFF = 30
     IDLE_BACKWARD = 31
     IDLE_NOT_RECORDED = 32
+    REDUCTION = 33
+    OTHER_KERNEL = 34
 
 
 _BY_CATEGORY = {
@@ -66,6 +73,17 @@ _BY_KIND = {
     Kind.MEMCPY: Colour.COPY,
     Kind.MEMSET: Colour.FILL,
 }
+_BY_GROUP = {
+    "gemm": Colour.COMPUTE,
+    "attention": Colour.ATTENTION,
+    "convolution": Colour.CONVOLUTION,
+    "elementwise": Colour.ELEMENTWISE,
+    "random": Colour.ELEMENTWISE,
+    "normalisation": Colour.NORMALISATION,
+    "softmax": Colour.NORMALISATION,
+    "reduction": Colour.REDUCTION,
+    "loss": Colour.REDUCTION,
+}
 
 
 def colours_of(category: pl.Series, kind: pl.Series) -> npt.NDArray[np.uint8]:
@@ -79,6 +97,24 @@ def colours_of(category: pl.Series, kind: pl.Series) -> npt.NDArray[np.uint8]:
     by_kind = of_kind[kind.to_physical().to_numpy()]
     by_category = of_category[category.to_physical().to_numpy()]
     found: npt.NDArray[np.uint8] = np.where(by_kind > 0, by_kind, by_category)
+    return found
+
+
+def with_kernels(
+    colours: npt.NDArray[np.uint8], name: npt.NDArray[np.integer], group: pl.Series
+) -> npt.NDArray[np.uint8]:
+    """The same, with a colour for each kind of kernel that computes.
+
+    Args:
+        name: The names of the events.
+        group: `names.group`.
+    """
+    of_name = group.replace_strict(
+        _BY_GROUP, default=Colour.OTHER_KERNEL, return_dtype=pl.UInt8
+    ).to_numpy()
+    found: npt.NDArray[np.uint8] = colours.copy()
+    computes = np.flatnonzero(colours == Colour.COMPUTE)
+    found[computes] = of_name[name[computes]]
     return found
 
 

@@ -33,7 +33,7 @@ from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.derive.ancestors import nearest, nearest_above
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
-from stepscope.viewer.colours import Colour, colours_of
+from stepscope.viewer.colours import Colour, colours_of, with_kernels
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -268,7 +268,9 @@ def _names(trace: Trace) -> pl.Series:
 
 def _colours(trace: Trace) -> npt.NDArray[np.uint8]:
     """The colour of each name."""
-    return colours_of(trace.name_rows["category"], trace.name_rows["kind"])
+    names = trace.name_rows
+    colours = colours_of(names["category"], names["kind"])
+    return with_kernels(colours, np.arange(len(names)), names["group"])
 
 
 def _thread_names(trace: Trace) -> dict[int, str]:

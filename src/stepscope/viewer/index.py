@@ -22,7 +22,7 @@ from stepscope.trace.derive.clock_resolution import clock_resolution_ns
 from stepscope.trace.derive.nesting import outer_first
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
-from stepscope.viewer.colours import Colour, colours_of
+from stepscope.viewer.colours import Colour, colours_of, with_kernels
 from stepscope.viewer.slice_rows import SliceRows
 
 NOT_DRAWN = np.uint32(2**32 - 1)
@@ -94,6 +94,12 @@ class TraceIndex:
         where[self.events.event] = np.arange(len(self.events.event), dtype=np.uint32)
         return where
 
+    @cached_property
+    def colours(self) -> list[int]:
+        """The colours that are drawn, for the legend."""
+        drawn = [np.flatnonzero(np.bincount(one.colour)) for one in (self.events, self.extra)]
+        return [int(one) for one in np.union1d(*drawn)]
+
     def position(self, event: int) -> int | None:
         """Where an event stands in `events`; None: there is no such event, or it is not drawn."""
         if not 0 <= event < len(self.place) or self.place[event] == NOT_DRAWN:
@@ -162,7 +168,7 @@ def arrange(trace: Trace) -> Arranged:
         start - origin,
         np.arange(len(start), dtype=np.uint32),
         name,
-        colours_of(category, kind),
+        with_kernels(colours_of(category, kind), name, trace.name_rows["group"]),
     )
     notes = []
     if placed.left_out:
@@ -192,8 +198,10 @@ def whole_index(trace: Trace, arranged: Arranged) -> TraceIndex:
     """The index of a trace."""
     category = trace.events.select("category").collect()["category"]
     kind = trace.derived.select("kind").collect()["kind"]
-    colour = colours_of(category, kind)[arranged.rows.event]
-    return _indexed(trace, arranged, replace(arranged.rows, colour=colour), trace.device_steps)
+    rows = arranged.rows
+    colour = colours_of(category, kind)[rows.event]
+    colour = with_kernels(colour, rows.name, trace.name_rows["group"])
+    return _indexed(trace, arranged, replace(rows, colour=colour), trace.device_steps)
 
 
 def _indexed(

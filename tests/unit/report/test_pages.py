@@ -302,6 +302,21 @@ def test_the_strip_comes_from_the_step_record_and_marks_what_is_special(tmp_path
         assert sum(ns[at] for _, ns in strip["parts"]) == strip["mean_ns"][at]
 
 
+def test_lines_beside_the_strip_are_rates_and_the_loss_where_it_was_logged(tmp_path):
+    records = [
+        dataclasses.replace(one, samples=8, loss=4.0 - at / 10 if at % 5 == 0 else None)
+        for at, one in enumerate(step_records([100] * 22))
+    ]
+    file = tmp_path / "report.html"
+    run("report", write_run(tmp_path, {0: records}), "--output", file)
+    (strip,) = blocks_of(data_of(file.read_text("utf-8")), "strips")[0]["strips"]
+    (samples, per_second), (loss, values) = strip["lines"]
+    assert (samples, set(per_second)) == ("samples/s", {80.0})
+    assert (loss, values[:6]) == ("loss", [4.0, None, None, None, None, 3.5])
+    grouped = StepStrip.of("run", range(720), [1] * 720, losses=[2.0, None] + [None] * 718)
+    assert grouped.lines[0][1][:2] == (2.0, None)
+
+
 @given(st.lists(st.integers(1, 10**12), min_size=1, max_size=4 * MOST_BARS))
 def test_bars_lose_no_step_and_keep_the_longest(ns):
     def halves(span):

@@ -39,6 +39,9 @@ SIDE_BY_SIDE = {
         "memory-communication", "memory-cache", "memory-unknown",
     ),
 }  # fmt: skip
+KERNELS = (
+    "attention", "convolution", "elementwise", "normalisation", "reduction", "other-kernel",
+)  # fmt: skip
 VISIONS = {
     "normal": np.eye(3),
     "protanopia": np.array(
@@ -111,6 +114,13 @@ def distance(one: tuple[float, float, float], other: tuple[float, float, float])
     return float(np.sqrt(sum(x * x for x in terms) + rotation * terms[1] * terms[2]))
 
 
+def colours(theme: str) -> dict[str, str]:
+    """The colour of each category."""
+    tokens = themes()[theme].items()
+    start = "colour-"
+    return {name[len(start) :]: value for name, value in tokens if name.startswith(start)}
+
+
 def patterns() -> dict[str, str]:
     """The pattern of each category that has one, as the pages draw it."""
     script = (STATIC / "theme.js").read_text()
@@ -136,15 +146,34 @@ def test_the_distance_is_that_of_published_pairs():
 @pytest.mark.parametrize("vision", VISIONS)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_categories_side_by_side_can_be_told_apart(theme, vision):
-    tokens, drawn_over = themes()[theme], patterns()
+    tokens, drawn_over = colours(theme), patterns()
     near = {}
     for names in SIDE_BY_SIDE.values():
         for one, other in itertools.combinations(names, 2):
             if drawn_over.get(one) != drawn_over.get(other):
                 continue
-            seen = [lab(tokens[f"colour-{name}"], vision) for name in (one, other)]
+            seen = [lab(tokens[name], vision) for name in (one, other)]
             if (found := distance(*seen)) < LEAST:
                 near[one, other] = round(found, 1)
+    assert near == {}
+
+
+@pytest.mark.parametrize("vision", VISIONS)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_kinds_of_kernels_are_shades_that_differ_and_are_far_from_other_work(theme, vision):
+    tokens = {name: lab(value, vision) for name, value in colours(theme).items()}
+    kinds = ("compute", *KERNELS)
+    near = {
+        pair: round(found, 1)
+        for pair in itertools.combinations(kinds, 2)
+        if (found := distance(tokens[pair[0]], tokens[pair[1]])) < LEAST / 2
+    }
+    near |= {
+        (kind, other): round(found, 1)
+        for kind in KERNELS
+        for other in ("communication", "copy", "fill", "other")
+        if (found := distance(tokens[kind], tokens[other])) < LEAST
+    }
     assert near == {}
 
 

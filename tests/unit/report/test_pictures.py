@@ -42,6 +42,7 @@ def test_each_kernel_is_a_point_and_the_costliest_lies_on_the_uppermost_line(tra
     result, (picture,) = drawn("kernels", trace)
     points = picture["points"]
     assert [one["name"] for one in points] == result.kernels["name"].to_list()
+    assert "communication" in {one["kind"] for one in points}
     for one, row in zip(points, result.kernels.iter_rows(named=True), strict=True):
         assert (one["x"], one["y"], one["weight"]) == (
             row["count"], row["mean_ns"], row["total_ns"],

@@ -9,11 +9,12 @@ with several optimizers, that is one step for all of them.
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import sys
 from typing import Any
 
-from stepscope.adapters.callbacks.training import CallbackBase, identity_of
+from stepscope.adapters.callbacks.training import CallbackBase, TrainingRecorder, identity_of
 from stepscope.adapters.profiler import Profiler
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.ranks import RankIdentity, identify
@@ -28,6 +29,10 @@ _HOOKS_OF_STEPS = re.compile(
     r"(on_train_batch_start|on_train_batch_end|on_after_backward|on_before_optimizer_step)"
 )
 """Hooks in a step that no phase surrounds."""
+
+
+_LOSS = re.compile(r"(train(ing)?[_/.])?loss(_step)?", re.IGNORECASE)
+"""Names under which modules log the loss of the training."""
 
 
 def _overrides(owner: object, hook: str) -> bool:
@@ -61,6 +66,31 @@ def identity_in(trainer: Any) -> RankIdentity:
     return identity_of(trainer.global_rank, trainer.local_rank, trainer.world_size)
 
 
+def _begin(recorder: TrainingRecorder, trainer: Any, **options: Any) -> None:
+    """Start recording, with the loss of each call of the trainer's loggers, which get numbers."""
+    recorder.begin(identity_in(trainer), **options)
+    profiler = recorder.profiler
+    if not recorder.is_on or profiler is None:
+        return
+    contain = profiler.session.contain
+
+    def noting_loss(log_metrics: Any) -> Any:
+        @functools.wraps(log_metrics)
+        def log(*arguments: Any, **named: Any) -> Any:
+            with contain("noting the loss"):
+                metrics = named.get("metrics", arguments[0] if arguments else None)
+                if isinstance(metrics, dict) and trainer.training:
+                    losses = [metrics[name] for name in metrics if _LOSS.fullmatch(str(name))]
+                    recorder.log_loss(losses[-1] if losses else None)
+            return log_metrics(*arguments, **named)
+
+        return log
+
+    with contain("following the loggers"):
+        for logger in getattr(trainer, "loggers", ()):
+            recorder.replaced.replace(logger, "log_metrics", noting_loss)
+
+
 class CallbackEvents(CallbackBase):
     """The methods of a Lightning callback."""
 
@@ -70,7 +100,7 @@ class CallbackEvents(CallbackBase):
 
     def on_train_start(self, trainer: Any, *_: Any) -> None:
         """Start recording: the training begins after the sanity check."""
-        self._recorder.begin(identity_in(trainer))
+        _begin(self._recorder, trainer)
         self._count.begin(trainer)
 
     def on_train_batch_start(
@@ -197,9 +227,10 @@ class ProfilerEvents(CallbackBase):
         if self._recorder.is_on:
             return
         trainer = self._trainer()
-        identity = identity_in(trainer) if trainer is not None else identify()
-        self._recorder.begin(identity, times_fetches=False)
-        if trainer is not None:
+        if trainer is None:
+            self._recorder.begin(identify(), times_fetches=False)
+        else:
+            _begin(self._recorder, trainer, times_fetches=False)
             self._count.begin(trainer)
 
     def _trainer(self) -> Any:

@@ -16,6 +16,7 @@ from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.ranks import NestedProfilerError, RankIdentity, identify
 from stepscope.capture.steps.detector import Detector, Policy
 from stepscope.capture.steps.phase_times import ENTER
+from stepscope.capture.steps.replacements import Replacements
 from stepscope.capture.steps.work import UNKNOWN, Work, work_of
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.run.step_record import EVALUATION, FORWARD, MICRO_BATCH, OPTIMIZER_STEP
@@ -81,6 +82,7 @@ class TrainingRecorder(Policy):
 
     Attributes:
         profiler: The profiler of the current or last training; None before the first.
+        replaced: What an integration replaced in its framework, until the training ends.
     """
 
     def __init__(self, prototype: Profiler) -> None:
@@ -94,6 +96,7 @@ class TrainingRecorder(Policy):
         self._fetched: deque[Work] | None = None
         self._excluded: tuple[str, AbstractContextManager[None]] | None = None
         self._hook_before: Any = None
+        self.replaced = Replacements()
 
     @property
     def is_on(self) -> bool:
@@ -165,6 +168,8 @@ class TrainingRecorder(Policy):
         if not self._is_on or profiler is None or os.getpid() != self._process_id:
             return
         self._is_on = False
+        with profiler.session.contain("restoring what was replaced"):
+            self.replaced.restore()
         if detector is not None:
             detector.remove()
         self._end_exclusion(error)
@@ -206,6 +211,11 @@ class TrainingRecorder(Policy):
             self.profiler.session.steps.offer(work_of(batch))
         elif self._fetched is not None:
             self.profiler.session.steps.offer(self._fetched.popleft() if self._fetched else UNKNOWN)
+
+    def log_loss(self, loss: object) -> None:
+        """Note what the framework logs as the loss, if it is a number."""
+        if self._is_on and self.profiler is not None and isinstance(loss, int | float):
+            self.profiler.count(loss=loss)
 
     def forget_batches(self) -> None:
         """Drop batches that were fetched and will not be used."""

@@ -36,7 +36,7 @@ class StepStrip:
             up to rounding. Empty where the parts are unknown.
         kinds: What is special about one of its steps, such as "compiling"; empty for nothing.
         windows: Index of the window that recorded one of its steps in detail; None for none.
-        rates: What was processed, such as tokens, and how much per second in each bar.
+        lines: What else is known of each bar, such as "tokens/s", or "loss", which few steps log.
         overall_ns: Median duration of the steps that are not special, or of all if all are.
         bin_ns: Width of the histogram's bins, which begin at 0.
         bins: How many steps are in each; the last one holds all longer ones, too.
@@ -51,7 +51,7 @@ class StepStrip:
     parts: tuple[tuple[str, tuple[int, ...]], ...]
     kinds: tuple[str, ...]
     windows: tuple[int | None, ...]
-    rates: tuple[tuple[str, tuple[float, ...]], ...]
+    lines: tuple[tuple[str, tuple[float | None, ...]], ...]
     overall_ns: int
     bin_ns: int
     bins: tuple[int, ...]
@@ -66,6 +66,7 @@ class StepStrip:
         kinds: Sequence[str] = (),
         windows: Sequence[int | None] = (),
         counts: Mapping[str, Sequence[int]] | None = None,
+        losses: Sequence[float | None] = (),
     ) -> StepStrip:
         """Group steps.
 
@@ -76,6 +77,7 @@ class StepStrip:
             kinds: What is special about each; by default nothing.
             windows: Which window recorded each in detail; by default none.
             counts: What each processed, by name.
+            losses: The loss that each logged, if any did.
         """
         special = list(kinds) or [""] * len(steps)
         seen = list(windows) or [None] * len(steps)
@@ -106,9 +108,12 @@ class StepStrip:
             _parts([parts_of(span) for span in spans] if parts_of else [], numbers),
             tuple(next(filter(None, special[span]), "") for span in spans),
             tuple(next((one for one in seen[span] if one is not None), None) for span in spans),
-            tuple(
-                (name, tuple(1e9 * sum(each[span]) / max(1, sum(ns[span])) for span in spans))
-                for name, each in (counts or {}).items()
+            (
+                *(
+                    (f"{name}/s", tuple(1e9 * sum(each[at]) / max(1, sum(ns[at])) for at in spans))
+                    for name, each in (counts or {}).items()
+                ),
+                *((("loss", tuple(_mean(losses[at]) for at in spans)),) if losses else ()),
             ),
             overall,
             bin_ns,
@@ -137,6 +142,7 @@ def strip_of_record(
         [special.get(one.step, "") for one in kept],
         [one.window for one in kept],
         counts,
+        [one.loss for one in kept] if any(one.loss is not None for one in kept) else (),
     )
 
 
@@ -170,6 +176,11 @@ def _strip_of_rows(
         [rows[lasting][row] for row in at],
         lambda span: {name: sum(values[span]) for name, values in columns.items()},
     )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [one for one in values if one is not None]
+    return statistics.fmean(known) if known else None
 
 
 def _special(summary: StepSummary) -> dict[int, str]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from math import isfinite
+from numbers import Real
 from threading import get_ident
 from time import perf_counter_ns, thread_time_ns
 from types import TracebackType
@@ -105,6 +107,7 @@ class StepNotes:
         "_has_notes",
         "_has_work",
         "_kind",
+        "_loss",
         "_offered",
         "_phase_names",
         "_pread",
@@ -159,6 +162,7 @@ class StepNotes:
         self._kind = TRAIN
         self._tokens: int | None = None
         self._samples: int | None = None
+        self._loss: float | None = None
         self._offered: Work | None = None
 
     # -- phases ---------------------------------------------------------------------------------
@@ -258,6 +262,8 @@ class StepNotes:
             found["samples"] = samples
         if self._kind != TRAIN:
             found["kind"] = self._kind
+        elif self._loss is not None:
+            found["loss"], self._loss = self._loss, None
         if self._epoch_start_ns or self._workers_ns:
             epoch_start_ns = min(self._epoch_start_ns, self._wait_ns)
             found["loader_workers_ns"] = min(self._workers_ns, self._wait_ns)
@@ -266,6 +272,8 @@ class StepNotes:
         self._epoch_start_ns = self._workers_ns = self._sampler_ns = 0
         self._kind = TRAIN
         self._tokens = self._samples = self._offered = None
+        if self._loss is not None:  # it was logged outside the training's steps
+            self._has_notes = self._has_work = True
         return found
 
     def _follow_ranges(self) -> None:
@@ -394,6 +402,18 @@ class StepNotes:
         if samples is not None:
             self._samples = (self._samples or 0) + int(samples)
 
+    def log_loss(self, loss: Any) -> None:
+        """Note the loss, which no tensor is asked for: that would wait for the GPU.
+
+        Raises:
+            TypeError: It is no number.
+        """
+        if not isinstance(loss, Real):
+            raise TypeError(f"loss is a {type(loss).__name__}: give a number, as you log it")
+        if isfinite(loss):
+            self._has_notes = self._has_work = True
+            self._loss = float(loss)
+
     def offer(self, work: Work) -> None:
         """Add work of the current step that counts where the loop itself counts none."""
         if self.is_on:
@@ -415,8 +435,11 @@ class StepNotes:
 
     def _clear(self, now_ns: int) -> None:
         """Forget what was noted of the current step; phases that are open go on in the next."""
+        loss = self._loss
         self._details(now_ns, None)
         self._wait_ns = self._wait_cpu_ns = 0
+        if loss is not None:  # what is logged before an evaluation is with the step after it
+            self.log_loss(loss)
 
     # -- ranges in the trace --------------------------------------------------------------------
 

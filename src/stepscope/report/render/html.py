@@ -26,6 +26,7 @@ from stepscope.report.document import (
     Section,
     ShownFinding,
     Table,
+    joined,
     plain_words,
 )
 from stepscope.report.findings import saving
@@ -101,7 +102,7 @@ def _drawn(block: Block, rows: int) -> Mapping[str, Any] | None:
     if isinstance(block, Items):
         return {"is": "items", "items": list(block.items)} if block.items else None
     if isinstance(block, Facts):
-        kept = [[label, text] for label, text in block.pairs if text]
+        kept = [[label, joined(text)] for label, text in block.pairs if text]
         return {"is": "facts", "facts": kept} if kept else None
     if isinstance(block, Table):
         return _text_table(block)
@@ -124,7 +125,7 @@ def _drawn(block: Block, rows: int) -> Mapping[str, Any] | None:
 def _text_table(block: Table) -> Mapping[str, Any] | None:
     import polars as pl
 
-    names = {column.name: column.name for column in block.columns}
+    names = {column.name: column.name.replace("_", " ") for column in block.columns}
     frame = pl.DataFrame(block.rows, schema=dict.fromkeys(names, pl.String), orient="row")
     return _data_table(DataTable("", frame, labels=names), len(frame) or 1)
 

@@ -26,6 +26,7 @@ from stepscope.report.document import (
     ShownFinding,
     Table,
     Title,
+    joined,
     plain_words,
 )
 from stepscope.report.text import markdown_text
@@ -62,7 +63,7 @@ def _lines(block: Block) -> list[str]:
         return [*lines, *(part for line in rest for part in ("", line))]
     if isinstance(block, Facts):
         return [
-            f"- {markdown_text(label)}: {markdown_text(_joined(text))}"
+            f"- {markdown_text(label)}: {markdown_text(joined(text))}"
             for label, text in block.pairs
         ]
     if isinstance(block, Items):
@@ -94,10 +95,6 @@ def _lines(block: Block) -> list[str]:
     if isinstance(block, Only) and block.renderer == "markdown":
         return [line for one in block.blocks for line in ("", *_lines(one))][1:]
     return []
-
-
-def _joined(text: str | tuple[str, ...]) -> str:
-    return text if isinstance(text, str) else ", ".join(text)
 
 
 def _heading(block: Heading) -> list[str]:

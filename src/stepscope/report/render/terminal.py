@@ -41,6 +41,7 @@ from stepscope.report.document import (
     Table,
     Title,
     Words,
+    joined,
 )
 from stepscope.report.text import shortened
 from stepscope.terminal.plain_text import printable, without_namespaces
@@ -210,21 +211,17 @@ def _facts(block: Facts, console: Console) -> Iterator[tuple[RenderableType, boo
         table.add_column(no_wrap=True, style="dim")
         table.add_column()
         for label, text in block.pairs:
-            table.add_row(text_of(label), text_of(_joined(text)))
+            table.add_row(text_of(label), text_of(joined(text)))
         yield _indented(table, 2), False
         return
     for label, text in block.pairs:
-        lines = printable(_joined(text))
+        lines = printable(joined(text))
         if not isinstance(text, str):
             width = max(console.width - block.width, _SHORTEST_LINE)
             parts = ", ".join(part.replace(" ", _UNBREAKABLE) for part in text)
             lines = f"\n{' ' * block.width}".join(textwrap.wrap(parts, width))
             lines = lines.replace(_UNBREAKABLE, " ")
         yield Text(f"{label + ':':<{block.width}}{lines}"), True
-
-
-def _joined(text: str | tuple[str, ...]) -> str:
-    return text if isinstance(text, str) else ", ".join(text)
 
 
 def _table(table: Table, console: Console) -> Iterator[tuple[RenderableType, bool]]:

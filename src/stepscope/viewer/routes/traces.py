@@ -57,6 +57,7 @@ def _overview(asked: Asked) -> dict[str, Any]:
         "end_ns": index.end_ns,
         "events": index.event_count,
         "lanes": [asdict(lane) for lane in index.lanes],
+        "colours": index.colours,
         "steps": _relative(steps, origin),
         "device_steps": _relative(
             device_steps.select("device", "step", "start_ns", "end_ns"), origin

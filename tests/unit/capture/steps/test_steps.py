@@ -221,6 +221,24 @@ def test_waits_tokens_samples_and_kind_are_of_one_step(core, time, written):
     assert written[1].kind == "train"
 
 
+def test_a_loss_is_with_the_training_step_that_it_is_logged_in_or_before(core, time, written):
+    core.restart_step()
+    core.log_loss(2.5)
+    core.end_step()
+    core.log_loss(float("nan"))
+    core.end_step()
+    core.log_loss(2)  # right before an evaluation, as the Trainer of transformers does
+    with core.outside_steps("evaluation"):
+        time.pass_by(3)
+    core.end_step()
+    core.end_step()
+    losses = [(line.kind, line.loss) for line in written]
+    training = ("train", None)
+    assert losses == [("train", 2.5), training, ("evaluation", None), ("train", 2.0), training]
+    with pytest.raises(TypeError, match="loss is a list: give a number"):
+        core.log_loss([1.0])
+
+
 def test_a_step_compiles_no_longer_than_it_takes(time, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch._dynamo.callback", None)
     core = open_core(compiler=Compiler(8, 38))

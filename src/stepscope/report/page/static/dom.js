@@ -105,7 +105,7 @@ export function oncePerFrame(work) {
  */
 export function oneTabStop(row) {
   row.addEventListener("keydown", (event) => {
-    const direction = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    const direction = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
     const buttons = [...row.querySelectorAll("button")];
     const at = buttons.indexOf(/** @type {HTMLButtonElement} */ (document.activeElement));
     if (!direction || at < 0) return;

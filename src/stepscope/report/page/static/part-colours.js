@@ -31,8 +31,16 @@ const COLOUR_OF = /** @type {Record<string, number>} */ ({
   copy: 3, fill: 4, dispatch: 22, launch: 8, operators: 5, synchronisation: 18, allocation: 19, "garbage collection": 26,
   "pageable copy": 20, annotation: 6, "annotated phase": 21, "one-off call": 30, "waiting for communication": 27, profiler: 28, "host, cause not recorded": 32,
   "between operators of backward": 31, "launch latency": 16, "device gap": 29, "other wait": 24,
+  // Kinds of kernels, as `colours.py` has them, and copies.
+  gemm: 1, attention: 12, convolution: 13, elementwise: 14, random: 14, normalisation: 15, softmax: 15, reduction: 33, loss: 33,
+  "host to device": 3, "device to host": 3, "device to device": 3,
   ...Object.fromEntries(Object.values(CAUSES)),
 });
+
+/** Whether a part has a colour of its own. @param {string} part */
+export function hasColour(part) {
+  return part in COLOUR_OF;
+}
 
 /** The colour of a part as a background, which follows the theme. @param {string} part */
 export function partPaint(part) {

@@ -6,11 +6,13 @@ const STORED = "stepscope.theme";
 /** Names of the colours by number: `colours.py` has the same. */
 export const COLOURS = [
   "other", "compute", "communication", "copy", "fill", "operator", "annotation", "python", "call",
-  "synchronisation", "overhead", "step", "other", "other", "other", "other", "idle-device-wait",
+  "synchronisation", "overhead", "step", "attention", "convolution", "elementwise", "normalisation",
+  "idle-device-wait",
   "idle-input", "idle-synchronisation", "idle-allocation", "idle-pageable-copy",
   "idle-annotated-phase", "idle-op-dispatch", "idle-python", "idle-unknown",
   "idle-compilation", "idle-garbage-collection", "idle-waiting-for-communication", "idle-profiler",
   "idle-graph-gap", "idle-one-off", "idle-backward", "idle-not-recorded",
+  "reduction", "other-kernel",
 ];
 
 /** @typedef {"stripes" | "dots" | "lines"} Pattern */

@@ -38,7 +38,7 @@ export class MemoryChart {
     this._owed = 0;
     this._canvas = h("canvas", { class: "layer" });
     this._tip = h("div", { class: "tip", role: "status" });
-    this.pane = h("div", { class: "surface memory-surface", tabindex: "0", role: "img", "aria-label": "Memory over time" }, this._canvas);
+    this.pane = h("div", { class: "surface memory-surface", tabindex: "0", role: "application", "aria-label": "Memory over time: full stop and comma go from moment to moment, M to the peak, Escape lets it go" }, this._canvas);
     this.element = h("div", { class: "memory-chart" }, this.pane, this._tip);
     this.redraw = oncePerFrame(() => this._draw());
     /** @type {AbortController | null} */

@@ -61,9 +61,11 @@ function summary(one, ...more) {
   return h(
     "summary", {},
     h("span", { class: "severity" }, one.severity),
+    " ", // else a screen reader reads both as one word
     h("span", { class: "title" }, one.title),
+    " ",
     h("span", { class: "saving" }, one.saving),
-    ...more,
+    ...more.flatMap((part) => [" ", part]),
   );
 }
 

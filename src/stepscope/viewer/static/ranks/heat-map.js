@@ -81,10 +81,10 @@ export class HeatMap {
 
   /** Marks a cell that the address names, as "rank-step". @param {string} cell */
   choose(cell) {
-    const [rank, step] = cell.split("-").map(Number);
+    const [rank, step] = cell ? cell.split("-").map(Number) : [-1, -1];
     const row = this._about.ranks.findIndex((/** @type {any} */ one) => one.rank === rank);
     this._row = Math.max(0, row);
-    this._column = cell && row >= 0 ? this._about.steps.indexOf(step) : -1;
+    this._column = row < 0 ? -1 : this._about.steps.indexOf(step);
     this._redraw();
   }
 

@@ -1,7 +1,7 @@
 // @ts-check
 /** The column left of the timeline: titles of lanes, with buttons to fold and to pin them. */
 
-import { h, replace } from "../dom.js";
+import { h, oneTabStop, replace } from "../dom.js";
 import { inUnit, plural } from "../units.js";
 
 /** Height of a lane's title. */
@@ -15,6 +15,7 @@ export class Headers {
    */
   constructor(element, layout, changed) {
     this._element = element;
+    oneTabStop(element);
     this._layout = layout;
     this._changed = changed;
     this._drawn = "";
@@ -30,7 +31,11 @@ export class Headers {
     const key = places.map((place) => `${place.key}${place.folded}${place.pinned}${place.height}`).join();
     if (key !== this._drawn) {
       this._drawn = key;
+      const focused = this._element.contains(document.activeElement) ? document.activeElement : null;
       replace(this._element, ...places.map((place) => this._header(place)));
+      const buttons = [...this._element.querySelectorAll("button")];
+      buttons.forEach((one, at) => { one.tabIndex = at ? -1 : 0; });
+      if (focused) buttons.find((one) => one.className === focused.className && keyOf(one) === keyOf(focused))?.focus();
       this._tops = [];
     }
     const elements = this._element.children;
@@ -91,4 +96,9 @@ export class Headers {
     const label = place.pinned ? `Unpin ${place.title}` : `Pin ${place.title} above the others`;
     return h("button", { class: "pin", type: "button", "aria-pressed": String(place.pinned), "aria-label": label, title: label, onclick: toggle }, place.pinned ? "★" : "☆");
   }
+}
+
+/** The lane of a button. @param {Element} button */
+function keyOf(button) {
+  return button.parentElement?.dataset.key;
 }

@@ -7,14 +7,14 @@ import { legend } from "./legend.js";
 export const AXIS = 26;
 
 export class Surface {
-  /** @param {boolean} isEmpty whether the trace has no events */
-  constructor(isEmpty) {
+  /** @param {any} overview */
+  constructor(overview) {
     this.ground = h("canvas", { class: "layer" });
     this.slices = h("canvas", { class: "layer" });
     this.over = h("canvas", { class: "layer" });
     /** What is selected, for who cannot see it. */
     this.said = h("div", { class: "only-read", role: "status", id: "timeline-said" });
-    this.pane = h("div", { class: "surface", tabindex: "0", role: "application", "aria-label": "Timeline: full stop and comma go from slice to slice, up and down from row to row, F zooms to the slice, Escape lets it go", "aria-describedby": "timeline-said" }, this.ground, this.slices, this.over, isEmpty ? h("p", { class: "nothing" }, "This trace holds no events: nothing was recorded between the start and the stop of its profiler.") : null);
+    this.pane = h("div", { class: "surface", tabindex: "0", role: "application", "aria-label": "Timeline: full stop and comma go from slice to slice, up and down from row to row, F zooms to the slice, Escape lets it go", "aria-describedby": "timeline-said" }, this.ground, this.slices, this.over, overview.events ? null : h("p", { class: "nothing" }, "This trace holds no events: nothing was recorded between the start and the stop of its profiler."));
     this.axis = h("canvas", { class: "axis" });
     this.map = h("canvas", { class: "minimap" });
     this.titles = h("div", { class: "lane-headers" });
@@ -22,7 +22,7 @@ export class Surface {
     this.tip = h("div", { class: "tip", role: "status" });
     const corner = h("div", { class: "corner" }, this.filter);
     const top = h("div", { class: "top" }, this.map, this.axis);
-    this.element = h("div", { class: "timeline" }, corner, top, this.pane, this.titles, legend(), this.tip, this.said);
+    this.element = h("div", { class: "timeline" }, corner, top, this.pane, this.titles, legend(overview), this.tip, this.said);
   }
 
   /** Gives every canvas the pixels of its place. @returns {[number, number] | null} width and height; null while it has no place */

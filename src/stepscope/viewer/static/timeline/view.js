@@ -57,7 +57,7 @@ export class Timeline {
     this._dragged = null;
     this.frames = 0;
     this.lastFrameMs = 0;
-    const surface = new Surface(!overview.events);
+    const surface = new Surface(overview);
     this._surface = surface;
     this.element = surface.element;
     this._headers = new Headers(surface.titles, this.layout, () => this._layoutChanged());

@@ -5,7 +5,7 @@ import { getJson, isAbort } from "../api.js";
 import { FlameGraph } from "../draw/flame.js";
 import { fold } from "../draw/fold.js";
 import { sandwich } from "../draw/sandwich.js";
-import { h, replace } from "../dom.js";
+import { h, oneTabStop, replace } from "../dom.js";
 import { count, duration, plural, share } from "../units.js";
 
 const KINDS = /** @type {[string, string, string][]} */ ([
@@ -22,6 +22,7 @@ export function flameView(context) {
   const about = h("p", { class: "note" });
   const hits = h("span", { class: "note" });
   const tabs = h("div", { class: "tabs" });
+  oneTabStop(tabs);
   const find = h("input", { type: "search", placeholder: "Find in the graph", "aria-label": "Find in the graph" });
   const folding = h("button", { type: "button", title: "Equal layers of the model as one, and the outer frames as one", onclick: () => selection.set({ fold: isFolded() ? "off" : null }) }, "Fold");
   const element = h("div", { class: "view" }, h("div", { class: "view-head" }, tabs, find, hits, folding), about, body);
@@ -40,7 +41,7 @@ export function flameView(context) {
   async function load() {
     const by = selection.get("by", hasGpu(overview) ? "operator" : "host");
     const range = selection.range() ?? [0, overview.end_ns + 1];
-    replace(tabs, ...KINDS.map(([kind, title]) => h("button", { type: "button", "aria-pressed": String(kind === by), onclick: () => selection.set({ by: kind, function: null }) }, title)));
+    replace(tabs, ...KINDS.map(([kind, title]) => h("button", { type: "button", "aria-pressed": String(kind === by), tabindex: kind === by ? "0" : "-1", onclick: () => selection.set({ by: kind, function: null }) }, title)));
     const where = selection.range() ? `the selected ${duration(range[1] - range[0])}` : "the whole trace; select a range in the timeline to narrow it";
     about.textContent = `${KINDS.find(([kind]) => kind === by)?.[2] ?? ""} Of ${where}.`;
     pending?.abort();

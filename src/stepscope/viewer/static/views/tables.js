@@ -2,7 +2,7 @@
 /** The answer to every question of `stepscope show`, as tables, for the selected steps. */
 
 import { getJson, isAbort } from "../api.js";
-import { h, replace } from "../dom.js";
+import { h, oneTabStop, replace } from "../dom.js";
 import { answer } from "./answer.js";
 
 const OF_RANGE = "Questions are asked of whole steps: these are the steps that the selected range touches.";
@@ -19,6 +19,7 @@ const GROUPS = /** @type {[string, string[]][]} */ ([
 export function tablesView(context) {
   const { selection, overview, trace } = context;
   const list = h("nav", { class: "questions", "aria-label": "Questions" });
+  oneTabStop(list);
   const body = h("div", { class: "view-body" });
   const steps = h("input", { type: "text", placeholder: "all steps", "aria-label": "Steps, such as 3,4-6", value: selection.get("steps") });
   const known = overview.steps.map((/** @type {any} */ step) => step.step);
@@ -43,7 +44,7 @@ export function tablesView(context) {
 
   /** @param {{name: string, about: string}} one @param {string} chosen */
   function choice(one, chosen) {
-    return h("button", { type: "button", title: one.about, "aria-current": one.name === chosen ? "page" : null, onclick: () => selection.set({ question: one.name }) }, one.name.replaceAll("-", " "));
+    return h("button", { type: "button", title: one.about, "aria-current": one.name === chosen ? "page" : null, tabindex: one.name === chosen ? "0" : "-1", onclick: () => selection.set({ question: one.name }) }, one.name.replaceAll("-", " "));
   }
 
   /** Steps that a selected range touches stand in for it: questions are asked of whole steps. */

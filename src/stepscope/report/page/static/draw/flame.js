@@ -35,14 +35,15 @@ export class FlameGraph {
     this._found = "";
     this._hover = -1;
     this._arrange();
-    this._canvas = h("canvas", { class: "flame-canvas", role: "img", "aria-label": "Flame graph" });
-    this._tip = h("div", { class: "tip" });
+    this._canvas = h("canvas", { class: "flame-canvas", tabindex: "0", role: "application", "aria-label": "Flame graph: the arrow keys go from node to node, Enter zooms into one and again out of it, Escape out of all" });
+    this._tip = h("div", { class: "tip", role: "status" });
     this._path = h("div", { class: "flame-path" });
     this.element = h("div", { class: "flame" }, this._path, h("div", { class: "flame-holder" }, this._canvas, this._tip));
     this.redraw = oncePerFrame(() => this._draw());
-    this._canvas.addEventListener("click", (event) => this._click(event));
-    this._canvas.addEventListener("pointermove", (event) => this._move(event));
-    this._canvas.addEventListener("pointerleave", () => this._leave());
+    this._canvas.addEventListener("click", (event) => this._zoom(this._at(event)));
+    this._canvas.addEventListener("pointermove", (event) => this._say(this._at(event), event.offsetX + 14, event.offsetY + 18));
+    this._canvas.addEventListener("keydown", (event) => this._key(event));
+    for (const left of ["pointerleave", "blur"]) this._canvas.addEventListener(left, () => this._leave());
     new ResizeObserver(() => this.redraw()).observe(this.element);
     window.addEventListener("theme-changed", this.redraw);
     this.redraw();
@@ -187,16 +188,37 @@ export class FlameGraph {
     return -1;
   }
 
-  /** @param {MouseEvent} event */
-  _click(event) {
-    const node = this._at(event);
+  /** @param {KeyboardEvent} event */
+  _key(event) {
+    const { parent, is_upward: isUpward } = this._data;
+    const at = this._hover;
+    const beside = parent.flatMap((above, node) => (above === parent[at] ? [node] : []));
+    const place = beside.indexOf(at);
+    const keys = /** @type {Record<string, number | undefined>} */ ({
+      ArrowLeft: beside[place - 1], ArrowRight: beside[place + 1],
+      [isUpward ? "ArrowDown" : "ArrowUp"]: parent[at], [isUpward ? "ArrowUp" : "ArrowDown"]: parent.indexOf(at),
+    });
+    if (event.key === "Enter") this._zoom(at);
+    else if (event.key === "Escape" && this._root >= 0) this._zoom(-1);
+    else if (!(event.key in keys)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const to = at < 0 ? Math.max(this._root, 0) : keys[event.key] ?? -1;
+    const node = to < 0 ? this._hover : to;
+    if (node < 0) return;
+    const [from, end] = this._view();
+    const left = Math.max(0, ((this._start?.[node] ?? 0) - from) / (end - from || 1));
+    this._say(node, left * this.element.clientWidth, (this._row(this._depth?.[node] ?? 0) + 1) * ROW + 4);
+  }
+
+  /** Zooms into a node, or out of it again. @param {number} node */
+  _zoom(node) {
     this._root = node === this._root ? (node < 0 ? -1 : this._data.parent[node]) : node;
     this.redraw();
   }
 
-  /** @param {MouseEvent} event */
-  _move(event) {
-    const node = this._at(event);
+  /** Says what a node is, at a place. @param {number} node @param {number} x @param {number} y */
+  _say(node, x, y) {
     if (node !== this._hover) {
       this._hover = node;
       this.redraw();
@@ -213,8 +235,8 @@ export class FlameGraph {
         ]
         : [h("div", { class: "tip-more" }, `${duration(total[node])} (${share(whole ? total[node] / whole : 0)}), itself ${duration(own[node])}, ${count(number[node])}×`)]),
     );
-    this._tip.style.left = `${Math.min(event.offsetX + 14, Math.max(0, this.element.clientWidth - this._tip.offsetWidth - 4))}px`;
-    this._tip.style.top = `${event.offsetY + 18}px`;
+    this._tip.style.left = `${Math.min(x, Math.max(0, this.element.clientWidth - this._tip.offsetWidth - 4))}px`;
+    this._tip.style.top = `${y}px`;
   }
 
   _leave() {

@@ -2,7 +2,7 @@
 /** Points on two logarithmic axes, below lines: kernels by count and duration, a roofline. A static picture that can be asked. */
 
 import { h, replace, svg } from "../dom.js";
-import { partFill } from "../part-colours.js";
+import { hasColour, partFill } from "../part-colours.js";
 import { cell, shortName } from "../units.js";
 
 /**
@@ -116,7 +116,16 @@ function freePlace(corners, wide, taken) {
 
 /** The colour of a kind. @param {string} kind @param {string[]} kinds */
 function fillOf(kind, kinds) {
-  return partFill(PART_OF[kind] ?? OTHERS[Math.max(0, kinds.indexOf(kind)) % OTHERS.length]);
+  if (hasColour(partOf(kind))) return partFill(partOf(kind));
+  const taken = new Set(kinds.map(partOf).filter(hasColour).map((part) => partFill(part)[0]));
+  const free = OTHERS.filter((part) => !taken.has(partFill(part)[0]));
+  const others = kinds.filter((one) => !hasColour(partOf(one)));
+  return partFill(free[Math.max(0, others.indexOf(kind)) % free.length]);
+}
+
+/** @param {string} kind */
+function partOf(kind) {
+  return PART_OF[kind] ?? kind.replaceAll("_", " ");
 }
 
 /** A logarithmic axis over some values: places, and its powers of ten. @param {number[]} values @param {number} from @param {number} to */

@@ -11,7 +11,7 @@ import { definitions } from "./patterns.js";
 
 /**
  * @typedef {{title: string, first: number[], last: number[], mean_ns: number[], longest_ns: number[], slowest: number[],
- *   parts: [string, number[]][], kinds: string[], windows: (number | null)[], rates: [string, number[]][],
+ *   parts: [string, number[]][], kinds: string[], windows: (number | null)[], lines: [string, (number | null)[]][],
  *   overall_ns: number, bin_ns: number, bins: number[]}} Strip
  * @typedef {{tall?: number, picked?: (strip: number, bar: number) => void}} Options
  */
@@ -20,7 +20,7 @@ const WIDEST_BAR = 44;
 const WIDTH = 960;
 /** Height of the two rows of marks below the bars: what is special, what was recorded in detail. */
 const MARKS = 11;
-const RATE = 18;
+const LINE = 18;
 const BINS = 72;
 const FEWEST_IN_HISTOGRAM = 10;
 /** Bars are cut at so many times the median, so that one slow step does not flatten the others. */
@@ -56,7 +56,7 @@ class Plot {
     this._at = -1;
     this._status = status;
     const number = strip.first.length;
-    this._height = tall + MARKS + strip.rates.length * RATE;
+    this._height = tall + MARKS + strip.lines.length * LINE;
     this._bars = svg("svg", { class: "strip-bars", preserveAspectRatio: "none", height: this._height, tabindex: "0", role: "slider", "aria-label": `Steps, ${strip.title}: arrow keys move`, "aria-valuemin": 0, "aria-valuemax": number - 1, "aria-valuenow": 0 });
     const frame = h("div", { class: "strip-frame" }, this._bars, h("div", { class: "strip-axis" }, h("span", {}, stepsOf(strip, 0)), number > 1 ? h("span", {}, stepsOf(strip, number - 1)) : null));
     frame.style.maxWidth = `${number * WIDEST_BAR}px`;
@@ -134,10 +134,13 @@ class Plot {
         if (kind) shapes.push(svg("rect", { class: `strip-mark is-${slug(kind)}`, x: at * slot, y: this._tall + 2 + 4 * row, width: Math.max(bar, 2), height: 3 }));
       }
     });
-    strip.rates.forEach(([, values], row) => {
-      const most = Math.max(...values, 1);
-      const base = this._tall + MARKS + (row + 1) * RATE;
-      shapes.push(svg("polyline", { class: "strip-rate", points: values.map((one, at) => `${round((at + 0.5) * slot)},${round(base - 1 - (one / most) * (RATE - 4))}`).join(" ") }));
+    strip.lines.forEach(([name, values], row) => {
+      const known = values.filter((one) => one !== null);
+      const least = isRate(name) ? 0 : Math.min(...known); // a loss has no zero that it begins at
+      const range = Math.max(...known) - least || 1;
+      const base = this._tall + MARKS + (row + 1) * LINE;
+      const points = values.flatMap((one, at) => one === null ? [] : [`${round((at + 0.5) * slot)},${round(base - 2 - ((one - least) / range) * (LINE - 5))}`]);
+      shapes.push(svg("polyline", { class: "strip-line", "data-line": name, points: [...points, points[points.length - 1]].join(" ") }));
     });
     this._chosen = svg("rect", { class: "strip-chosen", y: 0, height: this._tall + MARKS });
     this._bars.setAttribute("viewBox", `0 0 ${width} ${this._height}`);
@@ -170,10 +173,10 @@ function wordsOf(strip, at) {
   const whole = strip.mean_ns[at];
   const parts = strip.parts.filter(([, ns]) => ns[at] > 0).sort(([, a], [, b]) => b[at] - a[at]).map(([name, ns]) => `${name} ${duration(ns[at])} (${share(ns[at] / Math.max(whole, 1))})`);
   const longest = strip.longest_ns[at] > whole ? `, the longest ${duration(strip.longest_ns[at])} (step ${strip.slowest[at]})` : "";
-  const rates = strip.rates.map(([name, values]) => `${count(Math.round(values[at]))} ${name}/s`);
+  const lines = strip.lines.flatMap(([name, values]) => values[at] === null ? [] : [isRate(name) ? `${count(Math.round(values[at]))} ${name}` : `${name} ${short(values[at])}`]);
   // Where windows are known, a step outside them has no timeline to go to.
   const recorded = strip.windows[at] !== null ? RECORDED : strip.windows.some((one) => one !== null) ? `not ${RECORDED}` : "";
-  return [`${capital(stepsOf(strip, at))}: ${duration(whole)}${longest}`, parts.join(", "), ...rates, strip.kinds[at], recorded].filter(Boolean).join("; ");
+  return [`${capital(stepsOf(strip, at))}: ${duration(whole)}${longest}`, parts.join(", "), ...lines, strip.kinds[at], recorded].filter(Boolean).join("; ");
 }
 
 /** What is said of all. @param {Strip[]} strips @param {number} top */
@@ -181,8 +184,12 @@ function captionOf(strips, top) {
   const said = strips.slice(0, 2).map((strip) => {
     const longest = Math.max(...strip.longest_ns);
     const at = strip.longest_ns.indexOf(longest);
-    const rates = strip.rates.map(([name, values]) => `, ${count(Math.round(values.reduce((sum, one) => sum + one, 0) / values.length))} ${name}/s`);
-    return `${strips.length > 1 ? `${capital(strip.title)}: median` : `${capital(steps(strip.first[0], strip.last[strip.last.length - 1]))}: median`} ${duration(strip.overall_ns)} (the line); the longest ${duration(longest)}, step ${strip.slowest[at]}${rates.join("")}.`;
+    const lines = strip.lines.map(([name, values]) => {
+      const known = values.filter((one) => one !== null);
+      if (!isRate(name)) return `, ${name} ${short(known[0])} to ${short(known[known.length - 1])}`;
+      return `, ${count(Math.round(known.reduce((sum, one) => sum + one, 0) / known.length))} ${name}`;
+    });
+    return `${strips.length > 1 ? `${capital(strip.title)}: median` : `${capital(steps(strip.first[0], strip.last[strip.last.length - 1]))}: median`} ${duration(strip.overall_ns)} (the line); the longest ${duration(longest)}, step ${strip.slowest[at]}${lines.join("")}.`;
   });
   const per = Math.max(...strips.flatMap((strip) => strip.first.map((first, at) => strip.last[at] - first + 1)));
   if (per > 1 && strips.some((strip) => strip.first.length > 1)) said.push(`A bar is up to ${count(per)} steps: their mean, and paler the longest.`);
@@ -195,7 +202,7 @@ function captionOf(strips, top) {
 function keys(strips) {
   const parts = [...new Set(strips.flatMap((one) => one.parts.map(([name]) => name)))];
   const marks = [...new Set(strips.flatMap((one) => one.first.flatMap((_, at) => marksOf(one, at))).filter(Boolean))];
-  const rates = [...new Set(strips.flatMap((one) => one.rates.map(([name]) => `${name} per second`)))];
+  const lines = [...new Set(strips.flatMap((one) => one.lines.map(([name]) => name.replace("/s", " per second"))))];
   return h(
     "ul", { class: "strip-keys", "aria-label": "Colours" },
     ...parts.map((name) => {
@@ -204,7 +211,7 @@ function keys(strips) {
       return h("li", {}, dot, name);
     }),
     ...marks.map((kind) => h("li", {}, h("span", { class: `strip-key is-${slug(kind)}` }), kind)),
-    ...rates.map((name) => h("li", {}, h("span", { class: "strip-key is-rate" }), name)),
+    ...lines.map((name) => h("li", {}, h("span", { class: `strip-key is-line is-${slug(name)}` }), name)),
   );
 }
 
@@ -226,6 +233,16 @@ function steps(first, last) {
 /** @param {string} text */
 function capital(text) {
   return text[0].toUpperCase() + text.slice(1);
+}
+
+/** Whether a line is of something per second. @param {string} name */
+function isRate(name) {
+  return name.endsWith("/s");
+}
+
+/** A number with four digits that count. @param {number} value */
+function short(value) {
+  return String(Number(value.toPrecision(4)));
 }
 
 /** @param {string} kind */
