@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import polars as pl
 
 from stepscope.memory.allocator.rounding import LARGE_STEP_BYTES, SMALL_SEGMENT_BYTES
-from stepscope.memory.replay.arrays import gathered, whole
 from stepscope.memory.replay.state import State, state_at
 from stepscope.memory.schema import BlockState
 from stepscope.memory.view import MemoryView, Moment
@@ -115,10 +114,9 @@ def _segments(view: MemoryView, state: State) -> pl.DataFrame:
         .then(pl.lit("small"))
         .otherwise(pl.lit("unknown"))
     )
-    rows = whole(state.blocks["allocation"].fill_null(-1))
     blocks = state.blocks.with_columns(
-        line=gathered(view.allocations["line"], rows),
-        category=gathered(view.allocations["category"].cast(pl.String), rows),
+        line=view.allocations["line"].gather(state.blocks["allocation"]),
+        category=view.allocations["category"].gather(state.blocks["allocation"]).cast(pl.String),
         is_free=pl.col("state") == BlockState.INACTIVE.value,
     ).join(
         segments.select(
