@@ -70,6 +70,8 @@ _RECORDERS_WORDS = {
 
 _CUBLAS_BYTES = 2 * 4096 * 1024 + 8 * 16 * 1024
 """What cuBLAS keeps for each thread and stream by default (CUBLAS_WORKSPACE_CONFIG)."""
+_CUBLAS_BYTES_OF_HOPPER = 8 * 4096 * 1024
+"""The same from Hopper on. Many tensors are as large."""
 
 
 @dataclass(frozen=True)
@@ -126,9 +128,7 @@ def categorise(
         is_zeroed=zeroing.gather(free_stack).fill_null(value=False),
         is_freed=pl.col("free_event").is_not_null(),
         is_stackless=pl.col("stack").is_null(),
-        is_workspace=(pl.col("requested_bytes") == _CUBLAS_BYTES)
-        & pl.col("start_event").is_not_null()
-        & pl.col("free_event").is_null(),
+        is_workspace=_cublas_workspaces(allocations),
         spans_optimizer=_spans_optimizer(allocations, ranges),
         metadata=texts.gather(allocations["metadata"]),
     )
@@ -157,6 +157,33 @@ def categorise(
         decided = _guessed(joined_kept, "kind", pl.col("source_right"))
     is_made = is_forward & allocations["start_event"].is_not_null()
     return Categories(decided, ranges, joined, not has_backward and bool(is_made.any()))
+
+
+def _cublas_workspaces(allocations: pl.DataFrame) -> pl.Series:
+    """Whether each allocation has the size and the life of what cuBLAS keeps.
+
+    A size that tensors have as well counts where the stack of the request asked for another size
+    right before it, a product's output, and does so again later without a second such block.
+    """
+    size, is_kept = pl.col("requested_bytes"), pl.col("free_event").is_null()
+    is_made = pl.col("start_event").is_not_null()
+    found = allocations.select(is_made & is_kept & (size == _CUBLAS_BYTES)).to_series()
+    is_large = size == _CUBLAS_BYTES_OF_HOPPER
+    if allocations.filter(is_made & is_kept & is_large).is_empty():
+        return found
+    key = ["device", "stack"]
+    like = (
+        allocations.filter(is_made)
+        .sort("device", "start_event")
+        .with_columns(
+            is_after_another=(pl.col("stack") == pl.col("stack").shift(1)).over("device"),
+            others_after=(~is_large).sum().over(key) - (~is_large).cum_sum().over(key),
+            alike=is_large.sum().over(key),
+        )
+        .filter(is_kept & is_large & (pl.col("alike") == 1))
+        .filter(pl.col("is_after_another") & (pl.col("others_after") > 0))
+    )
+    return found | allocations["allocation"].is_in(like["allocation"].implode())
 
 
 def _shows_backward(table: pl.DataFrame, ranges: Ranges) -> bool:

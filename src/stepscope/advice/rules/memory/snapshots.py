@@ -151,7 +151,7 @@ def find_memory_fragmented(subject: Subject) -> list[Finding]:
     evidence = [
         Evidence("reserved at its peak", parts.reserved_bytes, "bytes"),
         Evidence("in use then", parts.in_use_bytes, "bytes"),
-        Evidence("free, but pinned by blocks in use", pinned, "bytes"),
+        Evidence("free, but pinned", pinned, "bytes"),
         Evidence("free, and given back when needed", parts.releasable_bytes, "bytes"),
     ]
     pins = parts.lines.filter(pl.col("line").is_not_null()).head(1)
