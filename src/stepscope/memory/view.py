@@ -225,7 +225,7 @@ class MemoryView:
 
     def has_history(self, device: int) -> bool:
         """Whether any request or free of a device was recorded, rather than a state alone."""
-        return len(self.replay.curve.filter(pl.col("device") == device)) > 0
+        return bool((self.replay.curve["device"] == device).any())
 
     def peak_bytes(self, device: int) -> int:
         """The most that the program held at any time, in rounded sizes."""

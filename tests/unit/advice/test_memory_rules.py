@@ -206,7 +206,7 @@ def test_fragmentation_is_found_with_the_setting_that_helps():
     (found,) = find_memory_fragmented(subject(allocator.snapshot()))
     told = evidence(found)
     assert told["reserved at its peak"] == max(row[3] for row in allocator.curve)
-    assert told["free, but pinned"] == 8 * 18 * MIB
+    assert told["free, but pinned by blocks in use"] == 8 * 18 * MIB
     assert told["most of it is pinned by"] == "cache.py:7 store"
     assert "expandable_segments:True" in found.advice
     other = pinned_by_what_stays(Settings(expandable=True))
@@ -238,7 +238,7 @@ def test_no_setting_is_named_where_none_helps():
     (found,) = find_memory_fragmented(subject(snapshot))
     told = evidence(found)
     assert (told["reserved at its peak"], told["in use then"]) == (1200 * MIB, 800 * MIB)
-    assert told["free, but pinned"] == 400 * MIB
+    assert told["free, but pinned by blocks in use"] == 400 * MIB
     assert found.title.startswith("33% of the reserved memory is free, but pinned")
     assert found.advice.startswith("No setting of the allocator that was simulated helps")
 

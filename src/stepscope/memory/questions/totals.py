@@ -71,6 +71,11 @@ class Totals:
     mismatches: pl.DataFrame
     notes: tuple[str, ...]
 
+    @property
+    def has_history(self) -> bool:
+        """As of `MemoryView.has_history`."""
+        return self.events > 0
+
 
 def totals(view: MemoryView, device: int | None = None) -> Totals:
     """Describes a snapshot in numbers."""
