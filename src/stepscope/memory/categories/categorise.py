@@ -128,7 +128,7 @@ def categorise(
         is_zeroed=zeroing.gather(free_stack).fill_null(value=False),
         is_freed=pl.col("free_event").is_not_null(),
         is_stackless=pl.col("stack").is_null(),
-        is_workspace=_cublas_workspaces(allocations),
+        is_workspace=_cublas_workspaces(allocations, stacks["category"]),
         spans_optimizer=_spans_optimizer(allocations, ranges),
         metadata=texts.gather(allocations["metadata"]),
     )
@@ -159,21 +159,27 @@ def categorise(
     return Categories(decided, ranges, joined, not has_backward and bool(is_made.any()))
 
 
-def _cublas_workspaces(allocations: pl.DataFrame) -> pl.Series:
+def _cublas_workspaces(allocations: pl.DataFrame, of_stack: pl.Series) -> pl.Series:
     """Whether each allocation has the size and the life of what cuBLAS keeps.
 
-    A size that tensors have as well counts where the stack of the request asked for another size
-    right before it, a product's output, and does so again later without a second such block.
+    A size that tensors have as well counts where a forward pass or its like asked for another size
+    right before it on the same stack, a product's output, and does so again later without a second
+    such block.
     """
     size, is_kept = pl.col("requested_bytes"), pl.col("free_event").is_null()
     is_made = pl.col("start_event").is_not_null()
     found = allocations.select(is_made & is_kept & (size == _CUBLAS_BYTES)).to_series()
-    is_large = size == _CUBLAS_BYTES_OF_HOPPER
-    if allocations.filter(is_made & is_kept & is_large).is_empty():
+    kinds = [MemoryCategory.ACTIVATION.value, MemoryCategory.TEMPORARY.value]
+    is_computed = of_stack.gather(allocations["stack"]).is_in(kinds)
+    requests = allocations.with_columns(
+        is_large=(size == _CUBLAS_BYTES_OF_HOPPER) & is_computed.fill_null(value=False)
+    )
+    is_large = pl.col("is_large")
+    if requests.filter(is_made & is_kept & is_large).is_empty():
         return found
     key = ["device", "stack"]
     like = (
-        allocations.filter(is_made)
+        requests.filter(is_made)
         .sort("device", "start_event")
         .with_columns(
             is_after_another=(pl.col("stack") == pl.col("stack").shift(1)).over("device"),
