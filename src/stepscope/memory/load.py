@@ -25,6 +25,7 @@ from stepscope.errors import UnreadableInputError
 from stepscope.memory.reading.parse import parse
 from stepscope.memory.reading.tables import tables_of
 from stepscope.memory.schema import SCHEMA_VERSION, TABLES, Snapshot
+from stepscope.trace.arrays.memory_reuse import return_freed_memory
 from stepscope.trace.problems import Problems as SourceProblems
 from stepscope.trace.source.content import Content
 from stepscope.trace.source.opening import Location, Source, open_source
@@ -80,6 +81,8 @@ def load_snapshot(location: Location, *, store: bool | Literal["auto"] = "auto")
             if kept is not None:
                 return kept
         snapshot, size = _read(source)
+    if size > STORE_ABOVE_BYTES:
+        return_freed_memory()  # the file and its tree are gone, and nothing later is as large
     if origin is not None and (store is True or size > STORE_ABOVE_BYTES):
         place = write_store(snapshot, origin)
         kept = None if place is None else open_store(place, source.name)

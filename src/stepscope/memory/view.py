@@ -15,7 +15,7 @@ from stepscope.memory.categories.census import Census
 from stepscope.memory.categories.kinds import Confidence, MemoryCategory, Source
 from stepscope.memory.categories.rules import Rule
 from stepscope.memory.program.lines import NO_STACK, lines_of
-from stepscope.memory.replay.arrays import gathered, whole
+from stepscope.memory.replay.arrays import largest
 from stepscope.memory.replay.replay import Replay, replay
 from stepscope.memory.replay.state import event_at
 from stepscope.memory.schema import EXACT_SIZES, HOST_BYTES, Action, Snapshot, Types
@@ -158,13 +158,12 @@ class MemoryView:
         found = self.replay.allocations.drop("category").hstack(
             self.categories.table.drop("allocation")
         )
-        rows = whole(found["stack"].cast(pl.Int64).fill_null(-1))
-        line = gathered(lines["line"], rows).fill_null(NO_STACK)
+        line = lines["line"].gather(found["stack"]).fill_null(NO_STACK)
         return found.with_columns(
             line=pl.when("is_stack_of_free")
             .then(pl.concat_str(pl.lit("freed at "), line))
             .otherwise(line),
-            is_own=gathered(lines["is_own"], rows).fill_null(value=False),
+            is_own=lines["is_own"].gather(found["stack"]).fill_null(value=False),
         )
 
     @cached_property
@@ -203,7 +202,9 @@ class MemoryView:
 
         Columns: `replay.replay.CURVE` without device. The first row has the event `START`.
         """
-        mine = self.replay.curve.filter(pl.col("device") == device).drop("device")
+        mine = self.replay.curve.drop("device")
+        if not (is_mine := self.replay.curve["device"] == device).all():
+            mine = mine.filter(is_mine)
         held = held_at(self.replay.allocations, device, START)
         active = _active_at_start(self.replay.allocations, device)
         reserved = self.replay.reserved.filter(
@@ -224,11 +225,11 @@ class MemoryView:
 
     def has_history(self, device: int) -> bool:
         """Whether any request or free of a device was recorded, rather than a state alone."""
-        return len(self.replay.curve.filter(pl.col("device") == device)) > 0
+        return bool((self.replay.curve["device"] == device).any())
 
     def peak_bytes(self, device: int) -> int:
         """The most that the program held at any time, in rounded sizes."""
-        return int(self.curve(device)["allocated_bytes"].to_numpy().max())
+        return largest(self.curve(device)["allocated_bytes"])
 
     def peak(self, device: int, of: str = "allocated_bytes") -> Moment:
         """The moment at which a column of the curve is at its largest; of several, the fullest.

@@ -48,11 +48,8 @@ def question_of(answered: MemoryAnswer) -> NamedQuestion:
 
     Where no history was recorded, what the overview has of the peak is of the dump.
     """
-    from stepscope.memory.questions.totals import Totals  # which an exported timeline has not
-
     asked, titles = answered.question, answered.question.titles
-    is_recorded = not isinstance(answered.result, Totals) or answered.result.events > 0
-    if asked.name == "overview" and not is_recorded:
+    if not getattr(answered.result, "has_history", True):  # an overview's
         titles = {name: title.replace("peak", "dump") for name, title in titles.items()}
     return NamedQuestion(PREFIX + asked.name, asked.about, titles)
 

@@ -54,7 +54,7 @@ def _blocks(report: MemoryReport, *, is_full: bool) -> Iterator[Block]:
     yield Line(_header(report), "dim")
     yield Gap()
     yield Labelled("Verdict", (Line(report.verdict, "bold"),))
-    has_history = report.shown.overview.result.events > 0
+    has_history = report.shown.overview.result.has_history
     yield Labelled("Peak" if has_history else "Held", (Line(_peak(report.shown)),))
     yield Gap()
     yield _findings(report, is_short=not is_full)

@@ -26,6 +26,7 @@ from stepscope.memory.categories.kinds import (
     Confidence,
     MemoryCategory,
     Source,
+    of_kind,
 )
 from stepscope.memory.categories.rules import (
     DEFAULT_RULES,
@@ -34,7 +35,7 @@ from stepscope.memory.categories.rules import (
     categories_of_stacks,
 )
 from stepscope.memory.program.lines import stacks_with
-from stepscope.memory.program.ranges import Phase, Ranges, innermost, ranges_of
+from stepscope.memory.program.ranges import PHASE, Phase, Ranges, innermost, ranges_of
 from stepscope.memory.replay.replay import Replay
 from stepscope.memory.schema import Types
 
@@ -45,7 +46,7 @@ CATEGORIES: Types = {
     "source": SOURCE,
     "name": pl.String,  # of the tensor or module, where the training said it
     "step": pl.Int64,  # in which it was made; null: outside any step, or not known
-    "phase": pl.String,  # likewise, of the step
+    "phase": PHASE,  # likewise, of the step
 }
 """Row for row beside the allocations of a replay."""
 
@@ -69,6 +70,8 @@ _RECORDERS_WORDS = {
 
 _CUBLAS_BYTES = 2 * 4096 * 1024 + 8 * 16 * 1024
 """What cuBLAS keeps for each thread and stream by default (CUBLAS_WORKSPACE_CONFIG)."""
+_CUBLAS_BYTES_OF_HOPPER = 8 * 4096 * 1024
+"""The same from Hopper on. Many tensors are as large."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ def categorise(
         recorded=texts.gather(allocations["category"]).replace_strict(
             {word: kind.value for word, kind in _RECORDERS_WORDS.items()},
             default=None,
-            return_dtype=pl.String,
+            return_dtype=CATEGORY,
         ),
         free_step=_step(allocations, ranges, "free_ns"),
         stacked=pl.when(~pl.col("is_stack_of_free")).then(
@@ -125,9 +128,7 @@ def categorise(
         is_zeroed=zeroing.gather(free_stack).fill_null(value=False),
         is_freed=pl.col("free_event").is_not_null(),
         is_stackless=pl.col("stack").is_null(),
-        is_workspace=(pl.col("requested_bytes") == _CUBLAS_BYTES)
-        & pl.col("start_event").is_not_null()
-        & pl.col("free_event").is_null(),
+        is_workspace=_cublas_workspaces(allocations, stacks["category"]),
         spans_optimizer=_spans_optimizer(allocations, ranges),
         metadata=texts.gather(allocations["metadata"]),
     )
@@ -142,9 +143,7 @@ def categorise(
         _NAMES_OF_CACHES
     )
     seen = seen.with_columns(
-        seen=pl.when(is_cache)
-        .then(pl.lit(MemoryCategory.CACHE.value, dtype=CATEGORY))
-        .otherwise("seen")
+        seen=pl.when(is_cache).then(of_kind(MemoryCategory.CACHE)).otherwise("seen")
     )
     table = table.join(seen, on="allocation", how="left", maintain_order="left")
     is_forward = (table["stacked"] == MemoryCategory.ACTIVATION.value).fill_null(value=False)
@@ -160,13 +159,45 @@ def categorise(
     return Categories(decided, ranges, joined, not has_backward and bool(is_made.any()))
 
 
+def _cublas_workspaces(allocations: pl.DataFrame, of_stack: pl.Series) -> pl.Series:
+    """Whether each allocation has the size and the life of what cuBLAS keeps.
+
+    A size that tensors have as well counts where a forward pass or its like asked for another size
+    right before it on the same stack, a product's output, and does so again later without a second
+    such block.
+    """
+    size, is_kept = pl.col("requested_bytes"), pl.col("free_event").is_null()
+    is_made = pl.col("start_event").is_not_null()
+    found = allocations.select(is_made & is_kept & (size == _CUBLAS_BYTES)).to_series()
+    kinds = [MemoryCategory.ACTIVATION.value, MemoryCategory.TEMPORARY.value]
+    is_computed = of_stack.gather(allocations["stack"]).is_in(kinds)
+    requests = allocations.with_columns(
+        is_large=(size == _CUBLAS_BYTES_OF_HOPPER) & is_computed.fill_null(value=False)
+    )
+    is_large = pl.col("is_large")
+    if requests.filter(is_made & is_kept & is_large).is_empty():
+        return found
+    key = ["device", "stack"]
+    like = (
+        requests.filter(is_made)
+        .sort("device", "start_event")
+        .with_columns(
+            is_after_another=(pl.col("stack") == pl.col("stack").shift(1)).over("device"),
+            others_after=(~is_large).sum().over(key) - (~is_large).cum_sum().over(key),
+            alike=is_large.sum().over(key),
+        )
+        .filter(is_kept & is_large & (pl.col("alike") == 1))
+        .filter(pl.col("is_after_another") & (pl.col("others_after") > 0))
+    )
+    return found | allocations["allocation"].is_in(like["allocation"].implode())
+
+
 def _shows_backward(table: pl.DataFrame, ranges: Ranges) -> bool:
     """Whether a census, a note or a range shows a backward pass or an optimizer."""
     known = {MemoryCategory.GRADIENT.value, MemoryCategory.OPTIMIZER_STATE.value}
     return any(
-        table[column].cast(pl.String).is_in(known).any()
-        for column in ("seen", "annotated", "said", "recorded")
-    ) or bool(ranges.table["phase"].cast(pl.String).is_in(["backward", "optimizer"]).any())
+        table[column].is_in(known).any() for column in ("seen", "annotated", "said", "recorded")
+    ) or bool(ranges.table["phase"].is_in(["backward", "optimizer"]).any())
 
 
 def _by_size(decided: pl.DataFrame, allocations: pl.DataFrame) -> pl.DataFrame:
@@ -181,7 +212,7 @@ def _by_size(decided: pl.DataFrame, allocations: pl.DataFrame) -> pl.DataFrame:
             "device", "address", "requested_bytes", "start_event", "free_event", "stack"
         )
     )
-    category = pl.col("category").cast(pl.String)
+    category = pl.col("category")
     is_unknown = category == MemoryCategory.UNKNOWN.value
     key = ["device", "requested_bytes"]
     is_before = pl.col("start_event").is_null()
@@ -203,27 +234,25 @@ def _by_size(decided: pl.DataFrame, allocations: pl.DataFrame) -> pl.DataFrame:
     found = ranked.select(
         "allocation",
         by_size=pl.when(pl.col("place") < pl.col("gradients"))
-        .then(pl.lit(MemoryCategory.PARAMETER.value))
+        .then(of_kind(MemoryCategory.PARAMETER))
         .when(is_state)
-        .then(pl.lit(MemoryCategory.OPTIMIZER_STATE.value)),
+        .then(of_kind(MemoryCategory.OPTIMIZER_STATE)),
     ).drop_nulls()
-    made = crossing.select("allocation", by_size=pl.lit(MemoryCategory.GRADIENT.value))
+    made = crossing.select("allocation", by_size=of_kind(MemoryCategory.GRADIENT))
     table = table.join(pl.concat([found, made]), on="allocation", how="left", maintain_order="left")
-    return _guessed(table, "by_size", pl.lit(Source.SIZE.value))
+    return _guessed(table, "by_size", pl.lit(Source.SIZE.value, dtype=SOURCE))
 
 
 def _guessed(table: pl.DataFrame, column: str, source: pl.Expr) -> pl.DataFrame:
     """The categories, with what a column says of them put first."""
     is_found = pl.col(column).is_not_null()
 
-    def chosen(value: pl.Expr, name: str) -> pl.Expr:
-        return pl.when(is_found).then(value).otherwise(pl.col(name).cast(pl.String))
-
+    guessed = pl.lit(Confidence.GUESSED.value, dtype=CONFIDENCE)
     return table.with_columns(
-        category=pl.coalesce(column, pl.col("category").cast(pl.String)),
-        confidence=chosen(pl.lit(Confidence.GUESSED.value), "confidence"),
-        source=chosen(source, "source"),
-    ).select(pl.col(name).cast(dtype) for name, dtype in CATEGORIES.items())
+        category=pl.coalesce(column, "category"),
+        confidence=pl.when(is_found).then(guessed).otherwise("confidence"),
+        source=pl.when(is_found).then(source).otherwise("source"),
+    ).select(*CATEGORIES)
 
 
 def _most_at_once(gradients: pl.DataFrame) -> pl.DataFrame:
@@ -265,7 +294,7 @@ def _of_text(column: str, name: str) -> list[pl.Expr]:
     words = "|".join(member.value for member in MemoryCategory)
     pattern = f"^{ANNOTATION_PREFIX}({words})(?::(.*))?$"
     return [
-        pl.col(column).str.extract(pattern, 1).alias(name),
+        pl.col(column).str.extract(pattern, 1).cast(CATEGORY).alias(name),
         pl.col(column).str.extract(pattern, 2).alias(f"{name}_name"),
     ]
 
@@ -279,7 +308,7 @@ def _step(allocations: pl.DataFrame, ranges: Ranges, time: str = "start_ns") -> 
 def _phase(allocations: pl.DataFrame, ranges: Ranges, time: str = "start_ns") -> pl.Series:
     phases = ranges.table.filter(pl.col("phase").is_not_null())
     place = innermost(phases, allocations["device"], allocations[time])
-    return phases["phase"].cast(pl.String).gather(place)
+    return phases["phase"].gather(place)
 
 
 def _spans_optimizer(allocations: pl.DataFrame, ranges: Ranges) -> pl.Series:
@@ -305,7 +334,7 @@ def _spans_optimizer(allocations: pl.DataFrame, ranges: Ranges) -> pl.Series:
 
 def _decided(table: pl.DataFrame, *, has_backward: bool) -> pl.DataFrame:
     """The category of each allocation, by the first source that knows it; with free_step."""
-    kind = {member: pl.lit(member.value) for member in MemoryCategory}
+    kind = {member: of_kind(member) for member in MemoryCategory}
     stacked, freed_in = pl.col("stacked"), pl.col("freed_in")
     # Made in the forward pass and freed there again, it was not kept for the backward pass.
     of_forward = stacked == MemoryCategory.ACTIVATION.value
@@ -360,17 +389,17 @@ def _decided(table: pl.DataFrame, *, has_backward: bool) -> pl.DataFrame:
         kind[MemoryCategory.WORKSPACE]
     )
     choices = [
-        (Source.CENSUS, Confidence.CERTAIN, pl.col("seen").cast(pl.String), pl.col("seen_name")),
-        (Source.ANNOTATION, Confidence.CERTAIN, pl.col("annotated"), pl.col("annotated_name")),
-        (Source.ANNOTATION, Confidence.CERTAIN, pl.col("said"), pl.col("said_name")),
-        (Source.RECORDER, Confidence.CERTAIN, pl.col("recorded"), None),
-        (Source.SIZE, Confidence.GUESSED, workspace, None),
-        (Source.STACK, Confidence.LIKELY, by_stack, None),
-        (Source.LIFETIME, Confidence.GUESSED, by_life, None),
-        (Source.NONE, Confidence.NONE, kind[MemoryCategory.UNKNOWN], None),
+        (Source.CENSUS, Confidence.CERTAIN, pl.col("seen")),
+        (Source.ANNOTATION, Confidence.CERTAIN, pl.col("annotated")),
+        (Source.ANNOTATION, Confidence.CERTAIN, pl.col("said")),
+        (Source.RECORDER, Confidence.CERTAIN, pl.col("recorded")),
+        (Source.SIZE, Confidence.GUESSED, workspace),
+        (Source.STACK, Confidence.LIKELY, by_stack),
+        (Source.LIFETIME, Confidence.GUESSED, by_life),
+        (Source.NONE, Confidence.NONE, kind[MemoryCategory.UNKNOWN]),
     ]
     decided = table.with_columns(
-        *(choice.alias(f"choice_{place}") for place, (_, _, choice, _) in enumerate(choices))
+        *(choice.alias(f"choice_{place}") for place, (_, _, choice) in enumerate(choices))
     )
 
     def first(values: Sequence[pl.Expr]) -> pl.Expr:
@@ -382,12 +411,10 @@ def _decided(table: pl.DataFrame, *, has_backward: bool) -> pl.DataFrame:
             )
         )
 
-    names = [pl.lit(None, dtype=pl.String) if name is None else name for *_, name in choices]
-    # A name that a later source knows is better than none.
-    named = pl.coalesce(first(names), pl.coalesce("seen_name", "annotated_name", "said_name"))
     return decided.with_columns(
         category=pl.coalesce(*(pl.col(f"choice_{place}") for place in range(len(choices)))),
-        confidence=first([pl.lit(confidence.value) for _, confidence, _, _ in choices]),
-        source=first([pl.lit(source.value) for source, *_ in choices]),
-        name=named,
-    ).select(*(pl.col(column).cast(dtype) for column, dtype in CATEGORIES.items()), "free_step")
+        confidence=first([pl.lit(one.value, dtype=CONFIDENCE) for _, one, _ in choices]),
+        source=first([pl.lit(one.value, dtype=SOURCE) for one, *_ in choices]),
+        # A name that a later source knows is better than none.
+        name=pl.coalesce("seen_name", "annotated_name", "said_name"),
+    ).select(*CATEGORIES, "free_step")

@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.memory.allocator.rounding import SMALL_BYTES
-from stepscope.memory.categories.kinds import MemoryCategory, Source
+from stepscope.memory.categories.kinds import SOURCE, MemoryCategory, Source, of_kind
 from stepscope.memory.categories.rules import OF_BACKWARD
 from stepscope.memory.program.lines import stacks_with
 from stepscope.memory.replay.replay import Replay
@@ -97,7 +97,7 @@ def kept_by_inference(
     lives = allocations.select(
         "allocation", "device", "stack", "address", "start_event", "free_event",
         size_bytes="requested_bytes",  # a block may have a rest that is too small to be split off
-        category=category.cast(pl.String),
+        category=category,
         is_forward=is_forward,
         is_counted=pl.col("device").is_in(counted_devices.implode()),
     )  # fmt: skip
@@ -116,7 +116,7 @@ def kept_by_inference(
     return pl.concat(
         [
             table.select(
-                "allocation", kind=pl.lit(kind.value), source=pl.lit(source.value)
+                "allocation", kind=of_kind(kind), source=pl.lit(source.value, dtype=SOURCE)
             )
             for table, kind, source in (
                 (weights.join(static, on="allocation", how="anti"), MemoryCategory.PARAMETER,

@@ -37,6 +37,12 @@ OF_BATCH = (
 
 CATEGORY = pl.Enum([member.value for member in MemoryCategory])
 
+
+def of_kind(kind: MemoryCategory) -> pl.Expr:
+    """A category as a column has it: in a byte, where a text takes sixteen."""
+    return pl.lit(kind.value, dtype=CATEGORY)
+
+
 STACKED = (
     MemoryCategory.PARAMETER.value,
     MemoryCategory.BUFFER.value,

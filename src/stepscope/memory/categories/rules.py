@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from stepscope.errors import UsageError
-from stepscope.memory.categories.kinds import MemoryCategory
+from stepscope.memory.categories.kinds import CATEGORY, MemoryCategory
 from stepscope.memory.program.lines import first_match
 from stepscope.memory.schema import Snapshot
 
@@ -98,16 +98,16 @@ def categories_of_stacks(snapshot: Snapshot, rules: Sequence[Rule] = DEFAULT_RUL
     """The category that the rules find for each stack.
 
     Returns:
-        One row per stack: stack, then as text category, and if_kept, the category of what outlives
-        its step; null where no rule applies.
+        One row per stack: stack, category, and if_kept, the category of what outlives its step;
+        null where no rule applies.
     """
     first = first_match(snapshot, [rule.pattern for rule in rules])
-    words = pl.Series([rule.category.value for rule in rules] + [None], dtype=pl.String)
+    words = pl.Series([rule.category.value for rule in rules] + [None], dtype=CATEGORY)
     kept = [(rule.if_kept or rule.category).value for rule in rules]
     return pl.DataFrame(
         {
             "stack": snapshot.stacks["stack"],
             "category": words.gather(first),
-            "if_kept": pl.Series([*kept, None], dtype=pl.String).gather(first),
+            "if_kept": pl.Series([*kept, None], dtype=CATEGORY).gather(first),
         }
     )

@@ -35,10 +35,12 @@ def first_match(snapshot: Snapshot, patterns: Sequence[str]) -> pl.Series:
     nothing = len(patterns)
     # Frames number in the thousands, and each is looked at once, however many stacks have it.
     best = np.full(len(texts), nothing, np.int64)
+    searches = [re.compile(pattern).search for pattern in patterns]
     for number, text in enumerate(texts.to_list()):
-        best[number] = next(
-            (place for place, pattern in enumerate(patterns) if re.search(pattern, text)), nothing
-        )
+        for place, search in enumerate(searches):
+            if search(text):
+                best[number] = place
+                break
     flat = snapshot.stacks.filter(pl.col("frames").list.len() > 0).explode("frames")
     ruled = flat.select("stack", rule=pl.Series(best).gather(flat["frames"]))
     first = ruled.group_by("stack").agg(pl.col("rule").min())

@@ -249,7 +249,9 @@ def _derived_steps(snapshot: Snapshot) -> DerivedSteps:
         return DerivedSteps(pl.DataFrame(schema=STEPS))
     of_optimizer = stacks_with(snapshot, _OPTIMIZERS_FILES)
     tables, bases = [], []
-    for (device,), mine in requests.group_by("device", maintain_order=True):
+    devices = requests["device"].unique(maintain_order=True)
+    for device in devices:
+        mine = requests if len(devices) == 1 else requests.filter(pl.col("device") == device)
         cuts, basis = _by_optimizer(mine, of_optimizer), "each ends with the optimizer's requests"
         is_loop = freed.get(device, 0) >= _LEAST_FREED * len(mine)
         if len(cuts) <= _FEWEST and is_loop:

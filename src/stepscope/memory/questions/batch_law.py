@@ -45,7 +45,7 @@ def by_batch(
         "allocation",
         "requested_bytes",
         "start_event",
-        pl.col("category").cast(pl.String),
+        "category",
         # What an inference keeps is guessed to be weights, but may be a cache, which grows; and a
         # static cache may be made for the batch, or fill the memory that there is.
         is_unknown=(pl.col("category") == MemoryCategory.UNKNOWN.value)

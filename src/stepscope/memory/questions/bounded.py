@@ -12,6 +12,7 @@ from functools import cached_property
 import polars as pl
 
 from stepscope.memory.allocator.settings import AllocatorSettings, settings_of
+from stepscope.memory.replay.arrays import largest
 from stepscope.memory.replay.replay import Replay
 from stepscope.memory.simulator.capacity import Capacity, capacity_of
 from stepscope.memory.simulator.operations import Requests
@@ -164,7 +165,7 @@ def observed_peaks(view: MemoryView, device: int) -> Peaks:
     """The recorded peaks of a device."""
     curve = view.curve(device)
     names = ("requested_bytes", "allocated_bytes", "reserved_bytes")
-    requested, allocated, reserved = (int(curve[name].to_numpy().max()) for name in names)
+    requested, allocated, reserved = (largest(curve[name]) for name in names)
     return Peaks(requested, allocated, reserved, None)
 
 

@@ -138,7 +138,7 @@ def by_line(held: pl.DataFrame) -> pl.DataFrame:
 def _by_module(held: pl.DataFrame) -> pl.DataFrame:
     # A tensor's name ends with its own: "layers.0.weight" is the weight of "layers.0".
     of_tensor = pl.col("name").str.replace(r"\.?[^.]*$", "")
-    is_of_tensor = pl.col("category").cast(pl.String).is_in(_NAMED_BY_TENSOR)
+    is_of_tensor = pl.col("category").is_in(_NAMED_BY_TENSOR)
     named = held.with_columns(
         module=pl.when(pl.col("name").is_null() & pl.col("is_own"))
         .then(pl.col("line").str.replace(r":\d+ ", " "))

@@ -29,6 +29,7 @@ import polars as pl
 
 from stepscope.errors import UsageError
 from stepscope.memory.allocator.settings import AllocatorSettings, settings_of
+from stepscope.memory.program.lines import file_name
 from stepscope.memory.questions.batch_law import by_batch
 from stepscope.memory.questions.bounded import (
     Run,
@@ -373,11 +374,10 @@ def _keyed(view: MemoryView, device: int, keys: dict[str, int]) -> pl.DataFrame:
     `keys` has the number of each key; those that are new are added.
     """
     snapshot = view.snapshot
-    file = pl.col("filename").fill_null("").str.replace_all("\\", "/", literal=True)
     frame = snapshot.frames.select(
         "frame",
         text=pl.concat_str(
-            file.str.split("/").list.last(), pl.col("name").fill_null(""), separator=":"
+            file_name().str.split("/").list.last(), pl.col("name").fill_null(""), separator=":"
         ),
     )
     stacks = (

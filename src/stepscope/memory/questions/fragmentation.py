@@ -2,7 +2,8 @@
 
 A cached block serves only requests of its pool, its size class and its stream, so free memory is
 judged within each of these groups. A segment goes back to the device only when all of it is free:
-one small block that is in use pins the rest.
+one small block that is in use pins the rest. Segments of a private pool stay as long as a CUDA
+graph may use them: until the pool first gives one back, all that is free in it is pinned.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from dataclasses import dataclass
 import polars as pl
 
 from stepscope.memory.allocator.rounding import LARGE_STEP_BYTES, SMALL_SEGMENT_BYTES
-from stepscope.memory.replay.arrays import gathered, whole
 from stepscope.memory.replay.state import State, state_at
 from stepscope.memory.schema import BlockState
 from stepscope.memory.view import MemoryView, Moment
 
 _LARGE_PAGE_BYTES = 10 * LARGE_STEP_BYTES
+_PRIVATE_POOL = "a private pool (CUDA graphs, torch.cuda.MemPool)"
+"""What pins a segment that is wholly free, and does not go back."""
 
 
 @dataclass(frozen=True)
@@ -31,14 +33,14 @@ class Fragmentation:
         in_use_bytes: In blocks that the program held, or that another stream still used.
         releasable_bytes: Free, and goes back to the device when it is asked to: segments that are
             wholly free, and whole free pages of expandable segments.
-        pinned_bytes: Free, but in segments that are partly in use.
+        pinned_bytes: Free, but in segments that are partly in use, or that a private pool keeps.
         groups: One row per pool, size class and stream: pool, size_class, stream, reserved_bytes,
             in_use_bytes, rounding_bytes (of what is in use, what nobody asked for),
             releasable_bytes, pinned_bytes, largest_free_bytes, free_blocks, fragmented_share (how
             much of the free bytes lies outside the largest free block).
         segments: Segments with free memory that is pinned, the most first: address, size_bytes,
             pool, size_class, stream, in_use_bytes, pinned_bytes, pins (blocks in use), pin_line
-            and pin_category (of the largest of them).
+            and pin_category (of the largest of them; of none: the private pool that keeps it).
         lines: What pins: line, pinned_bytes (free bytes of the segments in which the line holds
             the largest block), in_use_bytes, segments, category.
     """
@@ -115,14 +117,19 @@ def _segments(view: MemoryView, state: State) -> pl.DataFrame:
         .then(pl.lit("small"))
         .otherwise(pl.lit("unknown"))
     )
-    rows = whole(state.blocks["allocation"].fill_null(-1))
+    gone = view.replay.reserved.filter(
+        (pl.col("device") == state.device) & (pl.col("end_event") <= state.event)
+    )
+    let_go = {None, 0, *gone["pool"]}
+    is_kept = ~pl.Series([pool in let_go for pool in segments["pool"]], dtype=pl.Boolean)
+    segments = segments.with_columns(is_kept=is_kept)
     blocks = state.blocks.with_columns(
-        line=gathered(view.allocations["line"], rows),
-        category=gathered(view.allocations["category"].cast(pl.String), rows),
+        line=view.allocations["line"].gather(state.blocks["allocation"]),
+        category=view.allocations["category"].gather(state.blocks["allocation"]).cast(pl.String),
         is_free=pl.col("state") == BlockState.INACTIVE.value,
     ).join(
         segments.select(
-            "segment", "is_expandable", "is_large", pl.col("address").alias("begin"),
+            "segment", "is_expandable", "is_large", "is_kept", pl.col("address").alias("begin"),
             pl.col("size_bytes").alias("room"),
         ),
         on="segment",
@@ -139,7 +146,7 @@ def _segments(view: MemoryView, state: State) -> pl.DataFrame:
     pages = ((offset + size) // page - (offset + page - 1) // page).clip(lower_bound=0) * page
     is_whole = size == pl.col("room")
     blocks = blocks.with_columns(
-        releasable_bytes=pl.when(~is_free)
+        releasable_bytes=pl.when(~is_free | pl.col("is_kept"))
         .then(0)
         .when(is_whole)
         .then(size)
@@ -164,7 +171,10 @@ def _segments(view: MemoryView, state: State) -> pl.DataFrame:
         ),
     )
     return segments.join(sums, on="segment", how="left", maintain_order="left").with_columns(
-        pinned_bytes=size - pl.col("in_use_bytes") - pl.col("releasable_bytes")
+        pinned_bytes=size - pl.col("in_use_bytes") - pl.col("releasable_bytes"),
+        pin_line=pl.when(pl.col("is_kept") & (pl.col("pins") == 0))
+        .then(pl.lit(_PRIVATE_POOL))
+        .otherwise("pin_line"),
     )
 
 

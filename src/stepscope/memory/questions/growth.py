@@ -187,7 +187,7 @@ def _lines(survived: pl.DataFrame, steps: list[int]) -> pl.DataFrame:
 def _is_of_model() -> pl.Expr:
     """What a loop that loads a model keeps: such a loop is none of steps."""
     kinds = (MemoryCategory.PARAMETER, MemoryCategory.BUFFER, MemoryCategory.OPTIMIZER_STATE)
-    return pl.col("category").cast(pl.String).is_in([kind.value for kind in kinds])
+    return pl.col("category").is_in([kind.value for kind in kinds])
 
 
 def _kept_evenly(view: MemoryView, device: int) -> pl.DataFrame:

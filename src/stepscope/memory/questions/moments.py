@@ -8,7 +8,6 @@ from dataclasses import replace
 import polars as pl
 
 from stepscope.errors import UsageError
-from stepscope.memory.replay.arrays import gathered, whole
 from stepscope.memory.replay.state import state_at
 from stepscope.memory.schema import filled
 from stepscope.memory.view import START, MemoryView, Moment
@@ -101,10 +100,7 @@ def cut(
         .with_columns(event=pl.int_range(pl.len(), dtype=pl.Int64))
         .collect()
     )
-    stacks = gathered(
-        view.replay.allocations["stack"].cast(pl.Int64),
-        whole(state.blocks["allocation"].fill_null(-1)),
-    )
+    stacks = view.replay.allocations["stack"].gather(state.blocks["allocation"])
     blocks = state.blocks.with_columns(stack=stacks, block=pl.int_range(pl.len()))
     part = replace(
         snapshot,

@@ -52,7 +52,7 @@ class OutOfMemory:
         device_free_bytes: What the device had free; None where the file does not say.
         allocated_bytes: What the program held of it.
         releasable_bytes: Free, and would have gone back to the device.
-        pinned_bytes: Free, but in segments that were partly in use.
+        pinned_bytes: Free, but in segments that were partly in use, or that a private pool keeps.
         private_pools_bytes: What was reserved for CUDA graphs and other private pools: what is free
             in it serves nothing else.
         outside_bytes: What of the GPU was neither free nor reserved: outside torch's allocator (the

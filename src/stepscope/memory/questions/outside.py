@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.errors import UsageError
+from stepscope.memory.replay.arrays import largest
 from stepscope.memory.schema import Types
 from stepscope.memory.simulator.capacity import capacity_of
 from stepscope.memory.view import MemoryView, of_device
@@ -79,7 +80,7 @@ def outside(view: MemoryView, device: int | None = None) -> Outside:
     typical = int(np.median(size))
     total = sampled.total_bytes
     limit = None if total is None else total - typical
-    peak = int(view.curve(chosen)["reserved_bytes"].to_numpy().max())
+    peak = largest(view.curve(chosen)["reserved_bytes"])
     notes = [_WHAT]
     if (size < 0).any():
         notes.append(
@@ -90,7 +91,7 @@ def outside(view: MemoryView, device: int | None = None) -> Outside:
         device=chosen,
         gpu=sampled.gpu,
         total_bytes=total,
-        used_peak_bytes=int(table["used_bytes"].to_numpy().max()),
+        used_peak_bytes=largest(table["used_bytes"]),
         outside_bytes=typical,
         outside_least_bytes=int(size.min()),
         outside_most_bytes=int(size.max()),

@@ -165,7 +165,7 @@ def _by_line(
     view: MemoryView, device: int, lines: list[str], events: Int64Array
 ) -> dict[str, Int64Array]:
     """The bytes of some lines after some events of a device, and those of all others together."""
-    mine = view.allocations.filter(pl.col("device") == device)
+    mine = _of_device(view, device, "line")
     held = {line: HeldBytes.of(mine.filter(line=line)).after(events) for line in lines}
     others = HeldBytes.of(mine.filter(~pl.col("line").is_in(lines).fill_null(False))).after(events)
     return {**held, _OTHER_LINES: others} if others.any() else held
@@ -173,12 +173,18 @@ def _by_line(
 
 def by_category(view: MemoryView, device: int, events: Int64Array) -> dict[str, Int64Array]:
     """The bytes of each category that ever has any, after some events of a device."""
-    mine = view.allocations.filter(pl.col("device") == device)
+    mine = _of_device(view, device, "category")
     held = {
         name: HeldBytes.of(mine.filter(pl.col("category") == name)).after(events)
         for name in STACKED
     }
     return {name: part for name, part in held.items() if part.any()}
+
+
+def _of_device(view: MemoryView, device: int, by: str) -> pl.DataFrame:
+    """What `HeldBytes` sums up of a device's allocations, and a column to divide it by."""
+    columns = (by, "size_bytes", "start_event", "free_event", "is_given_back_before")
+    return view.allocations.lazy().filter(device=device).select(columns).collect()
 
 
 def _is_known(reserved: Int64Array, held: Int64Array) -> bool:

@@ -333,7 +333,7 @@ def _of_what_is_held(
 ) -> list[_Remedy]:
     """Changes of the program that hold less."""
     accumulated = ", and accumulate gradients over two" if is_training else ""
-    category = pl.col("category").cast(pl.String)
+    category = pl.col("category")
     share = dict(held.categories.select("category", "allocated_share").iter_rows())
     found = [
         _Remedy(
@@ -385,7 +385,7 @@ def _of_activations(held: Composition) -> list[_Remedy]:
             "some speed",
             2,
             f"of the {count} that are held together, one is recomputed at a time",
-            is_scaled=(pl.col("line") == line) & (pl.col("category").cast(pl.String) == kind),
+            is_scaled=(pl.col("line") == line) & (pl.col("category") == kind),
             factor=1 / count,
         )
         for line, _, count in lines.head(1).iter_rows()
@@ -396,7 +396,7 @@ def _of_activations(held: Composition) -> list[_Remedy]:
 def _of_the_largest(held: Composition) -> list[_Remedy]:
     """Splitting the largest tensor, if it is a large part of the whole and can be split."""
     kept = [kind.value for kind in _WHOLE]
-    movable = held.allocations.filter(~pl.col("category").cast(pl.String).is_in(kept))
+    movable = held.allocations.filter(~pl.col("category").is_in(kept))
     return [
         _Remedy(
             f"compute what {row['line']} makes in four chunks",
@@ -446,7 +446,7 @@ def _shards(held: Composition, failure: Failure, *, is_training: bool) -> list[_
             "more GPUs",
             6,
             "the buffers for what travels are left out" + (": see `shard`" if is_training else ""),
-            is_scaled=pl.col("category").cast(pl.String).is_in(kinds),
+            is_scaled=pl.col("category").is_in(kinds),
             factor=1 / ranks,
             request_factor=_if_of(failure, 1 / ranks, *_OF_MODEL),
         )

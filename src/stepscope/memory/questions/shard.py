@@ -207,7 +207,7 @@ class _Model:
         self.ranks = run.size
         self.device = device
         self._replay: Replay = run.view.replay
-        mine = run.view.allocations.with_columns(pl.col("category").cast(pl.String))
+        mine = run.view.allocations
         self._categories = mine["category"]
         self.unit_bytes = int(_largest_unit(mine.filter(pl.col("device") == device)) * run.size)
 

@@ -85,11 +85,12 @@ def timeline(view: MemoryView, device: int | None = None, buckets: int = BUCKETS
 
 def _steps(view: MemoryView, device: int, curve: pl.DataFrame) -> pl.DataFrame:
     steps = view.categories.ranges.steps.filter(pl.col("device") == device).drop("device")
+    # Of what is timed, with the moment before the first event.
     is_timed = curve["time_ns"].fill_null(strategy="backward").is_not_null()
-    timed = curve.filter(is_timed)  # with the moment before the first event
+    timed = curve if is_timed.all() else curve.filter(is_timed)
     times = times_of(timed)
-    of_steps = view.allocations.filter((pl.col("device") == device) & pl.col("step").is_not_null())
-    made = dict(of_steps.group_by("step").len().iter_rows())
+    of_steps = view.allocations.lazy().filter(pl.col("step").is_not_null(), device=device)
+    made = dict(of_steps.group_by("step").len().collect().iter_rows())
     rows = []
     for step, start, end in steps.iter_rows():
         until = int(times[-1]) + 1 if end is None and len(times) else end or start

@@ -71,6 +71,11 @@ class Totals:
     mismatches: pl.DataFrame
     notes: tuple[str, ...]
 
+    @property
+    def has_history(self) -> bool:
+        """As of `MemoryView.has_history`."""
+        return self.events > 0
+
 
 def totals(view: MemoryView, device: int | None = None) -> Totals:
     """Describes a snapshot in numbers."""
@@ -98,11 +103,12 @@ def totals(view: MemoryView, device: int | None = None) -> Totals:
 
 
 def _failure(view: MemoryView, device: int, *, is_asked: bool) -> str | None:
-    others = () if is_asked else sorted(view.devices, key=view.peak_bytes, reverse=True)
-    for number in (device, *others):
-        if (said := failure_in_words(view, number)) is not None:
-            return said if number == device else f"device {number}: {said}"
-    return None
+    said = failure_in_words(view, device)
+    if said is None and not is_asked:
+        for number in sorted(view.devices, key=view.peak_bytes, reverse=True):
+            if (said := failure_in_words(view, number)) is not None:
+                return f"device {number}: {said}"
+    return said
 
 
 def _device(view: MemoryView, device: int) -> tuple[int, ...]:

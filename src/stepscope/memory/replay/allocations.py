@@ -12,10 +12,8 @@ from stepscope.memory.allocator.rounding import rounded_sizes
 from stepscope.memory.allocator.settings import settings_of
 from stepscope.memory.replay.arrays import (
     CODES,
-    NOT_GIVEN,
     History,
     Int64Array,
-    gathered,
     last_before,
     nullable,
     whole,
@@ -134,9 +132,14 @@ def _table(
     event = np.where(from_block, NONE, number[paired.key])  # where it first appears
     final = np.where(from_block, number[paired.key], paired.final)
     requested = size[paired.key]
-    events = snapshot.events.select("stream", "pool", "stack", "metadata", "category").collect()
+
+    def of_events(name: str, at: pl.Series) -> pl.Series:
+        return snapshot.events.select(name).collect()[name].gather(at)
+
+    at_event, at_block = nullable(event, NONE), nullable(final, NONE)
+    times = nullable(history.time_ns)
     divisions = settings_of(snapshot.settings).power2_divisions
-    in_block = gathered(active["size_bytes"], final)
+    in_block = active["size_bytes"].gather(at_block)
     is_exact = snapshot.settings.get(EXACT_SIZES) is True
     rounded = pl.Series(requested if is_exact else rounded_sizes(requested, divisions))
     # A free that completes was requested. Where no event says when, that was before the recording;
@@ -148,11 +151,12 @@ def _table(
     is_before |= from_block & is_going[paired.key]
     begins = np.where(from_block | ~paired.is_begin_known, False, paired.begin == event)
     is_known = pl.Series(begins)
-    block_stack = gathered(active["stack"], final)
-    event_stack = gathered(events["stack"], event)
+    block_stack = active["stack"].gather(at_block)
+    event_stack = of_events("stack", at_event)
     # The snapshot knows who asked for a block that is still there; a free only who gave it back.
     stack = event_stack.zip_with(is_known, block_stack.fill_null(event_stack))
     of_free = ~is_known & block_stack.is_null() & event_stack.is_not_null()
+    start, free, end = (nullable(at, NONE) for at in (paired.begin, given_back, paired.end))
     table = pl.DataFrame(
         {
             "allocation": np.arange(len(event)),
@@ -160,22 +164,20 @@ def _table(
             "address": address[paired.key],
             "requested_bytes": requested,
             "size_bytes": in_block.fill_null(rounded),
-            "stream": gathered(events["stream"], event).fill_null(
-                gathered(active["stream"], final)
-            ),
-            "pool": gathered(events["pool"], event).fill_null(gathered(active["pool"], final)),
+            "stream": of_events("stream", at_event).fill_null(active["stream"].gather(at_block)),
+            "pool": of_events("pool", at_event).fill_null(active["pool"].gather(at_block)),
             "stack": stack,
             "is_stack_of_free": of_free,
-            "start_event": nullable(paired.begin, NONE),
-            "free_event": nullable(given_back, NONE),
-            "end_event": nullable(paired.end, NONE),
+            "start_event": start,
+            "free_event": free,
+            "end_event": end,
             "is_given_back_before": is_before,
-            "start_ns": _times(history, paired.begin),
-            "free_ns": _times(history, given_back),
-            "end_ns": _times(history, paired.end),
-            "block": gathered(active["block"], final),
-            "metadata": gathered(events["metadata"], np.where(begins, event, NONE)),
-            "category": gathered(events["category"], event),
+            "start_ns": times.gather(start),
+            "free_ns": times.gather(free),
+            "end_ns": times.gather(end),
+            "block": active["block"].gather(at_block),
+            "metadata": of_events("metadata", nullable(np.where(begins, event, NONE), NONE)),
+            "category": of_events("category", at_event),
         }
     )
     return _with_pools(snapshot, table).select(
@@ -183,25 +185,17 @@ def _table(
     )
 
 
-def _times(history: History, events: Int64Array) -> pl.Series:
-    times = np.append(history.time_ns, NOT_GIVEN)
-    return nullable(times[events])  # `NONE` picks the last
-
-
 def _with_pools(snapshot: Snapshot, allocations: pl.DataFrame) -> pl.DataFrame:
     """Finds pools that no event says: by the segment that now holds the address."""
     if allocations["pool"].null_count() == 0:
         return allocations
-    # Where everything is in the default pool, so is what is gone.
-    everywhere = 0 if len(snapshot.pools) == 1 else None
+    if len(snapshot.pools) == 1:  # where everything is in the default pool, so is what is gone
+        return allocations.with_columns(pl.col("pool").fill_null(0))
     segments = snapshot.segments.filter(pl.col("address").is_not_null())
     place = last_before(
         allocations["device"], allocations["address"], segments["device"], segments["address"]
     )
-    is_inside = allocations["address"] < gathered(
-        segments["address"] + segments["size_bytes"], place
-    )
-    found = gathered(segments["pool"], place)
-    return allocations.with_columns(
-        pool=pl.coalesce("pool", pl.when(is_inside).then(found), pl.lit(everywhere, dtype=pl.Int32))
-    )
+    rows = nullable(place, NONE)
+    is_inside = allocations["address"] < (segments["address"] + segments["size_bytes"]).gather(rows)
+    found = segments["pool"].gather(rows)
+    return allocations.with_columns(pool=pl.coalesce("pool", pl.when(is_inside).then(found)))

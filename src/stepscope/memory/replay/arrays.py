@@ -26,7 +26,6 @@ class History:
     action: npt.NDArray[np.uint8]
     address: Int64Array
     size: Int64Array
-    stream: Int64Array
     time_ns: Int64Array
 
     def rows(self, *actions: Action) -> Int64Array:
@@ -43,12 +42,12 @@ class History:
 def history_of(snapshot: Snapshot) -> History:
     """The events of a snapshot."""
     events = snapshot.events.select(
-        "device", pl.col("action").to_physical(), "address", "size_bytes", "stream", "time_ns"
+        "device", pl.col("action").to_physical(), "address", "size_bytes", "time_ns"
     ).collect()
     return History(
         events["device"].to_numpy(),
         events["action"].to_numpy().astype(np.uint8),
-        *(whole(events[name]) for name in ("address", "size_bytes", "stream", "time_ns")),
+        *(whole(events[name]) for name in ("address", "size_bytes", "time_ns")),
     )
 
 
@@ -64,15 +63,9 @@ def nullable(values: npt.NDArray[np.generic], absent: int = NOT_GIVEN) -> pl.Ser
     return series.set(pl.Series(missing), None) if missing.any() else series
 
 
-def gathered(column: pl.Series, rows: Int64Array) -> pl.Series:
-    """Values by row number; null where it is negative."""
-    places = pl.Series(rows)
-    return column.gather(places.set(places < 0, None))
-
-
 def largest(column: pl.Series) -> int:
     """The largest of whole numbers; 0 where there are none."""
-    return int(column.to_numpy().max()) if len(column) else 0
+    return int(column.max() or 0)  # type: ignore[arg-type]
 
 
 def last_before(

@@ -74,7 +74,7 @@ def pair(
 
     Rows of one address are in order of time, with what is there at the snapshot last.
     """
-    order = np.lexsort((np.arange(len(device)), address, device)).astype(np.int64)
+    order = np.lexsort((address, device))  # stable: in order of time
     count = len(order)
     found = [np.empty(count, np.int64) for _ in range(5)]
     known = np.empty(count, np.bool_)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.memory.replay.allocations import replay_blocks
-from stepscope.memory.replay.arrays import History, history_of
+from stepscope.memory.replay.arrays import History, Int64Array, history_of, nullable
 from stepscope.memory.replay.pairing import (
     BEGINS_TWICE,
     END_WITHOUT_BEGIN,
@@ -114,38 +114,34 @@ def _is_overflowed(snapshot: Snapshot) -> bool | None:
 
 
 def _curve(history: History, allocations: pl.DataFrame, reserved: pl.DataFrame) -> pl.DataFrame:
-    count = len(history.device)
-    held = allocations.filter(~pl.col("is_given_back_before"))
-    sums = {
-        "requested_bytes": _sum(held, "requested_bytes", "free_event", history),
-        "allocated_bytes": _sum(held, "size_bytes", "free_event", history),
-        "active_bytes": _sum(allocations, "size_bytes", "end_event", history),
-        "reserved_bytes": _sum(reserved, "size_bytes", "end_event", history),
-    }
-    table = {"event": np.arange(count), "device": history.device, "time_ns": history.time_ns}
-    known = pl.DataFrame({**table, **sums}).with_columns(
-        time_ns=pl.when(pl.col("time_ns") > np.iinfo(np.int64).min).then("time_ns")
-    )
-    return known.select(pl.col(name).cast(kind) for name, kind in CURVE.items())
+    columns = [pl.Series("event", np.arange(len(history.device)))]
+    columns += [pl.Series("device", history.device), nullable(history.time_ns).alias("time_ns")]
+    devices = np.unique(history.device)
+    is_held = ~pl.col("is_given_back_before")
+    for name, things, size, end in (
+        ("requested_bytes", allocations.lazy().filter(is_held), "requested_bytes", "free_event"),
+        ("allocated_bytes", allocations.lazy().filter(is_held), "size_bytes", "free_event"),
+        ("active_bytes", allocations.lazy(), "size_bytes", "end_event"),
+        ("reserved_bytes", reserved.lazy(), "size_bytes", "end_event"),
+    ):
+        chosen = things.select("device", "start_event", pl.col(end).alias("end"), size=size)
+        columns.append(pl.Series(name, _sum(chosen.collect(), history, devices)))
+    return pl.DataFrame(columns, schema=CURVE)
 
 
-def _sum(
-    things: pl.DataFrame, size: str, end: str, history: History
-) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _sum(things: pl.DataFrame, history: History, devices: npt.NDArray[np.int32]) -> Int64Array:
     """What there was after each event of its device."""
     change = np.zeros(len(history.device), np.int64)
-    first: dict[int, int] = {}
-    grown = things.filter(pl.col("start_event").is_not_null())
-    np.add.at(change, grown["start_event"].to_numpy(), grown[size].to_numpy())
-    gone = things.filter(pl.col(end).is_not_null())
-    np.subtract.at(change, gone[end].to_numpy(), gone[size].to_numpy())
-    before = things.filter(pl.col("start_event").is_null()).group_by("device").agg(pl.sum(size))
-    first.update(before.iter_rows())
-    total = np.empty(len(change), np.int64)
-    for device in np.unique(history.device):
-        mine = history.device == device
-        total[mine] = first.get(int(device), 0) + np.cumsum(change[mine])
-    return total
+    for name, add in (("start_event", np.add.at), ("end", np.subtract.at)):
+        known = things.select(name, "size").drop_nulls(name)
+        add(change, known[name].to_numpy(), known["size"].to_numpy())
+    before = things.filter(pl.col("start_event").is_null()).group_by("device").agg(pl.sum("size"))
+    first = dict(before.iter_rows())
+    for device in devices.tolist():
+        mine = slice(None) if len(devices) == 1 else history.device == device
+        change[mine] = np.cumsum(change[mine])
+        change[mine] += first.get(device, 0)
+    return change
 
 
 def _notes(snapshot: Snapshot, allocations: pl.DataFrame) -> pl.DataFrame:

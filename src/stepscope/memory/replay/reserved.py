@@ -19,7 +19,6 @@ from stepscope.memory.replay.arrays import (
     BoolArray,
     History,
     Int64Array,
-    gathered,
     last_before,
     nullable,
     whole,
@@ -167,13 +166,12 @@ def _stretches(
     known = np.where(is_final, ranges.number[paired.key], paired.final)  # the segment at the end
     event = np.where(is_final, NONE, ranges.number[paired.key])
     events = snapshot.events.select("stream", "pool", "stack").collect()
-    segments = snapshot.segments
+    segments, at_event = snapshot.segments, nullable(event, NONE)
 
     def either(name: str) -> pl.Series:
         """As the segment says at the snapshot, else the event."""
-        return gathered(segments[name], known).zip_with(
-            pl.Series(known >= 0), gathered(events[name], event)
-        )
+        of_segment = segments[name].gather(nullable(known, NONE))
+        return of_segment.zip_with(pl.Series(known >= 0), events[name].gather(at_event))
 
     table = pl.DataFrame(
         {
@@ -182,10 +180,12 @@ def _stretches(
             "size_bytes": ranges.size[paired.key],
             "stream": either("stream"),
             "pool": either("pool"),
-            "is_large": gathered(segments["is_large"], known),
+            "is_large": segments["is_large"].gather(nullable(known, NONE)),
             "is_expandable": np.full(len(event), expandable),
             # A segment's own stack is that of its first part.
-            "stack": gathered(events["stack"], np.where(paired.begin == NONE, NONE, event))
+            "stack": events["stack"].gather(
+                nullable(np.where(paired.begin == NONE, NONE, event), NONE)
+            )
             if expandable
             else either("stack"),
             "start_event": nullable(paired.begin, NONE),

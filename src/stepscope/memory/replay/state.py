@@ -15,7 +15,7 @@ import polars as pl
 
 from stepscope.memory.allocator.rounding import SMALL_BYTES
 from stepscope.memory.allocator.settings import settings_of
-from stepscope.memory.replay.arrays import gathered, last_before
+from stepscope.memory.replay.arrays import last_before, nullable
 from stepscope.memory.replay.replay import Replay
 from stepscope.memory.schema import BLOCK_STATE, BlockState, Types
 
@@ -74,7 +74,7 @@ def state_at(replay: Replay, device: int, event: int | None = None) -> State:
     inside = last_before(
         blocks["device"], blocks["address"], segments["device"], segments["address"]
     )
-    ends = gathered(segments["address"] + segments["size_bytes"], inside)
+    ends = (segments["address"] + segments["size_bytes"]).gather(nullable(inside, -1))
     is_inside = (blocks["address"] + blocks["size_bytes"] <= ends).fill_null(value=False)
     kept = blocks.with_columns(segment=pl.Series(inside)).filter(is_inside)
     kept = _without_overlaps(kept)

@@ -14,7 +14,6 @@ import polars as pl
 from stepscope.errors import UsageError
 from stepscope.memory.program.lines import line_text
 from stepscope.memory.questions.composition import composition
-from stepscope.memory.replay.arrays import gathered, whole
 from stepscope.memory.replay.state import State, state_at
 from stepscope.memory.schema import EXACT_SIZES, BlockState
 from stepscope.memory.view import MemoryView, Moment
@@ -149,11 +148,12 @@ def segments_at(view: MemoryView, device: int, event: int) -> dict[str, Any] | N
 
 
 def _cells(view: MemoryView, state: State, shown: pl.DataFrame) -> dict[int, list[list[Any]]]:
-    rows = whole(state.blocks["allocation"].fill_null(-1))
     is_held = pl.col("state") == BlockState.ALLOCATED.value
     blocks = (
         state.blocks.with_columns(
-            category=gathered(view.allocations["category"].cast(pl.String), rows),
+            category=view.allocations["category"]
+            .gather(state.blocks["allocation"])
+            .cast(pl.String),
         )
         .join(
             shown.select("segment", begin="address", room="size_bytes"), on="segment", how="inner"

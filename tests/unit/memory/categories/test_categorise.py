@@ -337,3 +337,26 @@ def test_what_libraries_keep_is_a_workspace(frames, size, category, confidence):
     first, second, *_ = rows_of(categorise(found := replayed(allocator.snapshot())), found)
     assert first[2:4] == (category, confidence)
     assert second[2] != "workspace"
+
+
+@pytest.mark.parametrize(
+    ("steps", "outputs", "is_workspace"),
+    [
+        (3, (1000, 1000, 1000), True),
+        (1, (1000,), False),  # nothing shows that the line asks for it only once
+        (3, (33554432, 1000, 1000), False),  # its output is as large
+        (3, (None, 1000, 1000), False),  # a cache: nothing was asked for beside it
+    ],
+)
+def test_what_hopper_keeps_for_products_is_a_workspace(steps, outputs, is_workspace):
+    allocator, stack = Allocator(), Frames()
+    for step in range(steps):
+        frames = stack("torch/nn/modules/linear.py:134:forward", "u/net.py:9:forward")
+        made = [allocator.malloc(outputs[step], frames=frames)] if outputs[step] else []
+        if step == 0:
+            allocator.malloc(33554432, frames=frames)
+        for address in made:
+            allocator.free(address, frames=stack(FORWARD))
+    kinds = rows_of(categorise(found := replayed(allocator.snapshot())), found)
+    large = [row[2] for row in kinds if row[0] == 33554432]
+    assert ("workspace" in large) == is_workspace

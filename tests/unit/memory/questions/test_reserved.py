@@ -70,7 +70,6 @@ def test_what_an_expandable_segment_gives_back_is_what_it_would(steps, moment):
             if block.state == "pending":
                 allocator.complete(block.address)
     event, before = len(allocator.events) - 1, allocator.reserved
-    allocator.freeable_pools = {segment.pool for segment in allocator.segments}
     allocator.empty_cache()
     view = viewed(allocator.snapshot())
     found = fragmentation(view, moment=view.moment(0, event=event))
@@ -304,3 +303,20 @@ def test_without_a_failure_there_is_nothing_to_explain():
         out_of_memory(view)
     with pytest.raises(UsageError, match="no request failed on device 0"):
         out_of_memory(view, 0)
+
+
+def test_a_private_pool_keeps_what_is_free_in_it_until_it_is_let_go():
+    allocator, pool = Allocator(), (0, 1)
+    for address in [allocator.malloc(30 * MIB, pool=pool), allocator.malloc(12 * MIB)]:
+        allocator.free(address)
+    view = viewed(allocator.snapshot())
+    kept = fragmentation(view, moment=view.end(0))
+    assert (kept.releasable_bytes, kept.pinned_bytes) == (12 * MIB, 30 * MIB)
+    assert kept.lines["line"].to_list() == ["a private pool (CUDA graphs, torch.cuda.MemPool)"]
+    assert kept.segments["pins"].to_list() == [0]
+    other = allocator.malloc(40 * MIB, pool=pool)
+    allocator.freeable_pools.add(pool)
+    allocator.empty_cache()
+    allocator.free(other)
+    view = viewed(allocator.snapshot())
+    assert fragmentation(view, moment=view.end(0)).releasable_bytes == 40 * MIB

@@ -26,9 +26,13 @@ _EIGHT_BIT_SAVES = 0.75
 """Of the bytes of states in single precision."""
 
 
+def _when(view: MemoryView) -> str:
+    return "the peak" if view.has_history(view.fullest_device) else "the dump"
+
+
 def _whole(view: MemoryView) -> str:
     """What shares are of."""
-    if not view.has_history(view.fullest_device):
+    if _when(view) == "the dump":
         return "what was held at the dump"
     return "the peak memory" if view.is_complete else "the most that the window held"
 
@@ -52,8 +56,8 @@ def find_optimizer_state_dominates(subject: Subject) -> list[Finding]:
         severity=Severity.INFO,
         reason="free memory alone does not shorten the step",
         evidence=(
-            Evidence("optimizer state at the peak", size, "bytes"),
-            Evidence("held at the peak", held.allocated_bytes, "bytes"),
+            Evidence(f"optimizer state at {_when(subject.memory)}", size, "bytes"),
+            Evidence(f"held at {_when(subject.memory)}", held.allocated_bytes, "bytes"),
             Evidence("freed by 8-bit states", round(_EIGHT_BIT_SAVES * size), "bytes"),
             Evidence("freed by sharding over two ranks", size // 2, "bytes"),
         ),
@@ -204,8 +208,8 @@ def find_activations_dominate(subject: Subject) -> list[Finding]:
         reason="checkpointing lengthens steps; a larger batch in the memory that it frees may make "
         "up for it",
         evidence=(
-            Evidence("activations at the peak", size, "bytes"),
-            Evidence("held at the peak", held.allocated_bytes, "bytes"),
+            Evidence(f"activations at {_when(subject.memory)}", size, "bytes"),
+            Evidence(f"held at {_when(subject.memory)}", held.allocated_bytes, "bytes"),
             *(Evidence(f"of them in {short(p)}", n, "bytes") for p, n in where.iter_rows()),
             *costs,
         ),
@@ -296,7 +300,7 @@ def find_one_tensor_dominates(subject: Subject) -> list[Finding]:
             *((Evidence("size of all of them", _bytes(largest), "bytes"),) if count > 1 else ()),
             *(Evidence("made at", line, "text") for line in where),
             *(Evidence("in", name, "text") for name in names),
-            Evidence("held at the peak", held.allocated_bytes, "bytes"),
+            Evidence(f"held at {_when(subject.memory)}", held.allocated_bytes, "bytes"),
         ),
         advice=(
             "Compute it in chunks, so that only a part is held at a time. For logits, use a loss "

@@ -148,10 +148,11 @@ def find_memory_fragmented(subject: Subject) -> list[Finding]:
         return []
     answer = settings(view, device)
     better = answer.worth_a_run.filter(pl.col("saved_bytes") > 0)
+    by = "" if (parts.segments["pins"] == 0).any() else " by blocks in use"  # else a private pool
     evidence = [
         Evidence("reserved at its peak", parts.reserved_bytes, "bytes"),
         Evidence("in use then", parts.in_use_bytes, "bytes"),
-        Evidence("free, but pinned by blocks in use", pinned, "bytes"),
+        Evidence(f"free, but pinned{by}", pinned, "bytes"),
         Evidence("free, and given back when needed", parts.releasable_bytes, "bytes"),
     ]
     pins = parts.lines.filter(pl.col("line").is_not_null()).head(1)
