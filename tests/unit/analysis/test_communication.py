@@ -9,15 +9,14 @@ import polars as pl
 import pytest
 from tests.support.gpu_trace import COMM_STREAM, GpuTrace, ms, us
 
-from stepscope.analysis.calls import bandwidth
-from stepscope.analysis.calls.collectives import with_peers
+from stepscope.analysis.calls.collectives import bus_factor, with_peers
 from stepscope.analysis.communication import analyse_communication
 from stepscope.analysis.selection.scope import Scope
 
 
-def bus_factor(kind, ranks):
+def factor_of(kind, ranks):
     table = pl.DataFrame({"kind": [kind], "group_size": [ranks]})
-    return table.select(bandwidth.bus_factor()).item()
+    return table.select(bus_factor()).item()
 
 
 @pytest.mark.parametrize(
@@ -34,7 +33,7 @@ def bus_factor(kind, ranks):
     ],
 )
 def test_bus_factors_of_nccl_tests(kind, ranks, factor):
-    assert bus_factor(kind, ranks) == factor
+    assert factor_of(kind, ranks) == factor
 
 
 @pytest.mark.parametrize("metadata", [True, False])
@@ -63,7 +62,7 @@ def test_size_and_bandwidth(kind, own_bytes, message_bytes, metadata):
     assert row["group_size_is_assumed"] is not metadata
     assert row["message_bytes"] == message_bytes
     assert row["algorithm_bandwidth_gb_per_s"] == pytest.approx(message_bytes / ms(2))
-    expected = message_bytes / ms(2) * bus_factor(kind, 8)
+    expected = message_bytes / ms(2) * factor_of(kind, 8)
     assert row["bus_bandwidth_gb_per_s"] == pytest.approx(expected)
     size = report.sizes.row(0, named=True)
     assert size["best_bus_bandwidth_gb_per_s"] == pytest.approx(expected)
