@@ -34,6 +34,9 @@ _OF_FIRST_STEPS = (
     "uncertain: only the first {} of the training {} recorded, which may be start-up; record more"
 )
 _OF_FEW_STEPS = "Uncertain: only {} {} recorded, which may not be typical"
+_OF_FIRST_STEP = (
+    "Uncertain: the only step in the trace is the first that was profiled, which may be start-up"
+)
 _NOTHING = "nothing stands out: "
 _LAGGING = (
     "Uncertain: work began before its launch, so the GPU's clock is behind the host's by {} or "
@@ -61,6 +64,8 @@ def verdict_of(
         count = len(steps.steps)
         were = "was" if count == 1 else "were"
         words += f". {_OF_FEW_STEPS.format(plural(count, 'step'), were)}"
+    if whose.is_first_step_alone:
+        words += f". {_OF_FIRST_STEP}"
     if (once := _once(findings, whose)) is not None:
         if words.startswith(_NOTHING):
             words = f"{once.id}: {once.title}. Apart from that, {words.removeprefix(_NOTHING)}"

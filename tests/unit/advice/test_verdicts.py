@@ -212,6 +212,20 @@ def test_few_later_steps_weigh_little(tmp_path, count, were, rule, columns, save
     )
 
 
+@pytest.mark.parametrize(
+    ("first", "steps", "is_told"), [(0, 1, True), (0, 2, False), (7, 1, False)]
+)
+def test_a_trace_of_the_first_step_alone_may_show_its_start_up(tmp_path, first, steps, is_told):
+    t = GpuTrace(first_step=first)
+    for _ in range(steps):
+        with t.step(), t.op("aten::mm") as op:
+            op.launch("gemm", ms(20))
+            t.python(ms(30))
+    verdict = judge(tmp_path, t).verdict
+    told = "the only step in the trace is the first that was profiled, which may be start-up"
+    assert (f". Uncertain: {told}" in verdict) == is_told
+
+
 def test_three_steps_have_a_verdict(tmp_path):
     records = step_records([100.0] * 3, waits_ms=[60.0] * 3)
     diagnosis = diagnose(open_run(str(write_run(tmp_path, {0: records}))))

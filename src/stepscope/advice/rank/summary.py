@@ -239,6 +239,11 @@ class RankSummary:
         )
 
     @property
+    def is_first_step_alone(self) -> bool:
+        """Whether all that is known of steps is the first one that the profiler annotated."""
+        return self.steps is None and self.window_steps == (0,) and not self.step_source
+
+    @property
     def step_ns(self) -> int | None:
         """The mean steady step: of the record if there is one, because recording slows steps."""
         return self.window_step_ns if self.steps is None else self.steps.mean_ns

@@ -77,6 +77,8 @@ def step_basis(diagnosis: Diagnosis, rank: RankSummary) -> str:
     if rank.is_whole_file:
         return f"{whose}the whole file: it has no steps; recording slows it down"
     if summary is None:
+        if rank.is_first_step_alone:
+            return f"{whose}the only step in the trace, its first; recording slows it down"
         if len(rank.window_steps) == 1 and not rank.step_source:
             return f"{whose}the only steady step in the trace; recording slows it down"
         steps = rank.step_source or "the steps in the trace"
