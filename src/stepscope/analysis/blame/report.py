@@ -13,7 +13,7 @@ Definitions
     in the recording, not in each step, and is nothing in the steady state.
     Accused: a rank and cause whose gain in the recording is at least a fiftieth of the mean step,
     and half of that in the long run as well, and whose excess is more than chance gives
-    (`beyond_chance.py`). Of computation in a few steps it is a twenty-fifth: what slows a rank down
+    (`beyond_chance.py`). Of computation in a few steps it is a twentieth: what slows a rank down
     for some steps, such as its clock, makes them alike, which that test takes for a habit.
     On healthy ranks somebody is always last, but not for long, and without that rank the next one
     is. A link is accused only if at least a fifth of the transfers in its slow groups take half as
@@ -44,7 +44,7 @@ from stepscope.skew.rank_causes import LATE_START, OTHER, SLOW_LINK
 
 _NOTABLE_GAIN, _SURE_GAIN = 0.02, 0.01
 """Of a step: what must be gained in the recording, and in the long run as well."""
-_MANY_STEPS, _FEW_GAIN = 10, 0.04
+_MANY_STEPS, _FEW_GAIN = 10, 0.05
 """What must be gained of computation in fewer steps: a rank's pace outlasts a step or two."""
 _MOST_REPLAYED = 32
 _MOST_TOGETHER = 16
