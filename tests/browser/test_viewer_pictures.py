@@ -41,6 +41,20 @@ def test_a_kernel_in_the_picture_says_what_it_is_and_leads_to_its_place(page):
     assert "event=" in page.url
 
 
+def test_axes_of_sizes_and_speeds_are_in_their_units(browser, tmp_path):
+    (tmp_path / "trace.json").write_bytes(rank_of_job(0, [0.0, 3.0]).json())
+    with viewing([tmp_path / "trace.json"]) as client:
+        found = browser()
+        found.page.goto(f"{client.link}#view=tables&question=communication")
+        found.until(f"{READY} === 'communication'")
+        sizes = found.page.locator(".scatter-mark.is-x").all_text_contents()
+        speeds = found.page.locator(".scatter-mark:not(.is-x)").all_text_contents()
+        assert sizes
+        assert len(speeds) >= 2
+        assert [one for one in sizes if not re.fullmatch(r"[\d.]+ ([KMG]i)?B", one)] == []
+        assert [one for one in speeds if not re.fullmatch(r"[\d.]+ [kMG]?B/s", one)] == []
+
+
 @pytest.mark.parametrize(
     ("question", "picture"),
     [

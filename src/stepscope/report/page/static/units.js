@@ -110,6 +110,7 @@ export function cell(name, value) {
   if (name === "delta_ns") return value ? signed(value) : duration(0);
   if (name.endsWith("_ns") || name === "ns") return duration(value);
   if (name.endsWith("_bytes") || name === "bytes") return size(value);
+  if (name.endsWith("bytes_per_s")) return rate(value);
   if (name.endsWith("_share") || name === "share") return share(value);
   if (/(^|_)flops(_per_s)?$/.test(name)) return flops(value) + (name.endsWith("_per_s") ? "/s" : "");
   if (name === "device" && value === HOST) return "host";

@@ -28,8 +28,8 @@ const PART_OF = { compute: "compute", communication: "exposed communication", me
 export function scatter(data, link) {
   const { points, lines } = data;
   const corners = lines.flatMap((line) => line.at);
-  const x = axis([...points.map((one) => one.x), ...corners.map((one) => one[0])], LEFT, WIDTH - RIGHT);
-  const y = axis([...points.map((one) => one.y), ...corners.map((one) => one[1])], HEIGHT - BOTTOM, TOP);
+  const x = axis(data.x[0], [...points.map((one) => one.x), ...corners.map((one) => one[0])], LEFT, WIDTH - RIGHT);
+  const y = axis(data.y[0], [...points.map((one) => one.y), ...corners.map((one) => one[1])], HEIGHT - BOTTOM, TOP);
   const kinds = [...new Set(points.map((one) => one.kind))].slice(0, MOST_KINDS);
   const heaviest = Math.max(...points.map((one) => one.weight), 1);
   const said = h("p", { class: "picture-said", role: "status" }, data.caption);
@@ -128,14 +128,26 @@ function partOf(kind) {
   return PART_OF[kind] ?? kind.replaceAll("_", " ");
 }
 
-/** A logarithmic axis over some values: places, and its powers of ten. @param {number[]} values @param {number} from @param {number} to */
-function axis(values, from, to) {
+/** A logarithmic axis: places, and the round values on it. @param {string} name @param {number[]} values @param {number} from @param {number} to */
+function axis(name, values, from, to) {
   let [low, high] = [Math.log10(Math.min(...values)), Math.log10(Math.max(...values))];
   const room = Math.max(0.12 * (high - low), 0.15);
   [low, high] = [low - room, high + room];
-  const marked = [];
-  for (let power = Math.ceil(low); power <= high; power++) marked.push(10 ** power);
+  const marked = rounds(name.endsWith("_bytes"), low, high);
   return { place: (/** @type {number} */ value) => from + ((Math.log10(value) - low) / (high - low)) * (to - from), marked };
+}
+
+/** The round values of a logarithmic axis: powers of ten, or of two for bytes; more where these are few. @param {boolean} areBytes @param {number} low @param {number} high powers of ten */
+function rounds(areBytes, low, high) {
+  const [coarse, fine] = areBytes ? [[32, [1]], [2, [1]]] : [[10, [1]], [10, [1, 2, 5]]];
+  const [found, more] = [coarse, fine].map(([base, times]) => {
+    const values = [];
+    const step = Math.log10(/** @type {number} */ (base));
+    for (let power = Math.floor(low / step); power * step <= high; power++)
+      for (const one of /** @type {number[]} */ (times)) values.push(one * /** @type {number} */ (base) ** power);
+    return values.filter((value) => value >= 10 ** low && value <= 10 ** high);
+  });
+  return found.length < 2 ? more : found;
 }
 
 /** @param {Scatter} data @param {ReturnType<typeof axis>} x @param {ReturnType<typeof axis>} y */
