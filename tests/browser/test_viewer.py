@@ -715,6 +715,16 @@ def memory_page(browser, tmp_path):
         found.close()
 
 
+def test_segments_are_drawn_again_in_another_theme(memory_page):
+    page, _ = memory_page
+    drawn = "() => document.querySelector('canvas.segment').toDataURL()"
+    page.page.emulate_media(color_scheme="dark")
+    page.until("() => document.documentElement.dataset.theme === 'dark'")
+    dark = page.page.evaluate(drawn)
+    page.page.emulate_media(color_scheme="light")
+    page.when(lambda: page.page.evaluate(drawn) != dark)
+
+
 def test_a_snapshot_is_stacked_and_a_click_tells_whose_it_is(memory_page):
     page, view = memory_page
     peak = view.peak(0)

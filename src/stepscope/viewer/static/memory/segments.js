@@ -34,6 +34,10 @@ function segment(one, widest, pick) {
   canvas.style.width = `${part * 100}%`;
   const draw = () => paintSegment(canvas, one);
   new ResizeObserver(draw).observe(canvas);
+  window.addEventListener("theme-changed", function again() {
+    if (canvas.isConnected) draw();
+    else window.removeEventListener("theme-changed", again);
+  });
   /** @param {MouseEvent} event */
   const at = (event) => {
     const offset = (event.offsetX / Math.max(canvas.clientWidth, 1)) * one.size_bytes;
