@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from stepscope.advice.rank.ladder import SHORT_NAMES
 from stepscope.analysis.selection.partition import cause_words
 from stepscope.report.cells import label, shown
 from stepscope.report.document import Figure
@@ -40,8 +41,10 @@ def pictures_of(question: str, result: Any, origin_ns: int = 0) -> list[Figure]:
 
 
 def _ladder(result: Any, _origin_ns: int) -> Iterator[Figure]:
-    rows = result.rungs.select("rung", "step_ns", "limit", words=pl.lit("")).iter_rows()
-    found = ladder([(*one[:3], _limits(one[2])) for one in rows])
+    rows = result.rungs.select("rung", "step_ns", "limit").iter_rows()
+    found = ladder(
+        [(SHORT_NAMES.get(rung, rung), ns, limit, _limits(limit)) for rung, ns, limit in rows]
+    )
     if found:
         yield found
 
