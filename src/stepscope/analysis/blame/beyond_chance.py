@@ -17,7 +17,8 @@ Definitions
     or others did: of at least four steps, it is enough if all this holds without the one in which
     its difference to the others is at least three times as far from the median as in any other, or
     if it has a quarter of its most in all, without the one in which another rank has at least three
-    times as much as any other rank has in any other step; and what remains is notable.
+    times as much as any other rank has in any other step; and what remains is notable. Of three
+    steps the latter alone counts, and what remains must be three times as great.
 """
 
 from __future__ import annotations
@@ -52,21 +53,29 @@ def is_beyond_chance(excess_ns: npt.NDArray[np.float64], rank: int, least_ns: fl
     """
     if _is_beyond_chance(excess_ns, rank):
         return True
-    if len(excess_ns) <= _FEWEST_STEPS or excess_ns.shape[1] < 2:
+    if len(excess_ns) < _FEWEST_STEPS or excess_ns.shape[1] < 2:
         return False
     others = np.delete(excess_ns, rank, axis=1)
     ahead = excess_ns[:, rank] - others.mean(axis=1)
     least, most = excess_ns[:, rank].min(), excess_ns[:, rank].max()
-    found = [np.abs(ahead - np.median(ahead))]
+    has_few = len(excess_ns) == _FEWEST_STEPS
+    found = [] if has_few else [np.abs(ahead - np.median(ahead))]
     found += [others.max(axis=1)] if least >= _COMES_BACK * most else []
     for strange in found:
         second, most = np.sort(strange)[-2:]
         if most < _STANDS_OUT * second:
             continue
         rest = np.delete(excess_ns, int(strange.argmax()), axis=0)
-        if rest[:, rank].mean() >= least_ns and _is_beyond_chance(rest, rank):
+        is_enough = _is_great(rest, rank, 3) if has_few else _is_beyond_chance(rest, rank)
+        if rest[:, rank].mean() >= least_ns and is_enough:
             return True
     return False
+
+
+def _is_great(excess_ns: npt.NDArray[np.float64], rank: int, times: float = 1) -> bool:
+    second = float(np.sort(excess_ns[:, rank])[-2])
+    most = float(np.delete(excess_ns, rank, axis=1).max())
+    return second >= times * _STANDS_OUT * most
 
 
 def _is_beyond_chance(excess_ns: npt.NDArray[np.float64], rank: int) -> bool:
@@ -83,7 +92,7 @@ def _is_beyond_chance(excess_ns: npt.NDArray[np.float64], rank: int) -> bool:
         return False
     if len(own) < _FEWEST_STEPS:
         return True
-    if second >= _STANDS_OUT * others.max():
+    if _is_great(excess_ns, rank):
         return True
     if _is_steady(own - others.mean(axis=1), excess_ns.shape[1]):
         return True

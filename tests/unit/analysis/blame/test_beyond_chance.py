@@ -63,6 +63,17 @@ def test_a_pause_of_another_rank_excuses_nobody_however_late_ranks_differ_from_s
     assert accused(excess) == [2]
 
 
+@pytest.mark.parametrize(("least_ms", "expected"), [(40, [3]), (10, [])])
+def test_of_three_steps_a_pause_of_another_rank_excuses_nobody_who_is_far_behind(
+    least_ms, expected
+):
+    """What remains is two steps, which must leave no doubt."""
+    excess = np.full((3, 8), 2 * MS)
+    excess[:, 3] = np.array([21, 58, least_ms]) * MS
+    excess[0, 5] = 21 * MS
+    assert accused(excess) == expected
+
+
 def test_what_remains_without_the_odd_step_must_matter():
     excess = disturbed(0, 8, 4, 0.0)
     excess[:, 2] += 0.4 * MS
