@@ -33,6 +33,8 @@ _LONG_AGO_NS = -(1 << 60)
 _MOST_PASSES = 8
 _NOTABLY_SLOWED = 1.01
 _NOTABLY_LONGER = 1.02
+_BORDERS_DIFFER = 1.05
+"""How many times as long as those of the device the host's steps seem at most, by their borders."""
 _OUTRUN = 1.1
 """How many times as long as unrecorded steps what the devices need must be: more than chance."""
 _MOST_SLOWED = 0.25
@@ -124,7 +126,7 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
     scale = 1.0
     if taken_ns(1.0) > limit_ns:
         by_device = (pace.device_ns or 0) / max(1, pace.mean_ns)
-        if not is_ahead and not pace.epoch_start_ns and by_device * _NOTABLY_LONGER > 1:
+        if not is_ahead and not pace.epoch_start_ns and by_device * _BORDERS_DIFFER > 1:
             # Where a host runs ahead in some steps, the mean of its steps is less exact.
             limit_ns = min(limit_ns, max(wanted_ns * by_device, least_ns * (1 + _SETTLED)))
         low, high = _MOST_SLOWED, 1.0
