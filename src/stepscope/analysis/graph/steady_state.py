@@ -194,7 +194,6 @@ def run_passes(
     loose_target = graph.target_of(loose)
     end = first_end
     cycles: list[int] = []
-    waited_ns = 0
     marks = _marks(graph, end)
     for _ in range(_MOST_PASSES):
         earliest = np.full(len(graph), _LONG_AGO_NS)
@@ -208,14 +207,16 @@ def run_passes(
         earliest[batches] = np.maximum(earliest[batches], come_ns)
         last_ns = end[main[-1:]]
         start, end = _sweep(graph, dur_ns, delay_ns, within, earliest)
-        waits = start[main] - np.concatenate((last_ns, end[main[:-1]]))
-        waited_ns = int(waits[is_batch[main]].sum())
         previous, marks = marks, _marks(graph, end)
         cycles.append(max(one - other for one, other in zip(marks, previous, strict=True)))
         if len(cycles) > 1 and abs(cycles[-1] - cycles[-2]) <= _SETTLED * cycles[-1]:
-            return Passes(first_start, first_end, cycles[-1], waited_ns)
-    settled = cycles[_MOST_PASSES // 2 :]
-    return Passes(first_start, first_end, sum(settled) // len(settled), waited_ns)
+            cycle_ns = cycles[-1]
+            break
+    else:
+        settled = cycles[_MOST_PASSES // 2 :]
+        cycle_ns = sum(settled) // len(settled)
+    waits = start[main] - np.concatenate((last_ns, end[main[:-1]]))
+    return Passes(first_start, first_end, cycle_ns, int(waits[is_batch[main]].sum()))
 
 
 def _marks(graph: StepGraph, end_ns: Int64Array) -> tuple[int, ...]:

@@ -48,6 +48,14 @@ export function toggleTheme() {
   }
 }
 
+/** Draws again on a change of the window's, as long as an element is shown. @param {Element} element @param {"theme-changed" | "resize"} change @param {() => void} draw */
+export function whileShown(element, change, draw) {
+  window.addEventListener(change, function again() {
+    if (element.isConnected) draw();
+    else window.removeEventListener(change, again);
+  });
+}
+
 /** Shows a theme. @param {string} theme */
 export function setTheme(theme) {
   document.documentElement.dataset.theme = theme;

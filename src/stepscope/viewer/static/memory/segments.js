@@ -2,7 +2,7 @@
 /** The allocator's segments at a moment, each as a strip of what lies in it. */
 
 import { h } from "../dom.js";
-import { token } from "../theme.js";
+import { token, whileShown } from "../theme.js";
 import { count, share, size } from "../units.js";
 import { memoryWord } from "../memory-colours.js";
 import { memoryColour } from "./paint.js";
@@ -34,10 +34,7 @@ function segment(one, widest, pick) {
   canvas.style.width = `${part * 100}%`;
   const draw = () => paintSegment(canvas, one);
   new ResizeObserver(draw).observe(canvas);
-  window.addEventListener("theme-changed", function again() {
-    if (canvas.isConnected) draw();
-    else window.removeEventListener("theme-changed", again);
-  });
+  whileShown(canvas, "theme-changed", draw);
   /** @param {MouseEvent} event */
   const at = (event) => {
     const offset = (event.offsetX / Math.max(canvas.clientWidth, 1)) * one.size_bytes;

@@ -9,6 +9,7 @@ import { drawMiniTimeline } from "../draw/mini-timeline.js";
 import { stepStrips } from "../draw/step-strips.js";
 import { table } from "../draw/table.js";
 import { h, oncePerFrame, replace } from "../dom.js";
+import { whileShown } from "../theme.js";
 import { duration, share, signed } from "../units.js";
 
 const MOST_ROWS = 14;
@@ -115,12 +116,8 @@ function aligned(pair, overviews, room) {
   }
   const redraw = oncePerFrame(() => draw().catch(() => {}));
   // The pictures keep their colours and width, so what changes these draws them again, as long as they are shown.
-  for (const change of ["theme-changed", "resize"]) {
-    window.addEventListener(change, function again() {
-      if (canvases[0].isConnected) redraw();
-      else window.removeEventListener(change, again);
-    });
-  }
+  whileShown(canvases[0], "theme-changed", redraw);
+  whileShown(canvases[0], "resize", redraw);
   redraw();
   return h("section", {}, h("h3", {}, "One step of each, at the same scale"), ...choices.flatMap((choice, at) => [choice, canvases[at]]));
 }

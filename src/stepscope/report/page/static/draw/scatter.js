@@ -139,15 +139,17 @@ function axis(name, values, from, to) {
 
 /** The round values of a logarithmic axis: powers of ten, or of two for bytes; more where these are few. @param {boolean} areBytes @param {number} low @param {number} high powers of ten */
 function rounds(areBytes, low, high) {
-  const [coarse, fine] = areBytes ? [[32, [1]], [2, [1]]] : [[10, [1]], [10, [1, 2, 5]]];
-  const [found, more] = [coarse, fine].map(([base, times]) => {
-    const values = [];
-    const step = Math.log10(/** @type {number} */ (base));
-    for (let power = Math.floor(low / step); power * step <= high; power++)
-      for (const one of /** @type {number[]} */ (times)) values.push(one * /** @type {number} */ (base) ** power);
-    return values.filter((value) => value >= 10 ** low && value <= 10 ** high);
-  });
-  return found.length < 2 ? more : found;
+  const found = multiples(areBytes ? 32 : 10, [1], low, high);
+  if (found.length >= 2) return found;
+  return areBytes ? multiples(2, [1], low, high) : multiples(10, [1, 2, 5], low, high);
+}
+
+/** Powers of a base, each times some numbers, between two powers of ten. @param {number} base @param {number[]} times @param {number} low @param {number} high */
+function multiples(base, times, low, high) {
+  const step = Math.log10(base);
+  const found = [];
+  for (let power = Math.floor(low / step); power * step <= high; power++) found.push(...times.map((one) => one * base ** power));
+  return found.filter((value) => value >= 10 ** low && value <= 10 ** high);
 }
 
 /** @param {Scatter} data @param {ReturnType<typeof axis>} x @param {ReturnType<typeof axis>} y */
