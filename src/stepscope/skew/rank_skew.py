@@ -17,9 +17,10 @@ A rank's position comes from one of these, depending on what the records have:
 * *time off the CPU*: how long the training thread neither runs, nor is ready to run, nor waits for
   input: where it meets other ranks, it waits for them. Outside the phase in which the ranks wait,
   what is longer than usual in a step, for the time that the thread ran, is a pause before they
-  meet. Assumes that whatever else ranks wait for (disks, locks), they wait for alike. It sees all
-  work of a rank, in whatever phase, which the others do not: the phase `backward` is longer on a
-  rank with more to compute.
+  meet; so is what is longer beside all phases, unless the thread ran as much longer. Assumes that
+  whatever else ranks wait for (disks, locks), they wait for alike. It sees all work of a rank, in
+  whatever phase, which the others do not: the phase `backward` is longer on a rank with more to
+  compute.
 * *step borders*: when the rank has its batch: the step's start on rank 0's clock plus the wait for
   input. Assumes that the ranks meet later in the step; a rank that falls behind after its batch
   arrived is not detected. Clocks were compared at the start, and the error of the waits is at most
@@ -30,7 +31,10 @@ where the steps in which ranks come apart lie at one distance beyond chance (`sk
 ranks are compared in these steps, and what they cost is spread over all.
 
 Where the record has most of what the ranks are late by, a wait for input or the garbage collector,
-the saving is what each step is shorter by with no more of it than the other ranks have.
+the saving is what each step is shorter by with no more of it than the other ranks have. It comes
+from the time off the CPU where that is known, which sees what else the ranks do. In a step in which
+even the last rank waits longer than it usually does, another one paused unseen where they meet:
+nothing is saved there.
 
 On a GPU, the host does not wait and runs ahead, so only the phases' times on the device count; the
 host's times and the step borders say nothing there. If there are several bases, the one with the
@@ -54,6 +58,7 @@ from stepscope.run.step_record import (
     BACKWARD,
     COMMUNICATION,
     FORWARD,
+    OPTIMIZER,
     TRAIN,
     StepRecord,
     input_wait,
@@ -86,7 +91,10 @@ _ALIKE = 1.25
 _NOTABLE_SHARE = 0.05
 _MOSTLY = 0.5
 _AS_LATE = 0.8
-_NEARLY_ALL = 0.8
+_FAR = 4
+"""Median distances from the median."""
+_UNSEEN = 0.02
+"""Of a step."""
 _LITTLE = 0.25
 _TWO = 2
 _STAGES = frozenset({"pp", "pipe", "pipeline", "stage"})
@@ -281,8 +289,7 @@ def _explained(
     others = [place for place in range(len(ranks)) if place not in late]
     if not others:
         return skew
-    if whole is not None and _wait_ns(whole.positions, late, others) >= _AS_LATE * skew.wait_ns:
-        compared = whole
+    compared = whole or compared
     steps = [row[0].step for row in compared.rows]
     part, at = 1.0, list(range(len(steps)))
     if isinstance(skew.course, EveryNth):
@@ -298,22 +305,37 @@ def _explained(
         more_ns = min(usual[i] for i in culprits) - statistics.median(usual[i] for i in others)
         found.append((more_ns, cause, times))
     more_ns, cause, times = max(found)
-    if more_ns >= max(1, _MOSTLY * skew.wait_ns):
+    is_recorded = more_ns >= max(1, _MOSTLY * skew.wait_ns)
+    if is_recorded:
         skew = replace(skew, cause=in_words(cause, several=len(culprits) > 1))
     elif phase := _longer_phase(compared.rows, culprits, others, _MOSTLY * skew.wait_ns / part):
         whose = "their" if len(culprits) > 1 else "its"
         skew = replace(skew, cause=f"{whose} {phase} takes longer")
-    if more_ns >= max(1, _NEARLY_ALL * skew.wait_ns):
+    if is_recorded:
         spent_ns = [list(times[place]) for place in at]
         for spent_of in spent_ns:  # those that wait for one come as much earlier without it
             for follower in set(late) - set(culprits):
                 spent_of[follower] = max(spent_of[i] for i in culprits)
         saved = [saved_without(*row, late, others) for row in zip(positions, spent_ns, strict=True)]
-    elif compared is whole and skew.basis != OFF_CPU:
+    elif compared is whole:
         saved = _savings(positions, late, others)
     else:
         return skew
+    # A rank that pauses in every Nth step may come last by more than its record shows.
+    if compared is whole and (is_recorded or not isinstance(skew.course, EveryNth)):
+        saved = [
+            0.0 if is_unseen else one_ns
+            for one_ns, is_unseen in zip(saved, _unseen_last(positions, skew.step_ns), strict=True)
+        ]
     return replace(skew, saving_ns=min(skew.step_ns, max(0, round(part * _usual(saved)))))
+
+
+def _unseen_last(positions: Sequence[Sequence[int]], step_ns: int) -> list[bool]:
+    """Of each step, whether even the last rank waits far longer than it usually does."""
+    last = [max(row) for row in positions]
+    usual = statistics.median(last)
+    spread = statistics.median(abs(one - usual) for one in last)
+    return [usual - one > max(_FAR * spread, _UNSEEN * step_ns) for one in last]
 
 
 def _longer_phase(
@@ -526,7 +548,27 @@ def _off_cpu(records: Sequence[StepRecord]) -> list[int]:
         max(0.0, outside_ns - max(share * busy_ns, busy_ns + more_ns))
         for outside_ns, busy_ns in zip(outside, busy, strict=True)
     ]
+    beside = [_beside_ns(one) for one in records]
+    pauses = [
+        max(pause_ns, more_ns if busy_more_ns < _MOSTLY * more_ns else more_ns - busy_more_ns)
+        for pause_ns, more_ns, busy_more_ns in zip(
+            pauses, _beyond_median(beside), _beyond_median(busy), strict=True
+        )
+    ]
     return [at + round(pause_ns) for at, pause_ns in zip(found, pauses, strict=True)]
+
+
+def _beside_ns(record: StepRecord) -> int:
+    """What a step takes beside its known phases, its input and the collector, as saving does."""
+    known = {FORWARD, BACKWARD, COMMUNICATION, OPTIMIZER}
+    paths = [(path.split("/"), duration_ns) for path, duration_ns in record.phases.items()]
+    inside = sum(ns for names, ns in paths if names[-1] in known and not known & {*names[:-1]})
+    return record.dur_ns - inside - input_wait(record) - (record.gc_ns or 0)
+
+
+def _beyond_median(times_ns: Sequence[int]) -> list[float]:
+    middle = statistics.median(times_ns)
+    return [one - middle for one in times_ns]
 
 
 def _phase_ns(phases: dict[str, int], name: str) -> int | None:

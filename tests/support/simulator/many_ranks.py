@@ -168,9 +168,9 @@ class _Run:
         clock_ns = (dice.uniform(-50, 50, count) * MS)[machine]
         drift = (dice.uniform(-20, 20, count) * 1e-6)[machine]
         self._plant(dice, healthy_ns)
-        # On a busy machine ranks take longer, and use no more of a CPU.
+        # On a busy machine ranks take longer, and use no more of a CPU; never more than they take.
         self.pace = wandering * self.lengths * self.slower
-        own = self.lengths * self.slower if job.is_loaded else self.pace
+        own = np.minimum(self.pace, self.lengths * self.slower) if job.is_loaded else self.pace
         shape, of_pieces = (steps, count), (steps, pieces, count)
         self.works = works = KERNELS + pieces + 1
         cpu_ns = (self.forward_ns + pieces * self.piece_ns) * own + self.optimizer_ns

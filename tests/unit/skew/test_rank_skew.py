@@ -24,6 +24,7 @@ from stepscope.run.step_record import StepRecord, read_last_steps
 from stepscope.skew.rank_skew import (
     BACKWARD,
     COMMUNICATION,
+    FORWARD,
     OFF_CPU,
     STEP_BORDERS,
     RankSteps,
@@ -161,6 +162,61 @@ def test_work_in_the_phase_that_waits_shows_in_the_time_off_the_cpu():
     skew = rank_skew(seen)
     assert (skew.basis, skew.late, skew.is_notable) == (OFF_CPU, (1,), True)
     assert skew.saving_ns == pytest.approx(6 * MS, rel=0.1)
+
+
+def off_cpu(ranks, own_ms, input_ms):
+    """With what each thread runs itself, all of it in backward beside what comes before."""
+    seen = []
+    for rank, own, waits in zip(ranks, own_ms, input_ms, strict=True):
+        records = []
+        for one in rank.records:
+            phases = {BACKWARD: one.dur_ns - round((waits + 1) * MS), FORWARD: 0}
+            records.append(
+                dataclasses.replace(
+                    one, cpu_ns=round(own * MS), data_wait_ns=round(waits * MS), phases=phases
+                )
+            )
+        seen.append(dataclasses.replace(rank, records=records))
+    return seen
+
+
+def test_where_another_rank_pauses_unseen_an_earlier_batch_saves_nothing():
+    """Rank 2 pauses in every fourth step where they meet, longer than rank 1 waits for input."""
+    pauses = [30.0 if step % 4 == 3 else 10.0 for step in range(80)]
+    noisy = [10.0 + 0.1 * (step % 3) for step in range(80)]
+    slow = job([noisy, [one + 6 for one in noisy], pauses, noisy], steps=80, meet="")
+    fixed = job([noisy, noisy, pauses, noisy], steps=80, meet="")
+    skew = rank_skew(off_cpu(slow, [11.0] * 4, [0.0, 6.0, 0.0, 0.0]))
+    assert (skew.basis, skew.late, skew.cause) == (OFF_CPU, (1,), "it waits for its input")
+    true_ns = sum(
+        slow[0].records[step].dur_ns - fixed[0].records[step].dur_ns for step in range(80)
+    )
+    assert skew.saving_ns == pytest.approx(true_ns / 80, rel=0.05)
+
+
+def test_a_pause_beside_all_phases_is_late_though_the_threads_run_unevenly():
+    """Rank 1 saves for 12 ms in every fourth step; forward and what waits run unevenly."""
+    noise = random.Random(5)
+    paces = [[10 + 3 * noise.random() for _ in range(120)] for _ in range(4)]
+    saves = [12.0 if step % 4 == 3 else 0.0 for step in range(120)]
+    come = [[*paces[0]], [a + b for a, b in zip(paces[1], saves, strict=True)], *paces[2:]]
+    slow, fixed = job(come, steps=120, meet=BACKWARD), job(paces, steps=120, meet=BACKWARD)
+    seen = []
+    for rank, own in zip(slow, paces, strict=True):
+        records = [
+            dataclasses.replace(
+                one,
+                cpu_ns=round((own[at] + 1 + 4 * noise.random()) * MS),
+                phases={**one.phases, FORWARD: round(own[at] * MS)},
+            )
+            for at, one in enumerate(rank.records)
+        ]
+        seen.append(dataclasses.replace(rank, records=records))
+    skew = rank_skew(seen)
+    assert skew.late == (1,)
+    assert skew.course.words == "in every 4th step"
+    saved = [a.dur_ns - b.dur_ns for a, b in zip(slow[0].records, fixed[0].records, strict=True)]
+    assert skew.saving_ns == pytest.approx(sum(saved) / len(saved), rel=0.1)
 
 
 def test_time_in_which_others_have_the_cpu_is_no_wait_for_ranks():
