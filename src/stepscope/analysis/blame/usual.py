@@ -9,8 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.blame.groups import TO_HIGHER, TO_LOWER
-from stepscope.analysis.blame.matched import OF_THE_GPU, Matched, Numbers
-from stepscope.analysis.blame.progress import UNKNOWN
+from stepscope.analysis.blame.matched import OF_THE_GPU, UNKNOWN, Matched, Numbers
 from stepscope.skew.rank_causes import FEWEST_RANKS
 
 Flags = npt.NDArray[np.bool_]

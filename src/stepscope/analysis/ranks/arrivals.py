@@ -28,9 +28,8 @@ from stepscope.analysis.graph.batch_arrivals import find_arrivals
 from stepscope.analysis.graph.window import choose_steps
 from stepscope.analysis.host.events import host_events
 from stepscope.analysis.host.steady_steps import tail_of
-from stepscope.analysis.ranks.launch_columns import OF_LAUNCHES
 from stepscope.analysis.ranks.local_time import BESIDE, LOCAL_CAUSES, local_time
-from stepscope.analysis.ranks.rank_arrivals import TEXTS, RankArrivals, packed
+from stepscope.analysis.ranks.rank_arrivals import OF_LAUNCHES, TEXTS, RankArrivals, packed
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
 from stepscope.analysis.selection.scope import OTHER_STEPS, Scope
 from stepscope.trace.model import Trace
