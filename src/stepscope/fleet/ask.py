@@ -51,7 +51,7 @@ def pipeline_of_job(job: Job) -> PipelineBubbles:
     found = find_bubbles(job.pipelines, job.scope, job.notes)
     if len(job.parts) < 2:
         return found
-    met = compare_ranks([part.arrivals for part in job.parts]).report
+    met = compare_ranks([part.arrivals for part in job.parts])
     return replace(found, lanes=job_lanes(job, met.sets, met.arrivals))
 
 

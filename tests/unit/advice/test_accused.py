@@ -74,7 +74,8 @@ def _windows(
     compared = SimpleNamespace(
         of_host=of_host,
         has_exchanges=False,
-        report=SimpleNamespace(fits=True, ranks=ranks),
+        fits=True,
+        ranks=ranks,
         matched=SimpleNamespace(
             causes=("input",),
             ranks=np.array([5]),

@@ -127,7 +127,7 @@ class InWindows:
     @property
     def is_comparable(self) -> bool:
         """Whether anything can be told by them."""
-        return self.compared.report.fits and len(self.compared.matched.rank) > 0
+        return self.compared.fits and len(self.compared.matched.rank) > 0
 
     @cached_property
     def stages(self) -> tuple[tuple[int, ...], ...]:
@@ -148,9 +148,9 @@ class InWindows:
     @cached_property
     def accused(self) -> Accused | None:
         """The rank, or ranks that are late together, whose fix brings most; None: nobody is."""
-        if len(self.compared.report.ranks) < FEWEST_RANKS:
+        if len(self.compared.ranks) < FEWEST_RANKS:
             return None
-        blame, ranks = self.blame, len(self.compared.report.ranks)
+        blame, ranks = self.blame, len(self.compared.ranks)
         if self.stages and (slow := self.slow_in_pipeline) is not None:
             wait_ns = min(slow.compute_ns - slow.usual_ns, self.longest_step_ns)
             cause = SLOW_STAGE if slow.is_stage else COMPUTE
@@ -394,7 +394,7 @@ def compare_windows(
     # Reports of single ranks that are cached start without it.
     from stepscope.analysis.blame.report import find_blame
 
-    is_used = compared.of_host or len(compared.report.ranks) < FEWEST_RANKS
+    is_used = compared.of_host or len(compared.ranks) < FEWEST_RANKS
     waits = waits_ns if waits_ns is not None and is_used else {}
     return InWindows(
         compared,

@@ -26,7 +26,7 @@ from stepscope.errors import UsageError
 from stepscope.skew.rank_skew import RankSteps, rank_steps
 
 if TYPE_CHECKING:
-    from stepscope.analysis.blame.compared import Compared, StragglerReport
+    from stepscope.analysis.blame.compared import Compared
     from stepscope.analysis.blame.gains import Gains, OnTime
 
 WAITS: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -76,15 +76,15 @@ class RankMatch:
         return not self.compared.of_host and report.fits and not report.sets.is_empty()
 
     @cached_property
-    def report(self) -> StragglerReport:
+    def report(self) -> Compared:
         """Who waits for whom, without sends and receives."""
-        return self._report_of(self.steps) if self.compared.has_exchanges else self.compared.report
+        return self._report_of(self.steps) if self.compared.has_exchanges else self.compared
 
-    def _report_of(self, steps: tuple[int, ...]) -> StragglerReport:
+    def _report_of(self, steps: tuple[int, ...]) -> Compared:
         from stepscope.analysis.blame.compared import compare_ranks
 
         arrivals = [one.arrivals for one in self.meetings if one.arrivals is not None]
-        return compare_ranks(arrivals, steps or None, point_to_point=False).report
+        return compare_ranks(arrivals, steps or None, point_to_point=False)
 
     def waits_of(self, rank: int) -> Waits | None:
         """What a rank waited in its matched collectives, columns `WAITS`; None without any."""
@@ -119,7 +119,7 @@ class RankComparison:
         gains: The replay that says what a step is shorter by; None: there is none.
     """
 
-    report: StragglerReport
+    report: Compared
     steps: int
     table: pl.DataFrame
     step_costs_ns: Mapping[int, Mapping[int, int]]

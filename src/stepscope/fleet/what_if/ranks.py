@@ -88,11 +88,11 @@ def what_if_over_ranks(job: Job) -> WhatIfOverRanks:
     found = ComparedJob.of(job)
     compared = found.windows.compared
     matched = compared.matched
-    scope = compared.report.scope.leaving_out(matched.left_out)
-    if not compared.report.fits or not len(matched.rank):
+    scope = compared.scope.leaving_out(matched.left_out)
+    if not compared.fits or not len(matched.rank):
         why = (
             "no collective could be matched"
-            if compared.report.fits
+            if compared.fits
             else "the waits do not fit the collectives"
         )
         return WhatIfOverRanks(
