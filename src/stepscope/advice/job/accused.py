@@ -195,23 +195,15 @@ class InWindows:
         # Reports of single ranks that are cached start without these.
         import numpy as np
 
-        from stepscope.analysis.blame.matched import OF_THE_GPU
-        from stepscope.analysis.blame.replay import Less
-
         accused, matched, blame = self.accused, self.compared.matched, self.blame
         if accused is None or len(accused.ranks) > 1 or accused.cause not in matched.causes:
             return 1.0
-        own = matched.ranks[matched.rank] == accused.ranks[0]
         counts = [accused.ranks[0] in blame.whole or accused.cause == one for one in matched.causes]
-        of_gpu = [one in OF_THE_GPU for one in matched.causes]
-        excess_ns = np.where(own[:, None] & counts, blame.usual.excess_ns, 0)
-        work_ns = excess_ns.sum(axis=1)
-        if not work_ns.any():
+        less = blame.usual.less(matched, matched.rows_of(accused.ranks)[:, None] & counts)
+        if less.work_ns is None or not less.work_ns.any():
             return 1.0
-        host_ns = np.where(of_gpu, 0, excess_ns).sum(axis=1)
-        gained_ns = blame.gains.by_step_ns(Less(work_ns, host_ns=host_ns))
-        step = np.unique(matched.step, return_inverse=True)[1]
-        lost_ns = np.bincount(step, work_ns, len(gained_ns))
+        gained_ns = blame.gains.by_step_ns(less)
+        lost_ns = matched.by_step(less.work_ns).sum(axis=1)
         most = float(np.median((gained_ns / np.maximum(lost_ns, 1))[lost_ns > 0]))
         return min(1.0, max(most, accused.gain_ns * blame.steps / int(lost_ns.sum())))
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median_low
 
 from stepscope.advice.evidence.other_ranks import SlowStage
-from stepscope.advice.finding import Finding, Severity
+from stepscope.advice.finding import Finding
 from stepscope.advice.job.accused import InWindows
 from stepscope.advice.rank.summary import RankSummary
-from stepscope.advice.severities import severity_again
+from stepscope.advice.severities import with_saving, without_saving
 from stepscope.advice.thresholds import Thresholds
 from stepscope.run.figures import duration
 from stepscope.skew.rank_causes import SLOW_STAGE
@@ -165,13 +165,8 @@ def _with_limit(one: Finding, bound: _Bound, is_everywhere: bool, limits: Thresh
     most_ns = int(bound.share * step_ns)
     own = f"rank {one.rank}'s own step is {duration(saving_ns)} shorter without it"
     if saving_ns > most_ns and bound.share < limits.saving_low:
-        return replace(
-            one,
-            saving_ns=None,
-            predicted_step_ns=None,
-            severity=Severity.INFO,
-            saving_reason=f"{own}, but the GPU of rank {bound.rank} computes nearly all the time",
-            assumption="",
+        return without_saving(
+            one, f"{own}, but the GPU of rank {bound.rank} computes nearly all the time"
         )
     if saving_ns <= most_ns and is_everywhere:
         return one
@@ -180,12 +175,8 @@ def _with_limit(one: Finding, bound: _Bound, is_everywhere: bool, limits: Thresh
     if saving_ns > most_ns:
         assumption += f"; {own}, but then the GPU of rank {bound.rank} computes all the time"
         own_ns, next_rank = saving_ns, bound.rank
-    gain_ns = min(saving_ns, most_ns)
     return replace(
-        one,
-        saving_ns=gain_ns,
-        predicted_step_ns=step_ns - gain_ns,
-        severity=severity_again(one, gain_ns / max(1, step_ns), limits),
+        with_saving(one, min(saving_ns, most_ns), limits),
         assumption=assumption,
         own_saving_ns=own_ns,
         next_rank=next_rank,

@@ -18,14 +18,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stepscope.advice.finding import Finding, Severity
+from stepscope.advice.finding import Finding
 from stepscope.advice.job.accused import InWindows
 from stepscope.advice.job.compared import RankComparison
 from stepscope.advice.job.late_ranks import Lateness
 from stepscope.advice.job.pipeline import limited_by_the_stages
 from stepscope.advice.rank.summary import RankSummary
 from stepscope.advice.rules import OF_COMMUNICATION
-from stepscope.advice.severities import severity_again, with_saving
+from stepscope.advice.severities import severity_again, with_saving, without_saving
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.blame.matched import NOT_SYNCHRONISING
 from stepscope.analysis.blame.replay import Less
@@ -224,14 +224,7 @@ def _of_transfers(one: Finding, share: float, limits: Thresholds) -> Finding:
         return one
     of_ranks = f"of {duration(saving_ns)} that rank {one.rank} waits, the rest is for other ranks"
     if share < limits.saving_low:
-        return replace(
-            one,
-            saving_ns=None,
-            predicted_step_ns=None,
-            severity=Severity.INFO,
-            saving_reason=f"transfers take little: {of_ranks}",
-            assumption="",
-        )
+        return without_saving(one, f"transfers take little: {of_ranks}")
     return replace(
         with_saving(one, round(share * step_ns), limits),
         title=f"{percent(share)} of the step is waiting for transfers between the ranks",
@@ -360,14 +353,10 @@ def _with_limit(
         return one
     saving_ns, step_ns = one.saving_ns or 0, (one.saving_ns or 0) + (one.predicted_step_ns or 0)
     if gain.share < limits.saving_low:
-        return replace(
+        return without_saving(
             one,
-            saving_ns=None,
-            predicted_step_ns=None,
-            severity=Severity.INFO,
-            saving_reason=f"rank {one.rank}'s own step is {duration(saving_ns)} shorter without "
-            f"it, but rank {gain.next_rank}'s is not, and that limits all ranks",
-            assumption="",
+            f"rank {one.rank}'s own step is {duration(saving_ns)} shorter without it, but rank "
+            f"{gain.next_rank}'s is not, and that limits all ranks",
         )
     gain_ns = round(gain.share * step_ns)
     assumption, next_rank = one.assumption, None

@@ -17,11 +17,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from stepscope.advice.evidence.turns import IN_TURN, IN_TURN_WITHIN, for_ranks
-from stepscope.advice.finding import Finding, Severity
-from stepscope.advice.job.accused import InWindows
+from stepscope.advice.finding import Finding
 from stepscope.advice.job.compared import RankComparison
 from stepscope.advice.rank.summary import RankSummary
-from stepscope.advice.severities import with_saving
+from stepscope.advice.severities import with_saving, without_saving
 from stepscope.advice.thresholds import Thresholds
 from stepscope.run.figures import duration, ranks_in_words
 
@@ -60,14 +59,13 @@ def limited_by_the_next(
     ranks: Sequence[RankSummary],
     between: RankComparison | None,
     limits: Thresholds,
-    windows: InWindows | None = None,
 ) -> tuple[RankSummary, ...]:
     """The ranks, with no finding about waiting that saves more than fixing its cause brings."""
     if between is None:
         return tuple(ranks)
 
     def fixed(waits_for: int) -> _Fixed | None:
-        return _fixed(waits_for, between, windows)
+        return _fixed(waits_for, between)
 
     return tuple(_limited(rank, between, limits, fixed) for rank in ranks)
 
@@ -212,24 +210,17 @@ def _worth_nothing(one: Finding, fixed: _Fixed) -> Finding:
             "the steady state that costs little"
         )
     return replace(
-        one,
-        saving_ns=None,
-        predicted_step_ns=None,
-        severity=Severity.INFO,
-        saving_reason=reason,
-        assumption="",
+        without_saving(one, reason),
         advice="Begin with what slows all ranks (the other findings; `stepscope show stragglers` "
         f"on all ranks' traces replays what each cause costs). Then: {then}",
     )
 
 
-def _fixed(waits_for: int, between: RankComparison, windows: InWindows | None) -> _Fixed | None:
+def _fixed(waits_for: int, between: RankComparison) -> _Fixed | None:
     """The gain if a rank, and those that are late together with it, come earlier."""
     ranks = between.late if waits_for in between.late else (waits_for,)
     fixed = between.gain_of_fixing(ranks)
     if fixed is None:
         return None
-    share = 1.0
-    if windows is not None:
-        share = windows.unrecorded_share(ranks, fixed.gain_ns)
+    share = between.windows.unrecorded_share(ranks, fixed.gain_ns)
     return _Fixed(ranks, fixed.next_rank, fixed.gain_ns, share, fixed.is_passing)

@@ -18,6 +18,7 @@ Definitions
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -174,6 +175,18 @@ class Matched:
         """Of each row, how long the rank waited in its collective."""
         waits: Numbers = self.end_ns - self.start_ns - self.transfer_ns[self.collective]
         return waits
+
+    def rows_of(self, ranks: Collection[int]) -> npt.NDArray[np.bool_]:
+        """Of each row, whether it is of one of some ranks."""
+        found: npt.NDArray[np.bool_] = np.isin(self.ranks, list(ranks))[self.rank]
+        return found
+
+    def by_step(self, values: Numbers) -> npt.NDArray[np.float64]:
+        """Sums of what is of each row, by step (rows) and rank (columns)."""
+        steps, step = np.unique(self.step, return_inverse=True)
+        cells = step.reshape(-1) * len(self.ranks) + self.rank
+        sums = np.bincount(cells, values, len(steps) * len(self.ranks))
+        return sums.reshape(len(steps), len(self.ranks)).astype(np.float64)
 
     @property
     def dimension(self) -> pl.Series:

@@ -126,7 +126,6 @@ def _computing(matched: Matched) -> Times:
     Several at once follow the same one: the time before them counts once, and so does that beside
     them.
     """
-    steps, step = np.unique(matched.step, return_inverse=True)
     start_ns, end_ns = matched.start_ns, matched.end_ns
     until_ns = np.zeros_like(end_ns)
     counts = np.zeros(len(end_ns), np.int64)
@@ -139,10 +138,7 @@ def _computing(matched: Matched) -> Times:
             row = int(matched.previous[row])
     alone_ns = np.maximum(end_ns - np.maximum(start_ns, until_ns), 0)
     beside_ns = matched.beside_ns * (alone_ns / np.maximum(end_ns - start_ns, 1))
-    spent_ns = matched.local_ns[:, matched.causes.index(_COMPUTE)] * counts + beside_ns
-    cells = step.reshape(-1) * len(matched.ranks) + matched.rank
-    whole = np.bincount(cells, spent_ns, len(steps) * len(matched.ranks))
-    return whole.reshape(len(steps), len(matched.ranks)).astype(np.float64)
+    return matched.by_step(matched.local_ns[:, matched.causes.index(_COMPUTE)] * counts + beside_ns)
 
 
 def _usual(compute_ns: Times, stage: list[int], rank: int, elsewhere_ns: Times) -> Times:
