@@ -31,7 +31,7 @@ from stepscope.advice.job.compared import (
 from stepscope.advice.job.imbalance import imbalance
 from stepscope.advice.job.late_ranks import causes_first, imbalance_first, lateness
 from stepscope.advice.job.parts import ODD_PARTS, longer_parts, odd_parts
-from stepscope.advice.job.pipeline import slow_stage, stage_first
+from stepscope.advice.job.pipeline import limited_by_the_stages, slow_stage, stage_first
 from stepscope.advice.job.reading import EachRank, MeetingTask, SummaryTask, answers, in_turn
 from stepscope.advice.job.worth import limited_by_the_job, limited_to_transfers
 from stepscope.advice.job.worth_of_waits import limited_by_the_next
@@ -166,8 +166,7 @@ def judge(
     if matched is not None:
         windows, between = compare_summaries(matched, ranks, steps)
         if windows.is_comparable:
-            arrivals = [one for rank in ranks if (one := rank.meeting.arrivals) is not None]
-            notes = (*notes, *late_starts_in_words(arrivals, windows.blame.step_ns))
+            notes = (*notes, *late_starts_in_words(windows.compared, windows.blame.step_ns))
     ranks = limited_by_the_next(ranks, between, limits)
     judged = find_late(windows, skew, limits, steps)
     sampled = ((rank.rank, clock_of(rank.metrics)) for rank in ranks if rank.metrics is not None)
@@ -183,7 +182,10 @@ def judge(
     late = lateness(judged, limits, ranks, between)
     if not has_stages and windows is not None and windows.of_host and windows.is_comparable:
         ranks = limited_to_transfers(ranks, windows, limits)
-    ranks = limited_by_the_job(ranks, between, recorded, limits, late)
+    if has_stages:
+        ranks = limited_by_the_stages(ranks, limits)
+    else:
+        ranks = limited_by_the_job(ranks, between, recorded, limits, late)
     unequal = imbalance(ranks, between) if late is None else None
     paced = {rank.rank for rank in ranks if rank.has_recorded_pace}
     findings = specific_first(_findings(ranks, limits, judged, unequal, stage, slow), paced)

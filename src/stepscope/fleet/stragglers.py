@@ -145,10 +145,9 @@ class ComparedJob:
         waits: dict[int, dict[int, int]] = {}
         for rank, step, ns in steps.select("rank", "step", "exposed_comm_ns").iter_rows():
             waits.setdefault(rank, {})[step] = ns
-        arrivals = [part.arrivals for part in job.parts]
-        compared = compare_ranks(arrivals, steady)
+        compared = compare_ranks([part.arrivals for part in job.parts], steady)
         steps_of_ranks = job.recorded_steps()
-        windows = compare_windows(compared, arrivals, steps_of_ranks, job.step_ns, waits)
+        windows = compare_windows(compared, steps_of_ranks, job.step_ns, waits)
         recorded = rank_skew(steps_of_ranks)
         late = find_late(windows, recorded, Thresholds(), steps_of_ranks)
         late = late if late is not None and late.accuses else None
@@ -182,7 +181,7 @@ def stragglers_of_job(job: Job) -> Stragglers:
             f"the GPU of rank {rank} is throttled: {one.words()}"
             for rank, one in sorted(found.throttled.items())[:_MOST_NAMED]
         ),
-        *late_starts_in_words([part.arrivals for part in job.parts], blame.step_ns),
+        *late_starts_in_words(compared, blame.step_ns),
         *job.notes,
     ]
     causes = _causes(blame, late)

@@ -609,34 +609,16 @@ def skew_of_positions(
         is_device: Whether they were measured on the device.
         mean_step_ns: The mean step, if known: what waits in few steps are a share of.
     """
-    skew = _skew(
-        ranks, step_ns, positions, basis, steps, error_ns, mean_step_ns, is_device=is_device
-    )
-    return replace(
-        skew,
-        wait_ns=min(skew.wait_ns, skew.step_ns),
-        saving_ns=min(skew.saving_ns, skew.step_ns),
-        ranks=tuple(replace(one, wait_ns=min(one.wait_ns, skew.step_ns)) for one in skew.ranks),
-    )
 
+    def by_means(rows: Sequence[Sequence[int]]) -> RankSkew:
+        return _by_means(ranks, step_ns, rows, basis, error_ns, is_device=is_device)
 
-def _skew(
-    ranks: Sequence[int],
-    step_ns: int,
-    positions: Sequence[Sequence[int]],
-    basis: str,
-    steps: Sequence[int],
-    error_ns: int,
-    mean_step_ns: int,
-    *,
-    is_device: bool,
-) -> RankSkew:
-    usual = _by_means(ranks, step_ns, positions, basis, error_ns, is_device=is_device)
-    least_ns = _NOTABLE_SHARE * step_ns
+    usual, least_ns = by_means(positions), _NOTABLE_SHARE * step_ns
     found = _every_nth(positions, steps, least_ns, error_ns)
     if found is not None:
-        at = [row for row, step in zip(positions, steps, strict=True) if step in found.steps]
-        then = _by_means(ranks, step_ns, at, basis, error_ns, is_device=is_device)
+        then = by_means(
+            [row for row, step in zip(positions, steps, strict=True) if step in found.steps]
+        )
         part = _part(found, steps)
         then = replace(
             then,
@@ -651,17 +633,25 @@ def _skew(
         # On average over all steps, the same wait shows as well.
         says_more = found.only and then.wait_ns > _MOSTLY * usual.wait_ns
         if then.is_notable and (says_more or _weight(then) > _weight(usual)):
-            return then
+            return _within_a_step(then)
     late = [place for place, rank in enumerate(ranks) if rank in usual.late]
     others = [place for place in range(len(ranks)) if place not in late]
-    if not usual.is_notable or not others:
-        return usual
-    waits = [
-        round(statistics.median(max(row[i] for i in late) - row[j] for j in others))
-        for row in positions
-    ]
-    course = course_of(steps, waits, max(least_ns, error_ns))
-    return replace(usual, course=course)
+    if usual.is_notable and others:
+        waits = [
+            round(statistics.median(max(row[i] for i in late) - row[j] for j in others))
+            for row in positions
+        ]
+        usual = replace(usual, course=course_of(steps, waits, max(least_ns, error_ns)))
+    return _within_a_step(usual)
+
+
+def _within_a_step(skew: RankSkew) -> RankSkew:
+    return replace(
+        skew,
+        wait_ns=min(skew.wait_ns, skew.step_ns),
+        saving_ns=min(skew.saving_ns, skew.step_ns),
+        ranks=tuple(replace(one, wait_ns=min(one.wait_ns, skew.step_ns)) for one in skew.ranks),
+    )
 
 
 def _every_nth(

@@ -75,6 +75,7 @@ def _windows(
     compared = SimpleNamespace(
         of_host=of_host,
         has_exchanges=False,
+        read=(),
         fits=True,
         ranks=ranks,
         matched=SimpleNamespace(

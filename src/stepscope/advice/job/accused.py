@@ -30,7 +30,6 @@ import polars as pl
 from stepscope.advice.rules.communication.ranks import is_late
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.ranks.local_time import COMPUTE, HOST
-from stepscope.analysis.ranks.rank_arrivals import RankArrivals
 from stepscope.analysis.record.gpu_clocks import SlowClock
 from stepscope.run.figures import duration
 from stepscope.run.step_record import BACKWARD, FORWARD
@@ -109,7 +108,6 @@ class InWindows:
         waits_ns: By rank and step, what waiting for the others costs it; with GPUs only of two
             ranks.
         unrecorded_ns: What an unrecorded step takes by the step records; 0: not known.
-        waits_for_batches: The ranks that wait for batches, which set their pace.
     """
 
     compared: Compared
@@ -117,7 +115,6 @@ class InWindows:
     step_ns: int = 0
     waits_ns: Waits = field(default_factory=dict)
     unrecorded_ns: int = 0
-    waits_for_batches: frozenset[int] = frozenset()
 
     @property
     def of_host(self) -> bool:
@@ -372,7 +369,6 @@ class InWindows:
 
 def compare_windows(
     compared: Compared,
-    ranks: Sequence[RankArrivals],
     records: Sequence[RankSteps],
     step_ns: int = 0,
     waits_ns: Waits | None = None,
@@ -380,7 +376,6 @@ def compare_windows(
     """What the recorded windows of several ranks show.
 
     Args:
-        ranks: The same as each rank has them.
         records: Their step records; none where these are not known, or are not to be used.
     """
     # Reports of single ranks that are cached start without it.
@@ -394,7 +389,6 @@ def compare_windows(
         step_ns,
         waits,
         usual_step_ns(records),
-        frozenset(one.rank for one in ranks if one.waits_for_batches),
     )
 
 
@@ -428,7 +422,7 @@ def _in_all_steps(late: RankSkew, windows: InWindows) -> RankSkew:
 
     Nothing where batches set the pace of another rank: arrivals at collectives do not show that.
     """
-    if windows.waits_for_batches.difference(late.late):
+    if any(one.waits_for_batches and one.rank not in late.late for one in windows.compared.read):
         return replace(late, saving_ns=0)
     share = windows.unrecorded_share(late.late, late.saving_ns)
     return replace(late, saving_ns=round(share * late.saving_ns))
@@ -554,7 +548,7 @@ def throttled_ranks(
     }
 
 
-def late_starts_in_words(ranks: Sequence[RankArrivals], step_ns: float) -> list[str]:
+def late_starts_in_words(compared: Compared, step_ns: float) -> list[str]:
     """Ranks that began the recording late by a step or more, over all recorded steps.
 
     It happens once: the steps that a report counts do not show it, and no step is shorter without.
@@ -562,11 +556,12 @@ def late_starts_in_words(ranks: Sequence[RankArrivals], step_ns: float) -> list[
     from stepscope.analysis.blame.compared import match_arrivals
     from stepscope.analysis.blame.report import late_starts
 
-    if len(ranks) < FEWEST_RANKS or not step_ns:
+    if len(compared.read) < FEWEST_RANKS or not step_ns:
         return []
-    late = {rank: ns for rank, ns in late_starts(match_arrivals(ranks)).items() if ns >= step_ns}
+    late = late_starts(match_arrivals(compared.read))
     return [
         f"rank {rank} began late: the others waited {duration(wait_ns)} for it once, "
         "which is not part of the steady state"
         for rank, wait_ns in list(late.items())[:_MOST_NAMED]
+        if wait_ns >= step_ns
     ]

@@ -275,7 +275,6 @@ def compare_summaries(
                 waits[rank.rank] = {step: own[step] for step in match.steps if step in own}
     windows = compare_windows(
         match.compared,
-        [one.arrivals for one in match.meetings if one.arrivals is not None],
         records,
         round(statistics.fmean(mean_ns)) if mean_ns else 0,
         waits if len(waits) == len(met) else None,

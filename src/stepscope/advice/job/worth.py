@@ -15,14 +15,13 @@ their collectives took no time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stepscope.advice.finding import Finding
 from stepscope.advice.job.accused import InWindows
 from stepscope.advice.job.compared import RankComparison
 from stepscope.advice.job.late_ranks import Lateness
-from stepscope.advice.job.pipeline import limited_by_the_stages
 from stepscope.advice.rank.summary import RankSummary
 from stepscope.advice.rules import OF_COMMUNICATION
 from stepscope.advice.severities import severity_again, with_saving, without_saving
@@ -74,7 +73,7 @@ class Slack:
 
 
 @dataclass(frozen=True)
-class _Gain:
+class JobGain:
     """What the job gains if something is fixed on all ranks that have it.
 
     Attributes:
@@ -95,14 +94,11 @@ def limited_by_the_job(
 ) -> tuple[RankSummary, ...]:
     """The ranks, with no finding that saves notably more than the job gains by fixing it.
 
-    Stages of a pipeline wait for each other in sends and receives, and what these waits cost is
-    not known: `advice.job.pipeline` is about them.
+    That is not known of the stages of a pipeline: `advice.job.pipeline` is about them.
 
     Args:
         skew: How far apart they come by their step records, if a rank is late by these.
     """
-    if any(rank.exchanges for rank in ranks):
-        return limited_by_the_stages(ranks, limits)
     if skew is not None:
         slack = Slack.of_skew(skew)
     elif between is not None:
@@ -138,8 +134,8 @@ def limited_by_the_job(
     on_hosts = all(rank.device is None for rank in ranks)
     late_ranks = () if late is None else late.ranks
     others = None if on_hosts else _after_fixing(late_ranks, slack, ranks)
-    gains: dict[str, _Gain] = {}
-    gains_of_others: dict[str, _Gain] = {}
+    gains: dict[str, JobGain] = {}
+    gains_of_others: dict[str, JobGain] = {}
     for rule, shares in found.items():
         if rule not in largest:
             continue
@@ -180,10 +176,16 @@ def limited_by_the_job(
 
 
 def _share(one: Finding) -> float | None:
-    """What a finding saves as a share of its rank's step; None where it says nothing of that."""
-    if one.saving_ns is None or one.predicted_step_ns is None or one.id in _APART:
-        return None
-    if one.waits_for is not None:
+    return None if one.waits_for is not None else share_of(one, _APART)
+
+
+def share_of(one: Finding, apart: Collection[str]) -> float | None:
+    """What a finding saves as a share of its rank's step; None where it says nothing of that.
+
+    Args:
+        apart: Rules about other steps than those that are compared.
+    """
+    if one.saving_ns is None or one.predicted_step_ns is None or one.id in apart:
         return None
     return one.saving_ns / max(1, one.saving_ns + one.predicted_step_ns)
 
@@ -213,7 +215,7 @@ def limited_to_transfers(
     gain = windows.blame.gains.of(Less(transfer_ns=matched.transfer_ns)).sure_ns
     share = max(0.0, gain) / max(1, windows.longest_step_ns)
     return tuple(
-        _with_findings(rank, tuple(_of_transfers(one, share, limits) for one in rank.findings))
+        with_findings(rank, tuple(_of_transfers(one, share, limits) for one in rank.findings))
         for rank in ranks
     )
 
@@ -258,7 +260,7 @@ class _AfterTheLate:
         """Whether it is known of all of them what they would gain."""
         return self.most.keys() == self.slack.shares.keys()
 
-    def gain(self, shares: Mapping[int, float]) -> _Gain | None:
+    def gain(self, shares: Mapping[int, float]) -> JobGain | None:
         """The gain, from what ranks with a finding about communication gain of their own step."""
         return _gain({**self.most, **shares}, self.slack, is_known=False)
 
@@ -274,7 +276,7 @@ def _after_fixing(late: Sequence[int], slack: Slack, ranks: Sequence[RankSummary
     return _AfterTheLate(Slack(others, least), most)
 
 
-def _gain(shares: Mapping[int, float], slack: Slack, *, is_known: bool = True) -> _Gain | None:
+def _gain(shares: Mapping[int, float], slack: Slack, *, is_known: bool = True) -> JobGain | None:
     """The gain, from what each rank saves of its own step.
 
     Args:
@@ -289,23 +291,25 @@ def _gain(shares: Mapping[int, float], slack: Slack, *, is_known: bool = True) -
     if not after:
         return None
     next_rank = min(after, key=lambda rank: (after[rank], rank))
-    return _Gain(max(0.0, after[next_rank] - slack.least), next_rank)
+    return JobGain(max(0.0, after[next_rank] - slack.least), next_rank)
 
 
-def _as_others_arrive(gain: _Gain, fixed: Mapping[int, float], between: RankComparison) -> _Gain:
+def _as_others_arrive(
+    gain: JobGain, fixed: Mapping[int, float], between: RankComparison
+) -> JobGain:
     """The gain, no more than the ranks allow that have no such finding."""
     after = between.gain_of_fixing(fixed)
     if after is None:
         return gain
     step_ns = int((between.table["wait_ns"] + between.table["own_ns"]).max() or 1)  # type: ignore[arg-type]
     share = after.gain_ns / step_ns
-    return gain if share >= gain.share else _Gain(share, after.next_rank)
+    return gain if share >= gain.share else JobGain(share, after.next_rank)
 
 
 def _limited(
     rank: RankSummary,
-    gains: Mapping[str, _Gain],
-    together: _Gain | None,
+    gains: Mapping[str, JobGain],
+    together: JobGain | None,
     slack: Slack,
     limits: Thresholds,
     on_time: Sequence[int],
@@ -318,10 +322,10 @@ def _limited(
         for one in rank.findings
     )
     most_ns = None if together is None else round(together.share * (rank.step_ns or 0))
-    return _with_findings(rank, findings, most_ns)
+    return with_findings(rank, findings, most_ns)
 
 
-def _with_findings(
+def with_findings(
     rank: RankSummary, findings: tuple[Finding, ...], most_ns: int | None = None
 ) -> RankSummary:
     """A rank whose findings save less than was thought; together they save `most_ns` at most."""
@@ -346,7 +350,7 @@ def _fixed_there_too(one: Finding, behind: Mapping[str, set[int]], slack: Slack)
 
 
 def _with_limit(
-    one: Finding, gain: _Gain | None, limits: Thresholds, on_time: Sequence[int]
+    one: Finding, gain: JobGain | None, limits: Thresholds, on_time: Sequence[int]
 ) -> Finding:
     share = _share(one)
     if gain is None or share is None or share <= gain.share:

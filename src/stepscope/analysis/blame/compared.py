@@ -100,6 +100,7 @@ class Compared:
         fits: Whether waits can be what they seem: a rank that waits in a collective is in it.
         of_host: Whether the collectives ran on CPUs.
         has_exchanges: Whether sends and receives are among them.
+        read: The arrivals of each rank, over all steps that were read.
     """
 
     straggler: int | None
@@ -116,13 +117,13 @@ class Compared:
     fits: bool
     of_host: bool
     has_exchanges: bool
-    _read: tuple[RankArrivals, ...]
+    read: tuple[RankArrivals, ...]
     _collectives: pl.DataFrame
 
     @cached_property
     def matched(self) -> Matched:
         """The collectives that can be replayed."""
-        return _matched(self._read, self._collectives)
+        return _matched(self.read, self._collectives)
 
     @cached_property
     def offset_ns(self) -> Numbers:
@@ -210,7 +211,7 @@ def compare_ranks(
         fits=fits,
         of_host=of_host,
         has_exchanges=not found.filter(is_exchange).is_empty(),
-        _read=tuple(ranks),
+        read=tuple(ranks),
         _collectives=matched,
     )
 

@@ -358,12 +358,19 @@ def _last(durations: Numbers, rows: Numbers, first: Numbers, transfer: Numbers) 
 
 
 def _order(named: Numbers, previous: Numbers, count: int) -> Numbers:
-    """A number for each collective, greater than those of all that its members had before.
-
-    -1 where there is none, because collectives precede each other in a circle.
-    """
+    """A number for each collective, greater than those of all that its members had before."""
     has_previous = previous >= 0
-    before, after = named[previous[has_previous]], named[has_previous]
+    return in_order(named[previous[has_previous]], named[has_previous], count)
+
+
+def in_order(before: Numbers, after: Numbers, count: int) -> Numbers:
+    """A number for each node of a graph, greater than those of all that it follows.
+
+    -1 where there is none, because nodes follow each other in a circle.
+
+    Args:
+        before: Of each edge, the node that `after` follows.
+    """
     by_before = np.argsort(before, kind="stable")
     first_edge = np.searchsorted(before[by_before], np.arange(count + 1))
     order = np.full(count, -1, np.int64)
