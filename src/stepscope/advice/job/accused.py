@@ -57,8 +57,7 @@ from stepscope.skew.rank_skew import (
 
 if TYPE_CHECKING:
     from stepscope.analysis.blame.compared import Compared
-    from stepscope.analysis.blame.report import Blame
-    from stepscope.analysis.blame.stages import SlowPart
+    from stepscope.analysis.blame.report import Accused, Blame
 
 _FEWEST_STEPS = 3
 """Fewer recorded steps do not contradict the records of many."""
@@ -80,23 +79,6 @@ _PARTLY_RECORDED = ("compute", SLOW_LINK)
 """Causes that records see only before the phase in which the ranks wait."""
 
 Waits = Mapping[int, Mapping[int, int]]
-
-
-@dataclass(frozen=True)
-class Accused:
-    """Ranks that make the others wait in the recorded windows.
-
-    Attributes:
-        ranks: The rank; of a slow link all that it may be as well.
-        cause: Why, as `analysis.blame` names it; of several causes the main one.
-        wait_ns: What another rank waits for them in a step, on average.
-        gain_ns: What a step is shorter by without that.
-    """
-
-    ranks: tuple[int, ...]
-    cause: str
-    wait_ns: int
-    gain_ns: int
 
 
 @dataclass(frozen=True)
@@ -134,24 +116,17 @@ class InWindows:
         return find_stages(self.compared.matched) if self.is_comparable else ()
 
     @cached_property
-    def slow_in_pipeline(self) -> SlowPart | None:
-        """The rank or stage of a pipeline that computes longer than others."""
-        from stepscope.analysis.blame.stages import find_slow
-
-        if not self.stages:
-            return None
-        return find_slow(self.compared.matched, self.blame.gains, self.stages)
-
-    @cached_property
     def accused(self) -> Accused | None:
         """The rank, or ranks that are late together, whose fix brings most; None: nobody is."""
+        from stepscope.analysis.blame.report import Accused
+        from stepscope.analysis.blame.stages import find_slow
+
         if len(self.compared.ranks) < FEWEST_RANKS:
             return None
         blame, ranks = self.blame, len(self.compared.ranks)
-        if self.stages and (slow := self.slow_in_pipeline) is not None:
-            wait_ns = min(slow.compute_ns - slow.usual_ns, self.longest_step_ns)
-            cause = SLOW_STAGE if slow.is_stage else COMPUTE
-            return Accused(slow.ranks, cause, wait_ns, slow.gain_ns)
+        slow = find_slow(self.compared.matched, blame.gains, self.stages) if self.stages else None
+        if slow is not None:
+            return replace(slow, wait_ns=min(slow.wait_ns, self.longest_step_ns))
         if (several := blame.together) is not None:
             late, cause = several.ranks, several.cause
             caused_wait_ns, gain_ns = several.caused_wait_ns, several.gain_ns

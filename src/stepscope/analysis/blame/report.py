@@ -89,6 +89,23 @@ GROUPS: dict[str, pl.DataType | type[pl.DataType]] = {
 
 
 @dataclass(frozen=True)
+class Accused:
+    """Ranks that make the others wait.
+
+    Attributes:
+        ranks: The rank; of a slow link all that it may be as well.
+        cause: Why, by name; of several causes the main one.
+        wait_ns: What another rank waits for them in a step, on average.
+        gain_ns: What a step is shorter by without that.
+    """
+
+    ranks: tuple[int, ...]
+    cause: str
+    wait_ns: int
+    gain_ns: int
+
+
+@dataclass(frozen=True)
 class LateTogether:
     """Ranks that have to be fixed together, or one of which several causes have to be.
 
