@@ -355,8 +355,7 @@ def _verdict(
                 "no rank makes the others wait beyond chance: the records of "
                 f"{recorded.steps} steps do not show what the {blame.steps} recorded in detail do"
             )
-        last = compared.sets.select("set", "step", "last_rank")
-        turns = find_turns(compared.arrivals.join(last, on="set"))
+        turns = find_turns(compared.waits)
         worth = blame.waits_ns >= _NOTABLE_WAITS * blame.step_ns * blame.steps * len(compared.ranks)
         if turns is not None and worth:
             words += f"; they take turns at being late: the others wait for {turns.words()}"

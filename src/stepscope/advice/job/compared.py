@@ -90,9 +90,9 @@ class RankMatch:
         in_all = set.intersection(*(set(one.all_steps) for one in self.meetings))
         is_same = in_all == set(self.steps)
         whole = self.report if is_same else self._report_of(tuple(sorted(in_all)))
-        waits = whole.arrivals.join(
-            whole.sets.select("set", "last_rank"), on="set", maintain_order="left"
-        ).select("rank", *(pl.col(name).cast(dtype) for name, dtype in WAITS.items()))
+        waits = whole.waits.select(
+            "rank", *(pl.col(name).cast(dtype) for name, dtype in WAITS.items())
+        )
         return waits.partition_by("rank", as_dict=True, include_key=False)
 
 
@@ -131,9 +131,8 @@ class RankComparison:
     @cached_property
     def waits_for_ranks(self) -> dict[int, int]:
         """By rank: how long others waited for it, in all collectives that it joined last."""
-        last = self.report.sets.select("set", "last_rank")
-        waits = self.report.arrivals.join(last, on="set").group_by("last_rank")
-        return dict(waits.agg(pl.col("wait_ns").sum()).iter_rows())
+        waits = self.report.waits.group_by("last_rank").agg(pl.col("wait_ns").sum())
+        return dict(waits.iter_rows())
 
     @cached_property
     def waits_in_collectives_ns(self) -> dict[int, int]:
@@ -144,8 +143,11 @@ class RankComparison:
     @cached_property
     def step_waits_ns(self) -> dict[int, dict[int, int]]:
         """By rank and step: how long it waits for others in its collectives."""
-        rows = self.report.arrivals.join(self.report.sets.select("set", "step"), on="set")
-        sums = rows.drop_nulls("step").group_by("rank", "step").agg(pl.col("wait_ns").sum())
+        sums = (
+            self.report.waits.drop_nulls("step")
+            .group_by("rank", "step")
+            .agg(pl.col("wait_ns").sum())
+        )
         found: dict[int, dict[int, int]] = {}
         for rank, step, wait_ns in sums.iter_rows():
             found.setdefault(rank, {})[step] = wait_ns
@@ -162,17 +164,13 @@ class RankComparison:
     @property
     def share_for_late(self) -> float:
         """How much of all waiting in collectives is for the late ranks."""
-        return sum(self._share_of_waiting(rank) for rank in self.late)
-
-    def _share_of_waiting(self, rank: int) -> float:
-        total_ns = sum(self.waits_for_ranks.values())
-        return self.waits_for_ranks.get(rank, 0) / total_ns if total_ns else 0.0
+        waits, total_ns = self.waits_for_ranks, sum(self.waits_for_ranks.values())
+        return sum(waits.get(rank, 0) / total_ns for rank in self.late) if total_ns else 0.0
 
     @cached_property
     def turns(self) -> Turns | None:
         """The ranks that are late in turn; None where one is late, or several in the same steps."""
-        last = self.report.sets.select("set", "step", "last_rank")
-        return find_turns(self.report.arrivals.join(last, on="set"))
+        return find_turns(self.report.waits)
 
     def gain_of_fixing(self, late: Collection[int]) -> OnTime | None:
         """How much shorter a step gets if some ranks come no later than the others.

@@ -146,6 +146,12 @@ class Compared:
         offsets: Numbers = start_ns - common
         return offsets
 
+    @cached_property
+    def waits(self) -> pl.DataFrame:
+        """The arrivals, with the step and the last rank of their sets."""
+        of_sets = self.sets.select("set", "step", "last_rank")
+        return self.arrivals.join(of_sets, on="set", maintain_order="left")
+
     @property
     def all_notes(self) -> tuple[str, ...]:
         """What a reader must know, also of the clocks."""

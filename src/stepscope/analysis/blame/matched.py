@@ -53,19 +53,10 @@ ARRIVALS: dict[str, pl.DataType | type[pl.DataType]] = {
     "start_ns": pl.Int64,
     "end_ns": pl.Int64,
 }
-"""One row per rank and collective. Further columns `local_…_ns` say what the rank did since the row
-before this one of the same rank, in order of start, outside any collective, by cause. What they
-leave of the time since its previous collective is `other`. `beside_ns` says for how long the rank
-got work done beside this collective; without it, it got none done. `own_host_ns` says how far the
-rank's host was on a clock that stands still while it waits for the GPU, when it launched the
-collective, and `queued_ns` how long before its start that was; null where it is not known.
-`own_device_ns` says how far the rank's device was with the work launched before the collective, on
-a clock that stands still while it waits for collectives, `device_work_ns` how much of that it
-worked, and `ready_ns` how long before the start it was done; where they are known, `beside_ns` does
-not count. `launched_work_ns` says how long after the launch that was done at the soonest, for what
-was launched since the collective before it and since the host last waited for the GPU,
-`host_waits_ns` for how long the host had waited by then, at the least, for such work, and
-`unlaunched_ns` for how long of `own_device_ns` nothing was launched."""
+"""One row per rank and collective. Further columns `local_…_ns`, `beside_ns` and those of
+`rank_arrivals.OF_LAUNCHES` are as `ranks.local_time` defines them, null where they are not known.
+What local times leave of the time since the row's previous collective is `other`. Without
+`beside_ns` a rank gets nothing done beside its collectives."""
 
 GROUPS: dict[str, pl.DataType | type[pl.DataType]] = {
     "group": pl.Int64,
@@ -235,7 +226,9 @@ def match(arrivals: pl.DataFrame, groups: pl.DataFrame) -> Matched:
     by_collective = np.argsort(collective, kind="stable").astype(np.int64)
     first_row = np.searchsorted(collective[by_collective], np.arange(len(by_name) + 1))
     durations = end - start
-    transfer = _least(durations[by_collective], first_row)
+    transfer = durations[by_collective]
+    if len(transfer):
+        transfer = np.minimum.reduceat(transfer, first_row[:-1])
     return Matched(
         causes,
         ranks,
@@ -342,11 +335,6 @@ def _of_collectives(values: pl.Series, collective: Numbers) -> Numbers:
     found = np.full(count, np.iinfo(np.int64).min, np.int64)
     np.maximum.at(found, collective, values.to_numpy().astype(np.int64))
     return found
-
-
-def _least(values: Numbers, first: Numbers) -> Numbers:
-    least: Numbers = np.minimum.reduceat(values, first[:-1]) if len(values) else values
-    return least
 
 
 def _last(durations: Numbers, rows: Numbers, first: Numbers, transfer: Numbers) -> Numbers:

@@ -28,8 +28,7 @@ ARRIVED: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 """One row per collective of a rank, in order of start. Where they were asked for, further columns
 `local_<cause>_ns` and `beside_ns` say what the rank did since its previous collective and beside
-this one, `own_host_ns` and `queued_ns` how far its host was, and `own_device_ns`, `device_work_ns`
-and `ready_ns` how far its device was with what the collective needs (see `local_time`)."""
+this one, and those of `OF_LAUNCHES` how far its host and its device were (see `local_time`)."""
 
 OWN_HOST, QUEUED = "own_host_ns", "queued_ns"
 """The host's own time up to a collective, and the time from its launch to its start."""
