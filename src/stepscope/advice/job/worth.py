@@ -133,7 +133,7 @@ def limited_by_the_job(
     # Without a GPU, what a thread waits in collectives is known of each rank.
     on_hosts = all(rank.device is None for rank in ranks)
     late_ranks = () if late is None else late.ranks
-    others = None if on_hosts else _after_fixing(late_ranks, slack, ranks)
+    others, most = _after_fixing(late_ranks, slack, ranks)
     gains: dict[str, JobGain] = {}
     gains_of_others: dict[str, JobGain] = {}
     for rule, shares in found.items():
@@ -147,9 +147,9 @@ def limited_by_the_job(
         if gain is not None and largest[rule] - gain.share >= within:
             gains[rule] = gain
         gain_of_others = gain
-        if others is not None and rule in OF_COMMUNICATION:
-            gain_of_others = others.gain(shares)
-            within = _WITHIN_KNOWN if others.is_known else _WITHIN
+        if not on_hosts and rule in OF_COMMUNICATION:
+            gain_of_others = _gain({**most, **shares}, others, is_known=False)
+            within = _WITHIN_KNOWN if most.keys() == others.shares.keys() else _WITHIN
         if gain_of_others is not None and largest[rule] - gain_of_others.share >= within:
             gains_of_others[rule] = gain_of_others
     together = _gain(
@@ -160,7 +160,7 @@ def limited_by_the_job(
         },
         slack,
     )
-    on_time = () if others is None or late is None else late.with_usual_links
+    on_time = () if on_hosts or late is None else late.with_usual_links
     return tuple(
         _limited(
             rank,
@@ -243,29 +243,15 @@ def _together_with_waits(rank: RankSummary, waits: float) -> float:
     return max(waits, rank.together_with_waits_ns / step_ns)
 
 
-@dataclass(frozen=True)
-class _AfterTheLate:
+def _after_fixing(
+    late: Sequence[int], slack: Slack, ranks: Sequence[RankSummary]
+) -> tuple[Slack, dict[int, float]]:
     """A job whose late ranks come no later than the others.
 
-    Attributes:
-        slack: How far each of the other ranks is from setting its pace.
-        most: What each of them would gain without collectives and waits, where that is known.
+    Returns:
+        How far each of the other ranks is from setting its pace, and what each of them would gain
+        without collectives and waits, where that is known.
     """
-
-    slack: Slack
-    most: Mapping[int, float]
-
-    @property
-    def is_known(self) -> bool:
-        """Whether it is known of all of them what they would gain."""
-        return self.most.keys() == self.slack.shares.keys()
-
-    def gain(self, shares: Mapping[int, float]) -> JobGain | None:
-        """The gain, from what ranks with a finding about communication gain of their own step."""
-        return _gain({**self.most, **shares}, self.slack, is_known=False)
-
-
-def _after_fixing(late: Sequence[int], slack: Slack, ranks: Sequence[RankSummary]) -> _AfterTheLate:
     others = {rank: share for rank, share in slack.shares.items() if rank not in late}
     least = min(others.values(), default=0.0) if late else slack.least
     most = {
@@ -273,7 +259,7 @@ def _after_fixing(late: Sequence[int], slack: Slack, ranks: Sequence[RankSummary
         for rank in ranks
         if rank.rank in others and rank.without_collectives_ns is not None
     }
-    return _AfterTheLate(Slack(others, least), most)
+    return Slack(others, least), most
 
 
 def _gain(shares: Mapping[int, float], slack: Slack, *, is_known: bool = True) -> JobGain | None:
