@@ -348,11 +348,9 @@ def _without_followers(
 
     Their forward is no longer than the others', and that of the rest by most of the wait.
     """
-    if len(late) < _TWO or any(
-        _phase_ns(o.device_phases, FORWARD) is None for r in rows for o in r
-    ):
+    if len(late) < _TWO or any(phase_ns(o.device_phases, FORWARD) is None for r in rows for o in r):
         return []
-    times = [[_phase_ns(one.device_phases, FORWARD) or 0 for one in row] for row in rows]
+    times = [[phase_ns(one.device_phases, FORWARD) or 0 for one in row] for row in rows]
     spent = [statistics.median(column) for column in zip(*times, strict=True)]
     usual_ns = statistics.median(spent[j] for j in others)
     longer = {i: spent[i] - usual_ns for i in late}
@@ -486,10 +484,10 @@ def _by_phase(
 
     def position(record: StepRecord) -> int | None:
         phases = record.device_phases if is_device else record.phases
-        spent_ns = _phase_ns(phases, name)
+        spent_ns = phase_ns(phases, name)
         if spent_ns is None or not is_device or name != BACKWARD:
             return None if spent_ns is None else -spent_ns
-        return round(backward_work * (_phase_ns(phases, FORWARD) or 0)) - spent_ns
+        return round(backward_work * (phase_ns(phases, FORWARD) or 0)) - spent_ns
 
     positions = [[position(record) for record in row] for row in rows]
     return _compared(ranks, rows, positions, name, is_device=is_device)
@@ -511,7 +509,7 @@ def _off_cpu(records: Sequence[StepRecord]) -> list[int]:
         busy_ns + input_wait(one) - one.dur_ns for one, busy_ns in zip(records, busy, strict=True)
     ]
     waiting = [
-        _phase_ns(one.phases, COMMUNICATION) or _phase_ns(one.phases, BACKWARD) for one in records
+        phase_ns(one.phases, COMMUNICATION) or phase_ns(one.phases, BACKWARD) for one in records
     ]
     outside = [
         one.dur_ns - waited_ns - input_wait(one)
@@ -529,7 +527,7 @@ def _off_cpu(records: Sequence[StepRecord]) -> list[int]:
     return [at + round(pause_ns) for at, pause_ns in zip(found, pauses, strict=True)]
 
 
-def _phase_ns(phases: dict[str, int], name: str) -> int | None:
+def phase_ns(phases: dict[str, int], name: str) -> int | None:
     """Time in a phase, nested or not; None without it."""
     found = [duration_ns for path, duration_ns in phases.items() if path.rpartition("/")[2] == name]
     return sum(found) if found else None
