@@ -71,7 +71,7 @@ def test_shares_of_the_worst_workers_and_the_last_stage(job: str, kind: str) -> 
     last = operations.table["stage"].to_numpy() == operations.stages - 1
     group = last if kind == "ms" else workers_group(operations, slowdown.worst_workers)
     without, only = (
-        replays.step_times(replays.mixed(group, inside, outside)).mean()
+        replays.mean_step_ns(group, inside, outside)
         for inside, outside in (
             (replays.ideal_ns, replays.actual_ns),
             (replays.actual_ns, replays.ideal_ns),

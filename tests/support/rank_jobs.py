@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepscope.analysis.blame.compared import StragglerReport, compare_ranks
+from stepscope.analysis.blame.compared import Compared, compare_ranks
 from stepscope.analysis.ranks.arrivals import read_arrivals
 from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.selection.scope import Scope
@@ -32,7 +32,7 @@ def compare_traces(
     ranks: Sequence[tuple[int, Trace]],
     scope: Scope | None = None,
     clock: Clock | str = Clock.AUTO,
-) -> StragglerReport:
+) -> Compared:
     """Compares the arrivals of ranks, from their traces."""
     read = [read_arrivals(rank, trace, scope) for rank, trace in ranks]
-    return compare_ranks(read, clock=clock).report
+    return compare_ranks(read, clock=clock)

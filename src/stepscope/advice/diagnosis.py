@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -17,25 +16,22 @@ from stepscope.advice.evidence.stalls import stalls_in_order
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.job.accused import (
-    InWindows,
-    compare_windows,
     find_late,
     late_starts_in_words,
     throttled_ranks,
     with_throttled,
 )
 from stepscope.advice.job.compared import (
-    ODD_PARTS,
     RankComparison,
     RankMatch,
+    compare_summaries,
     match_ranks,
-    odd_parts,
     recorded_steps,
 )
 from stepscope.advice.job.imbalance import imbalance
-from stepscope.advice.job.late_parts import longer_parts
 from stepscope.advice.job.late_ranks import causes_first, imbalance_first, lateness
-from stepscope.advice.job.pipeline import slow_stage, stage_first
+from stepscope.advice.job.parts import ODD_PARTS, longer_parts, odd_parts
+from stepscope.advice.job.pipeline import limited_by_the_stages, slow_stage, stage_first
 from stepscope.advice.job.reading import EachRank, MeetingTask, SummaryTask, answers, in_turn
 from stepscope.advice.job.worth import limited_by_the_job, limited_to_transfers
 from stepscope.advice.job.worth_of_waits import limited_by_the_next
@@ -49,7 +45,7 @@ from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UnreadableInputError
 from stepscope.run.discover import TRACE_SUFFIXES
 from stepscope.run.reader import Run, one_job, open_run
-from stepscope.skew.rank_skew import ARRIVALS, RECORDED_WAITS, RankSkew, RankSteps, rank_skew
+from stepscope.skew.rank_skew import ARRIVALS, RECORDED_WAITS, RankSkew, rank_skew
 
 if TYPE_CHECKING:
     from stepscope.advice.rank.window_details import WindowDetails
@@ -161,30 +157,17 @@ def judge(
     """
     if not any(rank.steps or rank.host or rank.device or rank.is_cut_off for rank in ranks):
         raise UnreadableInputError(f"{run.location}: nothing to judge: {_why_nothing(run, ranks)}")
-    between = None
-    if matched is not None and matched.tells_waits:
-        means = {r.rank: r.window_step_ns for r in ranks if r.window_step_ns is not None}
-        costs = {r.rank: r.cost_of_waits_ns for r in ranks if r.cost_of_waits_ns is not None}
-        by_step = {
-            r.rank: dict(zip(r.window_steps or (0,), r.costs_of_waits_ns, strict=True))
-            for r in ranks
-            if r.costs_of_waits_ns is not None
-        }
-        between = RankComparison.of(matched, means, costs, by_step)
     has_stages = any(rank.exchanges for rank in ranks)  # these wait for each other by design
     if has_stages:
         skew = None
     is_recorded = matched is not None and any(rank.steps is not None for rank in ranks)
     steps = recorded_steps([rank.meeting for rank in ranks]) if is_recorded else ()
-    windows = None if matched is None else _in_windows(matched, ranks, between, steps)
-    if windows is not None and windows.is_comparable:
-        arrivals = [one for rank in ranks if (one := rank.meeting.arrivals) is not None]
-        notes = (*notes, *late_starts_in_words(arrivals, windows.blame.step_ns))
-    if between is not None:
-        if windows is not None and windows.is_comparable:
-            accused = () if windows.accused is None else windows.accused.ranks
-            between = replace(between, accused=accused, gains=windows.blame.gains)
-        ranks = limited_by_the_next(ranks, between, limits, windows)
+    windows = between = None
+    if matched is not None:
+        windows, between = compare_summaries(matched, ranks, steps)
+        if windows.is_comparable:
+            notes = (*notes, *late_starts_in_words(windows.compared, windows.blame.step_ns))
+    ranks = limited_by_the_next(ranks, between, limits)
     judged = find_late(windows, skew, limits, steps)
     sampled = ((rank.rank, clock_of(rank.metrics)) for rank in ranks if rank.metrics is not None)
     slow = slow_clocks(
@@ -199,7 +182,10 @@ def judge(
     late = lateness(judged, limits, ranks, between)
     if not has_stages and windows is not None and windows.of_host and windows.is_comparable:
         ranks = limited_to_transfers(ranks, windows, limits)
-    ranks = limited_by_the_job(ranks, between, recorded, limits, late)
+    if has_stages:
+        ranks = limited_by_the_stages(ranks, limits)
+    else:
+        ranks = limited_by_the_job(ranks, between, recorded, limits, late)
     unequal = imbalance(ranks, between) if late is None else None
     paced = {rank.rank for rank in ranks if rank.has_recorded_pace}
     findings = specific_first(_findings(ranks, limits, judged, unequal, stage, slow), paced)
@@ -217,28 +203,6 @@ def judge(
         odd = odd_parts(partitions, limits)
     known = judged or skew
     return Diagnosis(run, verdict, tuple(ranks), findings, between, odd, shown, known, notes)
-
-
-def _in_windows(
-    matched: RankMatch,
-    ranks: Sequence[RankSummary],
-    between: RankComparison | None,
-    records: Sequence[RankSteps],
-) -> InWindows:
-    """What the ranks' windows show, over the steady steps that all have."""
-    met = [rank for rank in ranks if rank.rank in {one.rank for one in matched.meetings}]
-    means = [rank.window_step_ns for rank in met if rank.window_step_ns is not None]
-    waits = {} if between is None else dict(between.step_costs_ns)
-    for rank in met if between is None else ():
-        rows = None if rank.host is None else rank.host.steps
-        if rows is not None and "communication_ns" in rows.columns:
-            own = dict(zip(rows["step"], rows["communication_ns"], strict=True))
-            waits[rank.rank] = {step: own[step] for step in matched.steps if step in own}
-    mean_ns = round(statistics.fmean(means)) if means else 0
-    arrivals = [one.arrivals for one in matched.meetings if one.arrivals is not None]
-    return compare_windows(
-        matched.compared, arrivals, records, mean_ns, waits if len(waits) == len(met) else None
-    )
 
 
 def _findings(

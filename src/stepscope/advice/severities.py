@@ -29,6 +29,18 @@ def heavier(finding: Finding, others: Sequence[Severity]) -> Finding:
     return replace(finding, severity=min((finding.severity, *others), key=list(Severity).index))
 
 
+def without_saving(finding: Finding, reason: str) -> Finding:
+    """The finding of which it is known, and said, that fixing it alone brings nothing."""
+    return replace(
+        finding,
+        saving_ns=None,
+        predicted_step_ns=None,
+        severity=Severity.INFO,
+        saving_reason=reason,
+        assumption="",
+    )
+
+
 def with_saving(finding: Finding, saving_ns: int, limits: Thresholds) -> Finding:
     """The finding with another saving of the same step, and the severity that goes with it."""
     step_ns = (finding.saving_ns or 0) + (finding.predicted_step_ns or 0)

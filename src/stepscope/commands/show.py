@@ -147,7 +147,7 @@ def _show_of_job(
 ) -> None:
     """Show what compares the ranks of a job, as before where possible."""
     from stepscope.commands.remembered import identity_of_traces, write_remembered
-    from stepscope.fleet.link_speed import link_speeds
+    from stepscope.fleet.collectives import link_speeds
 
     links = (
         link_speeds(link_speed) if question.takes_links else None

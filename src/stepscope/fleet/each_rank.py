@@ -72,7 +72,7 @@ class InProcesses:
         """See `advice.read_ranks.EachRank`. The processes end with the context."""
         from stepscope.fleet.engines.local import LocalWorkers
 
-        function = _Reader(OpenedTraces(KEPT_BYTES // self.workers))
+        function = partial(_read, OpenedTraces(KEPT_BYTES // self.workers))
         with LocalWorkers(function, self.workers, _rank_of) as workers:
             yield partial(_answers, workers)
 
@@ -91,19 +91,10 @@ def _answers(workers: LocalWorkers, tasks: Sequence[Task[Answer]]) -> list[Answe
     ]
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """Reads a rank, and says which task the answer is of.
-
-    Attributes:
-        opened: Traces kept for the next task about the same rank.
-    """
-
-    opened: OpenedTraces
-
-    def __call__(self, numbered: tuple[int, Task[Any]]) -> tuple[tuple[int, Any], ...]:
-        number, task = numbered
-        return ((number, task.read(self.opened)),)
+def _read(opened: OpenedTraces, numbered: tuple[int, Task[Any]]) -> tuple[tuple[int, Any], ...]:
+    """Reads a rank, and says which task the answer is of; `opened` keeps the trace for the next."""
+    number, task = numbered
+    return ((number, task.read(opened)),)
 
 
 def _rank_of(numbered: tuple[int, Task[Any]]) -> int:

@@ -50,18 +50,6 @@ _WORTH_PROCESSES = 8
 
 
 @dataclass(frozen=True)
-class RankRecord:
-    """A rank's step record, small enough to be sent.
-
-    Attributes:
-        manifest: Its clock and its place in the job.
-    """
-
-    manifest: RankManifest
-    steps: MeetingSteps
-
-
-@dataclass(frozen=True)
 class RankPart:
     """What comparing ranks needs of one of them: a few kilobytes per step.
 
@@ -78,7 +66,8 @@ class RankPart:
         losses: What its file lacks, in words.
         steady: The recorded steps that are like those that follow, as a report counts them; empty
             where the steps are asked for.
-        record: Its step record; None without one, or where the steps are asked for.
+        record: Its step record, with its clock and its place in the job; None without one, or where
+            the steps are asked for.
     """
 
     name: str
@@ -93,7 +82,7 @@ class RankPart:
     gpu_clock: GpuClock | None = None
     losses: tuple[str, ...] = ()
     steady: tuple[int, ...] = ()
-    record: RankRecord | None = None
+    record: tuple[RankManifest, MeetingSteps] | None = None
 
     @property
     def rank(self) -> int:
@@ -105,7 +94,7 @@ class RankPart:
         arrivals = replace(self.arrivals, rank=rank)
         record = self.record
         if record is not None:
-            record = replace(record, manifest=replace(record.manifest, rank=rank))
+            record = replace(record[0], rank=rank), record[1]
         return replace(self, arrivals=arrivals, record=record)
 
 
@@ -156,7 +145,7 @@ class Job:
         records = [part.record for part in self.parts if part.record is not None]
         if len(records) < len(self.parts):
             return ()
-        return rank_steps([(one.manifest, one.steps.records()) for one in records])
+        return rank_steps([(manifest, steps.records()) for manifest, steps in records])
 
     def steps(self) -> pl.DataFrame:
         """The steps of all ranks, columns `rank_steps.STEPS`."""
@@ -215,7 +204,7 @@ def _read(request: _Request) -> tuple[RankPart, ...]:
     return (replace(part, gpu_clock=_gpu_clock(request.trace.metrics), record=record),)
 
 
-def _record(path: Path | None, rank: int) -> RankRecord | None:
+def _record(path: Path | None, rank: int) -> tuple[RankManifest, MeetingSteps] | None:
     if path is None:
         return None
     try:
@@ -223,7 +212,7 @@ def _record(path: Path | None, rank: int) -> RankRecord | None:
     except UnreadableInputError:
         return None  # `stepscope report` says why.
     manifest = replace(manifest, rank=rank, windows=(), problems=(), snapshots=(), artifacts=())
-    return RankRecord(manifest, MeetingSteps.of(steps))
+    return manifest, MeetingSteps.of(steps)
 
 
 def _gpu_clock(metrics: Path | None) -> GpuClock | None:

@@ -28,11 +28,10 @@ from stepscope.advice.job.accused import (
     with_throttled,
 )
 from stepscope.advice.thresholds import Thresholds
-from stepscope.analysis.blame.compared import StragglerReport, compare_ranks
+from stepscope.analysis.blame.compared import Compared, compare_ranks
 from stepscope.analysis.blame.report import Blame
 from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.ranks.local_time import COMPUTE
-from stepscope.analysis.ranks.rank_clocks import RankClocks
 from stepscope.analysis.record.gpu_clocks import SlowClock, slow_clocks
 from stepscope.analysis.selection.scope import AnsweredScope
 from stepscope.fleet.job import Job
@@ -146,10 +145,9 @@ class ComparedJob:
         waits: dict[int, dict[int, int]] = {}
         for rank, step, ns in steps.select("rank", "step", "exposed_comm_ns").iter_rows():
             waits.setdefault(rank, {})[step] = ns
-        arrivals = [part.arrivals for part in job.parts]
-        compared = compare_ranks(arrivals, steady)
+        compared = compare_ranks([part.arrivals for part in job.parts], steady)
         steps_of_ranks = job.recorded_steps()
-        windows = compare_windows(compared, arrivals, steps_of_ranks, job.step_ns, waits)
+        windows = compare_windows(compared, steps_of_ranks, job.step_ns, waits)
         recorded = rank_skew(steps_of_ranks)
         late = find_late(windows, recorded, Thresholds(), steps_of_ranks)
         late = late if late is not None and late.accuses else None
@@ -162,7 +160,7 @@ class ComparedJob:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader must know."""
-        return (*self.windows.compared.notes, *self.job.notes)
+        return (*self.windows.compared.all_notes, *self.job.notes)
 
 
 def stragglers_of_job(job: Job) -> Stragglers:
@@ -177,37 +175,36 @@ def stragglers_of_job(job: Job) -> Stragglers:
     found = ComparedJob.of(job)
     compared, late = found.windows.compared, found.late
     blame = _with_throttled(found.windows.blame, found.throttled)
-    report, matched, clocks = compared.report, compared.matched, compared.clocks
     notes = [
-        *compared.notes,
+        *compared.all_notes,
         *(
             f"the GPU of rank {rank} is throttled: {one.words()}"
             for rank, one in sorted(found.throttled.items())[:_MOST_NAMED]
         ),
-        *late_starts_in_words([part.arrivals for part in job.parts], blame.step_ns),
+        *late_starts_in_words(compared, blame.step_ns),
         *job.notes,
     ]
     causes = _causes(blame, late)
-    ranks = _ranks(report, blame, clocks)
+    ranks = _ranks(compared, blame)
     blamed = ranks.filter(pl.col("caused_wait_ns") > 0)["rank"].head(1).to_list()
     return Stragglers(
-        straggler=_straggler(causes, blame, late, found.recorded) if report.fits else None,
-        verdict=_verdict(causes, blame, report, late, found.recorded),
-        step_ns=round(blame.step_ns) if len(matched.rank) else None,
+        straggler=_straggler(causes, blame, late, found.recorded) if compared.fits else None,
+        verdict=_verdict(causes, blame, compared, late, found.recorded),
+        step_ns=round(blame.step_ns) if len(compared.matched.rank) else None,
         waits_ns=blame.waits_ns,
         unexplained_ns=blame.unexplained_ns,
-        clock=report.clock,
-        clock_reason=report.clock_reason,
-        matched_by=report.matched_by,
+        clock=compared.clock,
+        clock_reason=compared.clock_reason,
+        matched_by=compared.matched_by,
         ranks=ranks,
-        causes=causes if report.fits else causes.clear(),
+        causes=causes if compared.fits else causes.clear(),
         groups=blame.groups,
-        sets=report.sets,
-        arrivals=report.arrivals,
-        scopes=report.scopes,
-        scope=report.scope.leaving_out(blame.left_out),
+        sets=compared.sets,
+        arrivals=compared.arrivals,
+        scopes=compared.scopes,
+        scope=compared.scope.leaving_out(blame.left_out),
         notes=tuple(notes),
-        lanes=job_lanes(job, report.sets, report.arrivals, blamed) if report.fits else None,
+        lanes=job_lanes(job, compared.sets, compared.arrivals, blamed) if compared.fits else None,
     )
 
 
@@ -229,14 +226,14 @@ def _with_throttled(blame: Blame, slow: Mapping[int, SlowClock]) -> Blame:
     )
 
 
-def _ranks(report: StragglerReport, blame: Blame, clocks: RankClocks) -> pl.DataFrame:
+def _ranks(compared: Compared, blame: Blame) -> pl.DataFrame:
     blamed = blame.ranks.select("rank", "caused_wait_ns", "cause")
-    errors = clocks.ranks.filter(pl.col("collectives") > 0).select(
+    errors = compared.clocks.ranks.filter(pl.col("collectives") > 0).select(
         "rank", "drift_ppm", clock_error_ns="error_ns"
     )
-    is_aligned = report.clock is Clock.ALIGNED
+    is_aligned = compared.clock is Clock.ALIGNED
     return (
-        report.ranks.join(blamed, on="rank", how="left")
+        compared.ranks.join(blamed, on="rank", how="left")
         .join(errors, on="rank", how="left")
         .with_columns(
             pl.col("caused_wait_ns").fill_null(0),
@@ -325,16 +322,16 @@ def _slightly_late(blame: Blame, recorded: RankSkew | None) -> dict[str, Any] | 
 def _verdict(
     causes: pl.DataFrame,
     blame: Blame,
-    report: StragglerReport,
+    compared: Compared,
     late: RankSkew | None,
     recorded: RankSkew | None,
 ) -> str:
-    if not report.fits:
+    if not compared.fits:
         return "the waits do not fit the collectives, so nobody is accused"
-    if not len(report.sets):
+    if not len(compared.sets):
         return "no collective could be matched, so nobody can be accused"
-    if len(report.ranks) < FEWEST_RANKS:
-        return _of_two(report, blame)
+    if len(compared.ranks) < FEWEST_RANKS:
+        return _of_two(compared, blame)
     if late is not None:
         return late.accusation()
     notable = causes.filter("is_notable")
@@ -358,26 +355,25 @@ def _verdict(
                 "no rank makes the others wait beyond chance: the records of "
                 f"{recorded.steps} steps do not show what the {blame.steps} recorded in detail do"
             )
-        last = report.sets.select("set", "step", "last_rank")
-        turns = find_turns(report.arrivals.join(last, on="set"))
-        worth = blame.waits_ns >= _NOTABLE_WAITS * blame.step_ns * blame.steps * len(report.ranks)
+        turns = find_turns(compared.waits)
+        worth = blame.waits_ns >= _NOTABLE_WAITS * blame.step_ns * blame.steps * len(compared.ranks)
         if turns is not None and worth:
             words += f"; they take turns at being late: the others wait for {turns.words()}"
         return words
     worst = notable.row(0, named=True)
     suspects = [worst["rank"], *(worst["indistinguishable_from"] or ())]
     who = "transfers are slow at times, and no rank stands out as the cause"
-    if len(suspects) < len(report.ranks):
+    if len(suspects) < len(compared.ranks):
         who = f"rank {worst['rank']} makes the others wait: {in_words(worst['cause'])}"
     share = worst["gain_ns"] / blame.step_ns if blame.step_ns else 0
     gain = f"{duration(worst['gain_ns'])} less, {percent(share)} of it"
     return f"{who}. Without that a step would take {gain}"
 
 
-def _of_two(report: StragglerReport, blame: Blame) -> str:
+def _of_two(compared: Compared, blame: Blame) -> str:
     """What is known of two ranks: who comes last, but not who is as it should be."""
-    later = report.ranks.sort("last", "rank", descending=[True, False]).row(0, named=True)
-    other = report.ranks.filter(pl.col("rank") != later["rank"]).row(0, named=True)
+    later = compared.ranks.sort("last", "rank", descending=[True, False]).row(0, named=True)
+    other = compared.ranks.filter(pl.col("rank") != later["rank"]).row(0, named=True)
     wait_ns = min(other["total_wait_ns"] / max(1, blame.steps), blame.step_ns)
     return (
         "with two ranks there is no usual to compare with, so neither is accused: rank "

@@ -370,11 +370,9 @@ def _without_followers(
 
     Their forward is no longer than the others', and that of the rest by most of the wait.
     """
-    if len(late) < _TWO or any(
-        _phase_ns(o.device_phases, FORWARD) is None for r in rows for o in r
-    ):
+    if len(late) < _TWO or any(phase_ns(o.device_phases, FORWARD) is None for r in rows for o in r):
         return []
-    times = [[_phase_ns(one.device_phases, FORWARD) or 0 for one in row] for row in rows]
+    times = [[phase_ns(one.device_phases, FORWARD) or 0 for one in row] for row in rows]
     spent = [statistics.median(column) for column in zip(*times, strict=True)]
     usual_ns = statistics.median(spent[j] for j in others)
     longer = {i: spent[i] - usual_ns for i in late}
@@ -508,10 +506,10 @@ def _by_phase(
 
     def position(record: StepRecord) -> int | None:
         phases = record.device_phases if is_device else record.phases
-        spent_ns = _phase_ns(phases, name)
+        spent_ns = phase_ns(phases, name)
         if spent_ns is None or not is_device or name != BACKWARD:
             return None if spent_ns is None else -spent_ns
-        return round(backward_work * (_phase_ns(phases, FORWARD) or 0)) - spent_ns
+        return round(backward_work * (phase_ns(phases, FORWARD) or 0)) - spent_ns
 
     positions = [[position(record) for record in row] for row in rows]
     return _compared(ranks, rows, positions, name, is_device=is_device)
@@ -533,7 +531,7 @@ def _off_cpu(records: Sequence[StepRecord]) -> list[int]:
         busy_ns + input_wait(one) - one.dur_ns for one, busy_ns in zip(records, busy, strict=True)
     ]
     waiting = [
-        _phase_ns(one.phases, COMMUNICATION) or _phase_ns(one.phases, BACKWARD) for one in records
+        phase_ns(one.phases, COMMUNICATION) or phase_ns(one.phases, BACKWARD) for one in records
     ]
     outside = [
         one.dur_ns - waited_ns - input_wait(one)
@@ -571,7 +569,7 @@ def _beyond_median(times_ns: Sequence[int]) -> list[float]:
     return [one - middle for one in times_ns]
 
 
-def _phase_ns(phases: dict[str, int], name: str) -> int | None:
+def phase_ns(phases: dict[str, int], name: str) -> int | None:
     """Time in a phase, nested or not; None without it."""
     found = [duration_ns for path, duration_ns in phases.items() if path.rpartition("/")[2] == name]
     return sum(found) if found else None
@@ -651,34 +649,16 @@ def skew_of_positions(
         is_device: Whether they were measured on the device.
         mean_step_ns: The mean step, if known: what waits in few steps are a share of.
     """
-    skew = _skew(
-        ranks, step_ns, positions, basis, steps, error_ns, mean_step_ns, is_device=is_device
-    )
-    return replace(
-        skew,
-        wait_ns=min(skew.wait_ns, skew.step_ns),
-        saving_ns=min(skew.saving_ns, skew.step_ns),
-        ranks=tuple(replace(one, wait_ns=min(one.wait_ns, skew.step_ns)) for one in skew.ranks),
-    )
 
+    def by_means(rows: Sequence[Sequence[int]]) -> RankSkew:
+        return _by_means(ranks, step_ns, rows, basis, error_ns, is_device=is_device)
 
-def _skew(
-    ranks: Sequence[int],
-    step_ns: int,
-    positions: Sequence[Sequence[int]],
-    basis: str,
-    steps: Sequence[int],
-    error_ns: int,
-    mean_step_ns: int,
-    *,
-    is_device: bool,
-) -> RankSkew:
-    usual = _by_means(ranks, step_ns, positions, basis, error_ns, is_device=is_device)
-    least_ns = _NOTABLE_SHARE * step_ns
+    usual, least_ns = by_means(positions), _NOTABLE_SHARE * step_ns
     found = _every_nth(positions, steps, least_ns, error_ns)
     if found is not None:
-        at = [row for row, step in zip(positions, steps, strict=True) if step in found.steps]
-        then = _by_means(ranks, step_ns, at, basis, error_ns, is_device=is_device)
+        then = by_means(
+            [row for row, step in zip(positions, steps, strict=True) if step in found.steps]
+        )
         part = _part(found, steps)
         then = replace(
             then,
@@ -693,17 +673,25 @@ def _skew(
         # On average over all steps, the same wait shows as well.
         says_more = found.only and then.wait_ns > _MOSTLY * usual.wait_ns
         if then.is_notable and (says_more or _weight(then) > _weight(usual)):
-            return then
+            return _within_a_step(then)
     late = [place for place, rank in enumerate(ranks) if rank in usual.late]
     others = [place for place in range(len(ranks)) if place not in late]
-    if not usual.is_notable or not others:
-        return usual
-    waits = [
-        round(statistics.median(max(row[i] for i in late) - row[j] for j in others))
-        for row in positions
-    ]
-    course = course_of(steps, waits, max(least_ns, error_ns))
-    return replace(usual, course=course)
+    if usual.is_notable and others:
+        waits = [
+            round(statistics.median(max(row[i] for i in late) - row[j] for j in others))
+            for row in positions
+        ]
+        usual = replace(usual, course=course_of(steps, waits, max(least_ns, error_ns)))
+    return _within_a_step(usual)
+
+
+def _within_a_step(skew: RankSkew) -> RankSkew:
+    return replace(
+        skew,
+        wait_ns=min(skew.wait_ns, skew.step_ns),
+        saving_ns=min(skew.saving_ns, skew.step_ns),
+        ranks=tuple(replace(one, wait_ns=min(one.wait_ns, skew.step_ns)) for one in skew.ranks),
+    )
 
 
 def _every_nth(

@@ -11,6 +11,7 @@ import pytest
 
 from stepscope.advice.job.accused import InWindows, find_late, without_inherited
 from stepscope.advice.thresholds import Thresholds
+from stepscope.analysis.blame.usual import Usual
 from stepscope.skew.rank_skew import BACKWARD, RankSkew, RankWait
 
 MS = 1_000_000
@@ -68,18 +69,22 @@ def _windows(
         by_step=pl.DataFrame({"rank": [5], "step": [0], "caused_wait_ns": [8 * MS]}),
         ranks=ranks,
         excess_ns={5: {"input": excess_ns}},
-        usual=SimpleNamespace(excess_ns=np.full((steps, 1), excess_ns)),
+        usual=Usual(np.full((steps, 1), excess_ns), np.zeros(0), np.zeros(0)),
         gains=SimpleNamespace(by_step_ns=lambda _: np.full(steps, gain_ns), on_time=lambda _: None),
     )
     compared = SimpleNamespace(
         of_host=of_host,
         has_exchanges=False,
-        report=SimpleNamespace(fits=True, ranks=ranks),
+        read=(),
+        fits=True,
+        ranks=ranks,
         matched=SimpleNamespace(
             causes=("input",),
             ranks=np.array([5]),
             rank=np.zeros(steps, np.int64),
             step=np.arange(steps),
+            rows_of=lambda _: np.ones(steps, np.bool_),
+            by_step=lambda values: values[:, None],
         ),
     )
     windows = InWindows(compared, blame)  # type: ignore[arg-type]

@@ -12,9 +12,8 @@ from tests.support.gpu_trace import GpuTrace, ms
 from stepscope.commands.compare import command as compare
 from stepscope.commands.show import command as show
 from stepscope.errors import UsageError
-from stepscope.fleet.collectives import collectives_over_ranks
+from stepscope.fleet.collectives import collectives_over_ranks, link_speeds
 from stepscope.fleet.job import put_together, read_part
-from stepscope.fleet.link_speed import link_speeds
 from stepscope.fleet.scaling import compare_scaling
 from stepscope.trace.model import Trace
 

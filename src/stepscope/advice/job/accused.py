@@ -30,7 +30,6 @@ import polars as pl
 from stepscope.advice.rules.communication.ranks import is_late
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.ranks.local_time import COMPUTE, HOST
-from stepscope.analysis.ranks.rank_arrivals import RankArrivals
 from stepscope.analysis.record.gpu_clocks import SlowClock
 from stepscope.run.figures import duration
 from stepscope.run.step_record import BACKWARD, FORWARD
@@ -58,8 +57,7 @@ from stepscope.skew.rank_skew import (
 
 if TYPE_CHECKING:
     from stepscope.analysis.blame.compared import Compared
-    from stepscope.analysis.blame.report import Blame
-    from stepscope.analysis.blame.stages import SlowPart
+    from stepscope.analysis.blame.report import Accused, Blame
 
 _FEWEST_STEPS = 3
 """Fewer recorded steps do not contradict the records of many."""
@@ -84,23 +82,6 @@ Waits = Mapping[int, Mapping[int, int]]
 
 
 @dataclass(frozen=True)
-class Accused:
-    """Ranks that make the others wait in the recorded windows.
-
-    Attributes:
-        ranks: The rank; of a slow link all that it may be as well.
-        cause: Why, as `analysis.blame` names it; of several causes the main one.
-        wait_ns: What another rank waits for them in a step, on average.
-        gain_ns: What a step is shorter by without that.
-    """
-
-    ranks: tuple[int, ...]
-    cause: str
-    wait_ns: int
-    gain_ns: int
-
-
-@dataclass(frozen=True)
 class InWindows:
     """What the recorded windows show of the ranks.
 
@@ -109,7 +90,6 @@ class InWindows:
         waits_ns: By rank and step, what waiting for the others costs it; with GPUs only of two
             ranks.
         unrecorded_ns: What an unrecorded step takes by the step records; 0: not known.
-        waits_for_batches: The ranks that wait for batches, which set their pace.
     """
 
     compared: Compared
@@ -117,7 +97,6 @@ class InWindows:
     step_ns: int = 0
     waits_ns: Waits = field(default_factory=dict)
     unrecorded_ns: int = 0
-    waits_for_batches: frozenset[int] = frozenset()
 
     @property
     def of_host(self) -> bool:
@@ -127,7 +106,7 @@ class InWindows:
     @property
     def is_comparable(self) -> bool:
         """Whether anything can be told by them."""
-        return self.compared.report.fits and len(self.compared.matched.rank) > 0
+        return self.compared.fits and len(self.compared.matched.rank) > 0
 
     @cached_property
     def stages(self) -> tuple[tuple[int, ...], ...]:
@@ -137,24 +116,17 @@ class InWindows:
         return find_stages(self.compared.matched) if self.is_comparable else ()
 
     @cached_property
-    def slow_in_pipeline(self) -> SlowPart | None:
-        """The rank or stage of a pipeline that computes longer than others."""
-        from stepscope.analysis.blame.stages import find_slow
-
-        if not self.stages:
-            return None
-        return find_slow(self.compared.matched, self.blame.gains, self.stages)
-
-    @cached_property
     def accused(self) -> Accused | None:
         """The rank, or ranks that are late together, whose fix brings most; None: nobody is."""
-        if len(self.compared.report.ranks) < FEWEST_RANKS:
+        from stepscope.analysis.blame.report import Accused
+        from stepscope.analysis.blame.stages import find_slow
+
+        if len(self.compared.ranks) < FEWEST_RANKS:
             return None
-        blame, ranks = self.blame, len(self.compared.report.ranks)
-        if self.stages and (slow := self.slow_in_pipeline) is not None:
-            wait_ns = min(slow.compute_ns - slow.usual_ns, self.longest_step_ns)
-            cause = SLOW_STAGE if slow.is_stage else COMPUTE
-            return Accused(slow.ranks, cause, wait_ns, slow.gain_ns)
+        blame, ranks = self.blame, len(self.compared.ranks)
+        slow = find_slow(self.compared.matched, blame.gains, self.stages) if self.stages else None
+        if slow is not None:
+            return replace(slow, wait_ns=min(slow.wait_ns, self.longest_step_ns))
         if (several := blame.together) is not None:
             late, cause = several.ranks, several.cause
             caused_wait_ns, gain_ns = several.caused_wait_ns, several.gain_ns
@@ -195,23 +167,15 @@ class InWindows:
         # Reports of single ranks that are cached start without these.
         import numpy as np
 
-        from stepscope.analysis.blame.matched import OF_THE_GPU
-        from stepscope.analysis.blame.replay import Less
-
         accused, matched, blame = self.accused, self.compared.matched, self.blame
         if accused is None or len(accused.ranks) > 1 or accused.cause not in matched.causes:
             return 1.0
-        own = matched.ranks[matched.rank] == accused.ranks[0]
         counts = [accused.ranks[0] in blame.whole or accused.cause == one for one in matched.causes]
-        of_gpu = [one in OF_THE_GPU for one in matched.causes]
-        excess_ns = np.where(own[:, None] & counts, blame.usual.excess_ns, 0)
-        work_ns = excess_ns.sum(axis=1)
-        if not work_ns.any():
+        less = blame.usual.less(matched, matched.rows_of(accused.ranks)[:, None] & counts)
+        if less.work_ns is None or not less.work_ns.any():
             return 1.0
-        host_ns = np.where(of_gpu, 0, excess_ns).sum(axis=1)
-        gained_ns = blame.gains.by_step_ns(Less(work_ns, host_ns=host_ns))
-        step = np.unique(matched.step, return_inverse=True)[1]
-        lost_ns = np.bincount(step, work_ns, len(gained_ns))
+        gained_ns = blame.gains.by_step_ns(less)
+        lost_ns = matched.by_step(less.work_ns).sum(axis=1)
         most = float(np.median((gained_ns / np.maximum(lost_ns, 1))[lost_ns > 0]))
         return min(1.0, max(most, accused.gain_ns * blame.steps / int(lost_ns.sum())))
 
@@ -380,7 +344,6 @@ class InWindows:
 
 def compare_windows(
     compared: Compared,
-    ranks: Sequence[RankArrivals],
     records: Sequence[RankSteps],
     step_ns: int = 0,
     waits_ns: Waits | None = None,
@@ -388,13 +351,12 @@ def compare_windows(
     """What the recorded windows of several ranks show.
 
     Args:
-        ranks: The same as each rank has them.
         records: Their step records; none where these are not known, or are not to be used.
     """
     # Reports of single ranks that are cached start without it.
     from stepscope.analysis.blame.report import find_blame
 
-    is_used = compared.of_host or len(compared.report.ranks) < FEWEST_RANKS
+    is_used = compared.of_host or len(compared.ranks) < FEWEST_RANKS
     waits = waits_ns if waits_ns is not None and is_used else {}
     return InWindows(
         compared,
@@ -402,7 +364,6 @@ def compare_windows(
         step_ns,
         waits,
         usual_step_ns(records),
-        frozenset(one.rank for one in ranks if one.waits_for_batches),
     )
 
 
@@ -436,7 +397,7 @@ def _in_all_steps(late: RankSkew, windows: InWindows) -> RankSkew:
 
     Nothing where batches set the pace of another rank: arrivals at collectives do not show that.
     """
-    if windows.waits_for_batches.difference(late.late):
+    if any(one.waits_for_batches and one.rank not in late.late for one in windows.compared.read):
         return replace(late, saving_ns=0)
     share = windows.unrecorded_share(late.late, late.saving_ns)
     return replace(late, saving_ns=round(share * late.saving_ns))
@@ -562,7 +523,7 @@ def throttled_ranks(
     }
 
 
-def late_starts_in_words(ranks: Sequence[RankArrivals], step_ns: float) -> list[str]:
+def late_starts_in_words(compared: Compared, step_ns: float) -> list[str]:
     """Ranks that began the recording late by a step or more, over all recorded steps.
 
     It happens once: the steps that a report counts do not show it, and no step is shorter without.
@@ -570,11 +531,12 @@ def late_starts_in_words(ranks: Sequence[RankArrivals], step_ns: float) -> list[
     from stepscope.analysis.blame.compared import match_arrivals
     from stepscope.analysis.blame.report import late_starts
 
-    if len(ranks) < FEWEST_RANKS or not step_ns:
+    if len(compared.read) < FEWEST_RANKS or not step_ns:
         return []
-    late = {rank: ns for rank, ns in late_starts(match_arrivals(ranks)).items() if ns >= step_ns}
+    late = late_starts(match_arrivals(compared.read))
     return [
         f"rank {rank} began late: the others waited {duration(wait_ns)} for it once, "
         "which is not part of the steady state"
         for rank, wait_ns in list(late.items())[:_MOST_NAMED]
+        if wait_ns >= step_ns
     ]

@@ -9,7 +9,7 @@ own time is its step less that, so that the rank with the most of it sets the pa
 
 from __future__ import annotations
 
-import bisect
+import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,16 +18,14 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.advice.evidence.turns import Turns, find_turns
-from stepscope.advice.job.late_parts import NOT_OWN
-from stepscope.advice.rank.summary import Meeting, Waits
-from stepscope.advice.thresholds import Thresholds
-from stepscope.analysis.selection.partition import Partition
+from stepscope.advice.job.accused import InWindows, compare_windows
+from stepscope.advice.rank.summary import Meeting, RankSummary, Waits
 from stepscope.errors import UsageError
 from stepscope.skew.rank_skew import RankSteps, rank_steps
 
 if TYPE_CHECKING:
-    from stepscope.analysis.blame.compared import Compared, StragglerReport
-    from stepscope.analysis.blame.gains import Gains, OnTime
+    from stepscope.analysis.blame.compared import Compared
+    from stepscope.analysis.blame.gains import OnTime
 
 WAITS: dict[str, pl.DataType | type[pl.DataType]] = {
     "event": pl.Int64,  # the collective, in this rank's trace
@@ -43,14 +41,6 @@ RANK_TIMES: dict[str, pl.DataType | type[pl.DataType]] = {
     "collectives": pl.Int64,  # that could be matched
 }
 """One row per rank with matched collectives, by rank."""
-
-ODD_PARTS: dict[str, pl.DataType | type[pl.DataType]] = {
-    "rank": pl.Int64,
-    "part": pl.String,  # of the step
-    "per_step_ns": pl.Int64,
-    "others_ns": pl.Int64,  # median of the other ranks' means per step
-}
-"""One row per part of a rank's step that sets it apart, the greatest difference first."""
 
 _NOTABLE_COST = 0.05
 """Of a step: what waiting must cost every rank for ranks that are late in turn within a step."""
@@ -76,15 +66,15 @@ class RankMatch:
         return not self.compared.of_host and report.fits and not report.sets.is_empty()
 
     @cached_property
-    def report(self) -> StragglerReport:
+    def report(self) -> Compared:
         """Who waits for whom, without sends and receives."""
-        return self._report_of(self.steps) if self.compared.has_exchanges else self.compared.report
+        return self._report_of(self.steps) if self.compared.has_exchanges else self.compared
 
-    def _report_of(self, steps: tuple[int, ...]) -> StragglerReport:
+    def _report_of(self, steps: tuple[int, ...]) -> Compared:
         from stepscope.analysis.blame.compared import compare_ranks
 
         arrivals = [one.arrivals for one in self.meetings if one.arrivals is not None]
-        return compare_ranks(arrivals, steps or None, point_to_point=False).report
+        return compare_ranks(arrivals, steps or None, point_to_point=False)
 
     def waits_of(self, rank: int) -> Waits | None:
         """What a rank waited in its matched collectives, columns `WAITS`; None without any."""
@@ -100,9 +90,9 @@ class RankMatch:
         in_all = set.intersection(*(set(one.all_steps) for one in self.meetings))
         is_same = in_all == set(self.steps)
         whole = self.report if is_same else self._report_of(tuple(sorted(in_all)))
-        waits = whole.arrivals.join(
-            whole.sets.select("set", "last_rank"), on="set", maintain_order="left"
-        ).select("rank", *(pl.col(name).cast(dtype) for name, dtype in WAITS.items()))
+        waits = whole.waits.select(
+            "rank", *(pl.col(name).cast(dtype) for name, dtype in WAITS.items())
+        )
         return waits.partition_by("rank", as_dict=True, include_key=False)
 
 
@@ -111,62 +101,26 @@ class RankComparison:
     """What the traces of several ranks tell together.
 
     Attributes:
-        steps: Number of steps that it covers; 1 where the traces have none in common.
         table: Columns `RANK_TIMES`.
         step_costs_ns: By rank of the table and step that all have: what waiting costs it then.
             Empty where that is unknown.
-        accused: The ranks that make the others wait, where `accused` tells; empty: it does not.
-        gains: The replay that says what a step is shorter by; None: there is none.
+        windows: Which ranks make the others wait, and the replay of all.
     """
 
-    report: StragglerReport
-    steps: int
+    match: RankMatch
     table: pl.DataFrame
     step_costs_ns: Mapping[int, Mapping[int, int]]
-    accused: tuple[int, ...] = ()
-    gains: Gains | None = None
+    windows: InWindows
 
-    @classmethod
-    def of(
-        cls,
-        match: RankMatch,
-        step_ns: Mapping[int, int],
-        cost_ns: Mapping[int, int],
-        step_costs_ns: Mapping[int, Mapping[int, int]],
-    ) -> RankComparison:
-        """Put the waits and the ranks' mean steps together.
+    @property
+    def report(self) -> Compared:
+        """Who waits for whom, without sends and receives."""
+        return self.match.report
 
-        Args:
-            cost_ns: What waiting costs each rank per step. Where that is unknown, all its waits
-                count.
-            step_costs_ns: The same by rank and step. If known of all, only steps that all have
-                count: how long a rank waits in others is not known.
-        """
-        steps = max(1, len(match.steps))
-        met = match.report.ranks.filter(pl.col("sets") > 0)
-        of_all = _of_all(step_costs_ns, met["rank"].sort().to_list())
-        of_shared = {
-            rank: _mean(list(of_rank.values())) for rank, of_rank in of_all.items() if of_rank
-        }
-        costs = pl.DataFrame(
-            list({**cost_ns, **of_shared}.items()),
-            schema={"rank": pl.Int64, "cost_ns": pl.Int64},
-            orient="row",
-        )
-        mean_steps = pl.DataFrame(
-            list(step_ns.items()), schema={"rank": pl.Int64, "step_ns": pl.Int64}, orient="row"
-        )
-        table = (
-            met.join(mean_steps, on="rank")
-            .join(costs, on="rank", how="left")
-            .with_columns(wait_ns=(pl.col("total_wait_ns") / steps).round().cast(pl.Int64))
-            .with_columns(wait_ns=pl.coalesce("cost_ns", "wait_ns"))
-            .with_columns(own_ns=pl.col("step_ns") - pl.col("wait_ns"), collectives=pl.col("sets"))
-            .sort("rank")
-            .select(pl.col(name).cast(dtype) for name, dtype in RANK_TIMES.items())
-        )
-        of_table = _of_all(step_costs_ns, table["rank"].to_list())
-        return cls(match.report, steps, table, of_table)
+    @property
+    def steps(self) -> int:
+        """Number of steps that it covers; 1 where the traces have none in common."""
+        return max(1, len(self.match.steps))
 
     @property
     def straggler(self) -> int | None:
@@ -177,21 +131,23 @@ class RankComparison:
     @cached_property
     def waits_for_ranks(self) -> dict[int, int]:
         """By rank: how long others waited for it, in all collectives that it joined last."""
-        last = self.report.sets.select("set", "last_rank")
-        waits = self.report.arrivals.join(last, on="set").group_by("last_rank")
-        return dict(waits.agg(pl.col("wait_ns").sum()).iter_rows())
+        waits = self.report.waits.group_by("last_rank").agg(pl.col("wait_ns").sum())
+        return dict(waits.iter_rows())
 
     @cached_property
     def waits_in_collectives_ns(self) -> dict[int, int]:
         """By rank: how long it waits for others in the collectives of a step."""
         rows = self.report.ranks.filter(pl.col("sets") > 0).select("rank", "total_wait_ns")
-        return {rank: round(ns / max(1, self.steps)) for rank, ns in rows.iter_rows()}
+        return {rank: round(ns / self.steps) for rank, ns in rows.iter_rows()}
 
     @cached_property
     def step_waits_ns(self) -> dict[int, dict[int, int]]:
         """By rank and step: how long it waits for others in its collectives."""
-        rows = self.report.arrivals.join(self.report.sets.select("set", "step"), on="set")
-        sums = rows.drop_nulls("step").group_by("rank", "step").agg(pl.col("wait_ns").sum())
+        sums = (
+            self.report.waits.drop_nulls("step")
+            .group_by("rank", "step")
+            .agg(pl.col("wait_ns").sum())
+        )
         found: dict[int, dict[int, int]] = {}
         for rank, step, wait_ns in sums.iter_rows():
             found.setdefault(rank, {})[step] = wait_ns
@@ -200,30 +156,29 @@ class RankComparison:
     @property
     def late(self) -> tuple[int, ...]:
         """The ranks that make the others wait; where nobody is accused of it, the straggler."""
-        straggler = self.straggler
-        return self.accused or (() if straggler is None else (straggler,))
+        straggler, windows = self.straggler, self.windows
+        if windows.is_comparable and windows.accused is not None:
+            return windows.accused.ranks
+        return () if straggler is None else (straggler,)
 
     @property
     def share_for_late(self) -> float:
         """How much of all waiting in collectives is for the late ranks."""
-        return sum(self._share_of_waiting(rank) for rank in self.late)
-
-    def _share_of_waiting(self, rank: int) -> float:
-        total_ns = sum(self.waits_for_ranks.values())
-        return self.waits_for_ranks.get(rank, 0) / total_ns if total_ns else 0.0
+        waits, total_ns = self.waits_for_ranks, sum(self.waits_for_ranks.values())
+        return sum(waits.get(rank, 0) / total_ns for rank in self.late) if total_ns else 0.0
 
     @cached_property
     def turns(self) -> Turns | None:
         """The ranks that are late in turn; None where one is late, or several in the same steps."""
-        last = self.report.sets.select("set", "step", "last_rank")
-        return find_turns(self.report.arrivals.join(last, on="set"))
+        return find_turns(self.report.waits)
 
     def gain_of_fixing(self, late: Collection[int]) -> OnTime | None:
         """How much shorter a step gets if some ranks come no later than the others.
 
         None where the collectives cannot be replayed, or there are no others.
         """
-        return None if self.gains is None else self.gains.on_time(late)
+        windows = self.windows
+        return windows.blame.gains.on_time(late) if windows.is_comparable else None
 
     @cached_property
     def is_uneven(self) -> bool:
@@ -282,8 +237,76 @@ class RankComparison:
         return round(int(others.sum()) / max(1, len(others)))
 
 
-def _mean(values: Sequence[int]) -> int:
-    return round(sum(values) / len(values))
+def compare_summaries(
+    match: RankMatch, ranks: Sequence[RankSummary], records: Sequence[RankSteps]
+) -> tuple[InWindows, RankComparison | None]:
+    """What the ranks' windows show over the steady steps that all have, and what waits cost.
+
+    Where it is unknown what waiting costs a rank, all its waits count. If it is known of all in
+    each step, only steps that all have count: how long a rank waits in others is not known.
+
+    Args:
+        records: Their step records; none where these are not to be used.
+
+    Returns:
+        The comparison is None where it is not known how long ranks wait.
+    """
+    met = [rank for rank in ranks if rank.rank in {one.rank for one in match.meetings}]
+    means = {r.rank: r.window_step_ns for r in ranks if r.window_step_ns is not None}
+    mean_ns = [means[rank.rank] for rank in met if rank.rank in means]
+    table = pl.DataFrame(schema=RANK_TIMES)
+    step_costs_ns: Mapping[int, Mapping[int, int]] = {}
+    waits: dict[int, Mapping[int, int]] = {}
+    if match.tells_waits:
+        costs = {
+            r.rank: dict(zip(r.window_steps or (0,), r.costs_of_waits_ns, strict=True))
+            for r in ranks
+            if r.costs_of_waits_ns is not None
+        }
+        table = _rank_times(match, ranks, means, costs)
+        waits = dict(step_costs_ns := _of_all(costs, table["rank"].to_list()))
+    else:
+        for rank in met:
+            rows = None if rank.host is None else rank.host.steps
+            if rows is not None and "communication_ns" in rows.columns:
+                own = dict(zip(rows["step"], rows["communication_ns"], strict=True))
+                waits[rank.rank] = {step: own[step] for step in match.steps if step in own}
+    windows = compare_windows(
+        match.compared,
+        records,
+        round(statistics.fmean(mean_ns)) if mean_ns else 0,
+        waits if len(waits) == len(met) else None,
+    )
+    if not match.tells_waits:
+        return windows, None
+    return windows, RankComparison(match, table, step_costs_ns, windows)
+
+
+def _rank_times(
+    match: RankMatch,
+    ranks: Sequence[RankSummary],
+    step_ns: Mapping[int, int],
+    step_costs_ns: Mapping[int, Mapping[int, int]],
+) -> pl.DataFrame:
+    """Columns `RANK_TIMES`."""
+    met = match.report.ranks.filter(pl.col("sets") > 0)
+    cost_ns = {r.rank: r.cost_of_waits_ns for r in ranks if r.cost_of_waits_ns is not None}
+    for rank, of_rank in _of_all(step_costs_ns, met["rank"].sort().to_list()).items():
+        if of_rank:
+            cost_ns[rank] = round(sum(of_rank.values()) / len(of_rank))
+    known = pl.DataFrame(
+        [(rank, ns, cost_ns.get(rank)) for rank, ns in step_ns.items()],
+        schema={"rank": pl.Int64, "step_ns": pl.Int64, "cost_ns": pl.Int64},
+        orient="row",
+    )
+    mean_ns = (pl.col("total_wait_ns") / max(1, len(match.steps))).round().cast(pl.Int64)
+    return (
+        met.join(known, on="rank")
+        .with_columns(wait_ns=pl.coalesce("cost_ns", mean_ns))
+        .with_columns(own_ns=pl.col("step_ns") - pl.col("wait_ns"), collectives=pl.col("sets"))
+        .sort("rank")
+        .select(pl.col(name).cast(dtype) for name, dtype in RANK_TIMES.items())
+    )
 
 
 def _of_all(
@@ -323,45 +346,3 @@ def match_ranks(meetings: Sequence[Meeting]) -> tuple[RankMatch | None, tuple[st
 def recorded_steps(meetings: Sequence[Meeting]) -> tuple[RankSteps, ...]:
     """The step records of ranks."""
     return rank_steps([(m.manifest, m.steps.records()) for m in meetings if m.manifest is not None])
-
-
-def odd_parts(partitions: Sequence[tuple[int, Partition]], limits: Thresholds) -> pl.DataFrame:
-    """What takes far longer on one rank than on the others.
-
-    Returns:
-        Columns `ODD_PARTS`.
-    """
-    means: dict[tuple[str, str], list[float]] = {}
-    for basis in {partition.basis for _, partition in partitions}:
-        alike = [partition for _, partition in partitions if partition.basis == basis]
-        for name in {part.name for one in alike for part in one.parts}.difference(NOT_OWN):
-            means[basis, name] = sorted(_mean_ns(one, name) for one in alike)
-    rows = []
-    for rank, mine in partitions:
-        step_ns = mine.total_ns / max(1, mine.steps)
-        for part in mine.parts:
-            among = means.get((mine.basis, part.name), [])
-            if len(among) < 2:
-                continue
-            taken = mine.per_step_ns(part)
-            usual = round(_median_without(among, _mean_ns(mine, part.name)))
-            is_long = taken >= limits.odd_rank_factor * usual
-            if is_long and taken - usual >= max(1, limits.odd_rank_share * step_ns):
-                rows.append((rank, part.name, taken, usual))
-    table = pl.DataFrame(rows, schema=ODD_PARTS, orient="row")
-    return table.sort(
-        pl.col("per_step_ns") - pl.col("others_ns"), "rank", "part", descending=[True, False, False]
-    )
-
-
-def _mean_ns(partition: Partition, name: str) -> float:
-    return partition.of(name) / max(1, partition.steps)
-
-
-def _median_without(ordered: Sequence[float], value: float) -> float:
-    """The median of values in order, without one that is equal to `value`."""
-    left_out = bisect.bisect_left(ordered, value)
-    count = len(ordered) - 1
-    middle = ((count - 1) // 2, count // 2)
-    lower, upper = (ordered[place if place < left_out else place + 1] for place in middle)
-    return (lower + upper) / 2

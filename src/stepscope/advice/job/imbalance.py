@@ -21,11 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.advice.evidence.other_ranks import Imbalance
-from stepscope.advice.job.compared import RankComparison
+from stepscope.advice.job.compared import RankComparison, recorded_steps
 from stepscope.advice.rank.summary import RankSummary
 from stepscope.run.step_record import BACKWARD, COMMUNICATION
 from stepscope.skew import equal_ranks
-from stepscope.skew.rank_skew import rank_steps, steps_in_common
+from stepscope.skew.rank_skew import steps_in_common
 
 _FOLLOWS = 0.5
 _MOSTLY = 0.5
@@ -82,8 +82,7 @@ def _in_records(ranks: Sequence[RankSummary]) -> Imbalance | None:
     met = [one.meeting for one in ranks if one.meeting.manifest is not None]
     if len(met) < 2 or any(rank.device is not None for rank in ranks):
         return None
-    known = rank_steps([(one.manifest, one.steps.records()) for one in met if one.manifest])
-    rows = steps_in_common(known)
+    rows = steps_in_common(recorded_steps(met))
     name = next(
         (
             name

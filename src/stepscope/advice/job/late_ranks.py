@@ -8,7 +8,7 @@ late rank is the cause, and comes first.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from stepscope.advice.finding import NO_BATCH_PACE, Finding, Severity, without_batch_pace
 from stepscope.advice.job.compared import RankComparison
@@ -20,7 +20,6 @@ from stepscope.advice.thresholds import Thresholds
 from stepscope.run.figures import duration, ranks_in_words, significant
 from stepscope.run.step_record import BACKWARD, COMMUNICATION
 from stepscope.skew.course import (
-    Course,
     EveryNth,
     Rising,
 )
@@ -44,26 +43,23 @@ _MOSTLY = 0.5
 
 @dataclass(frozen=True)
 class Lateness:
-    """Which ranks come late, and what the others wait for them.
+    """Which ranks come late, and how much longer they take than others by themselves.
 
     Attributes:
-        wait_ns: What another rank waits for them in a step.
         more_compute_ns: By late rank: how much longer its GPU computes in a step than that of any
             other rank, where that is known.
         more_communication_ns: The same for how long its GPU communicates, waits for other ranks
             apart.
-        course: How the wait changes over the steps, if that is known.
-        saving_ns: How much shorter a step is if the late ranks come as the others do.
-        cause: Why they come late, as a clause, where the windows tell.
     """
 
-    ranks: tuple[int, ...]
-    wait_ns: int
-    more_compute_ns: Mapping[int, int] = field(default_factory=dict)
-    more_communication_ns: Mapping[int, int] = field(default_factory=dict)
-    course: Course | None = None
-    saving_ns: int = 0
-    cause: str = ""
+    skew: RankSkew
+    more_compute_ns: Mapping[int, int]
+    more_communication_ns: Mapping[int, int]
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that come late."""
+        return self.skew.late
 
     @property
     def who(self) -> str:
@@ -73,22 +69,22 @@ class Lateness:
     @property
     def with_usual_links(self) -> tuple[int, ...]:
         """Those that do not come late because they communicate longer, where that is known."""
-        least_ns = _MOSTLY * self.wait_ns
+        least_ns = _MOSTLY * self.skew.wait_ns
         return tuple(rank for rank, ns in self.more_communication_ns.items() if ns < least_ns)
 
     def words(self) -> str:
         """One clause for a verdict."""
         several = len(self.ranks) > 1
         when = growing = ""
-        if isinstance(self.course, Rising) or (
-            isinstance(self.course, EveryNth) and not self.course.only
+        if isinstance(self.skew.course, Rising) or (
+            isinstance(self.skew.course, EveryNth) and not self.skew.course.only
         ):
-            growing = f", {self.course.words}"
-        elif self.course is not None:
-            when = f" {self.course.words}"
+            growing = f", {self.skew.course.words}"
+        elif self.skew.course is not None:
+            when = f" {self.skew.course.words}"
         return (
             f"{self.who} come{'' if several else 's'} late{when}, and the "
-            f"others wait {significant(self.wait_ns / 1e6)} ms per step for "
+            f"others wait {significant(self.skew.wait_ns / 1e6)} ms per step for "
             f"{'them' if several else 'it'}{growing}"
         )
 
@@ -114,15 +110,8 @@ def lateness(
         for rank in ranks
         if rank.communication is not None and rank.rank in waits
     }
-    return Lateness(
-        skew.late,
-        skew.wait_ns,
-        beyond_others(computing, skew.late),
-        beyond_others(communicating, skew.late),
-        skew.course,
-        skew.saving_ns,
-        skew.cause,
-    )
+    more_compute_ns = beyond_others(computing, skew.late)
+    return Lateness(skew, more_compute_ns, beyond_others(communicating, skew.late))
 
 
 def beyond_others(times_ns: Mapping[int, int], late: Sequence[int]) -> dict[int, int]:
@@ -150,7 +139,7 @@ def causes_first(
     """
     if late is None:
         return tuple(findings)
-    waits = {rank.rank: late.wait_ns for rank in ranks if rank.rank not in late.ranks}
+    waits = {rank.rank: late.skew.wait_ns for rank in ranks if rank.rank not in late.ranks}
     is_explained = any(
         one.id == "late-rank" or is_cause(one, late, findings) or is_slow_link(one, late, findings)
         for one in findings
@@ -165,15 +154,15 @@ def causes_first(
         elif is_slow_link(one, late, findings):
             causes.append(_of_slow_link(one, late, limits))
         elif _waits_for(one, late) and not is_explained:
-            rank_findings.append(_no_more_than(late.saving_ns, one))
+            rank_findings.append(_no_more_than(late.skew.saving_ns, one))
         elif _is_symptom(one, late, waits) or _waits_for(one, late):
             words = late.words()
             assumption = "; ".join(part for part in (one.assumption, words) if part)
             lower = replace(one, severity=Severity.LOW, assumption=assumption)
             symptoms.append(
-                _no_more_than(late.saving_ns, lower) if _waits_for(one, late) else lower
+                _no_more_than(late.skew.saving_ns, lower) if _waits_for(one, late) else lower
             )
-        elif (one.saving_ns or 0) > late.wait_ns:
+        elif (one.saving_ns or 0) > late.skew.wait_ns:
             larger.append(one)
         else:
             others.append(one)
@@ -232,8 +221,8 @@ def is_cause(one: Finding, late: Lateness, findings: Sequence[Finding]) -> bool:
         return False
     if one.id in OF_COMPUTE:
         # Others may save less by the same only because they wait for the late rank anyway.
-        more_ns = late.more_compute_ns.get(one.rank, late.wait_ns)
-        if more_ns < _MOSTLY * late.wait_ns:
+        more_ns = late.more_compute_ns.get(one.rank, late.skew.wait_ns)
+        if more_ns < _MOSTLY * late.skew.wait_ns:
             return False
     return _sets_apart(one, late, findings)
 
@@ -244,7 +233,7 @@ def is_slow_link(one: Finding, late: Lateness, findings: Sequence[Finding]) -> b
     Known waits for other ranks are no part of what `exposed-communication` saves. Where the
     comparison of all ranks says why they come late, that is the cause.
     """
-    if late.cause or one.id != "exposed-communication" or one.rank in late.with_usual_links:
+    if late.skew.cause or one.id != "exposed-communication" or one.rank in late.with_usual_links:
         return False
     return _sets_apart(one, late, findings)
 
@@ -253,10 +242,10 @@ def _of_slow_link(one: Finding, late: Lateness, limits: Thresholds) -> Finding:
     """A slow link's finding, with what the job gains if the link is as fast as the others."""
     one = replace(one, advice=_LINK.format(late.who, one.advice))
     hidden_ns, step_ns = one.saving_ns or 0, (one.saving_ns or 0) + (one.predicted_step_ns or 0)
-    if not 0 < late.saving_ns < hidden_ns:
+    if not 0 < late.skew.saving_ns < hidden_ns:
         return one
     return replace(
-        with_saving(one, min(late.saving_ns, step_ns), limits),
+        with_saving(one, min(late.skew.saving_ns, step_ns), limits),
         is_upper_bound=False,
         assumption=f"communication takes no longer on {late.who} than on the next rank; hiding all "
         f"of it as well saves up to {duration(hidden_ns)}",
@@ -275,7 +264,7 @@ def _sets_apart(one: Finding, late: Lateness, findings: Sequence[Finding]) -> bo
         and other.rank not in late.ranks
         and not _is_slow_by_waiting(other, late)
     ]
-    return _own_saving_ns(one) - max(elsewhere, default=0) >= _MOSTLY * late.wait_ns
+    return _own_saving_ns(one) - max(elsewhere, default=0) >= _MOSTLY * late.skew.wait_ns
 
 
 def _own_saving_ns(one: Finding) -> int:
@@ -292,14 +281,14 @@ def _is_symptom(one: Finding, late: Lateness, waits: dict[int, int]) -> bool:
 
 def _is_slow_by_waiting(one: Finding, late: Lateness) -> bool:
     """Whether steps are long on a rank that waits, those in which others come late."""
-    if not isinstance(late.course, EveryNth) or one.rank in late.ranks or not one.steps:
+    if not isinstance(late.skew.course, EveryNth) or one.rank in late.ranks or not one.steps:
         return False
     is_of_all = one.id == "uneven-steps"
     is_of_waits = one.id == "slow-phase" and any(name in one.title for name in _WAITED_IN)
     if not is_of_all and not is_of_waits:
         return False
-    at = late.course.steps[0] % late.course.every
-    due = sum(step % late.course.every == at for step in one.steps)
+    at = late.skew.course.steps[0] % late.skew.course.every
+    due = sum(step % late.skew.course.every == at for step in one.steps)
     return due >= _MOSTLY * len(one.steps)
 
 

@@ -10,14 +10,15 @@ would be left with the least.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean, median_low
 
 from stepscope.advice.evidence.other_ranks import SlowStage
-from stepscope.advice.finding import Finding, Severity
+from stepscope.advice.finding import Finding
 from stepscope.advice.job.accused import InWindows
+from stepscope.advice.job.worth import JobGain, share_of, with_findings
 from stepscope.advice.rank.summary import RankSummary
-from stepscope.advice.severities import severity_again
+from stepscope.advice.severities import with_saving, without_saving
 from stepscope.advice.thresholds import Thresholds
 from stepscope.run.figures import duration
 from stepscope.skew.rank_causes import SLOW_STAGE
@@ -80,19 +81,6 @@ def stage_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(others)
 
 
-@dataclass(frozen=True)
-class _Bound:
-    """The most that the job gains by something.
-
-    Attributes:
-        share: Of the step.
-        rank: The rank whose computing leaves no more.
-    """
-
-    share: float
-    rank: int
-
-
 def limited_by_the_stages(
     ranks: Sequence[RankSummary], limits: Thresholds
 ) -> tuple[RankSummary, ...]:
@@ -107,7 +95,7 @@ def limited_by_the_stages(
     found: dict[str, dict[int, float]] = {}
     for rank in ranks:
         for one in rank.findings:
-            share = _share(one)
+            share = share_of(one, _APART)
             if share is not None and rank.rank in left:
                 of_rule = found.setdefault(one.id, {})
                 of_rule[rank.rank] = max(share, of_rule.get(rank.rank, 0.0))
@@ -118,14 +106,7 @@ def limited_by_the_stages(
     return tuple(_limited(rank, bounds, everywhere, together, limits) for rank in ranks)
 
 
-def _share(one: Finding) -> float | None:
-    """What a finding saves as a share of its rank's step; None where it says nothing of that."""
-    if one.saving_ns is None or one.predicted_step_ns is None or one.id in _APART:
-        return None
-    return one.saving_ns / max(1, one.saving_ns + one.predicted_step_ns)
-
-
-def _bound(shares: Mapping[int, float], left: Mapping[int, float]) -> _Bound:
+def _bound(shares: Mapping[int, float], left: Mapping[int, float]) -> JobGain:
     """The most that the job gains if something is fixed on all ranks that have it.
 
     Args:
@@ -134,58 +115,42 @@ def _bound(shares: Mapping[int, float], left: Mapping[int, float]) -> _Bound:
     """
     most = {rank: share + shares.get(rank, 0.0) for rank, share in left.items()}
     rank = min(most, key=lambda one: (most[one], one))
-    return _Bound(min(1.0, most[rank]), rank)
+    return JobGain(min(1.0, most[rank]), rank)
 
 
 def _limited(
     rank: RankSummary,
-    bounds: Mapping[str, _Bound],
+    bounds: Mapping[str, JobGain],
     everywhere: set[str],
-    together: _Bound,
+    together: JobGain,
     limits: Thresholds,
 ) -> RankSummary:
     findings = tuple(
         _with_limit(one, bounds[one.id], one.id in everywhere, limits)
-        if one.id in bounds and _share(one) is not None
+        if one.id in bounds and share_of(one, _APART) is not None
         else one
         for one in rank.findings
     )
-    if findings == rank.findings or rank.together_ns is None:
-        return replace(rank, findings=findings)
-    savings = [one.saving_ns for one in findings if one.saving_ns is not None]
-    if not savings:
-        return replace(rank, findings=findings, together_ns=None, together_own_ns=None)
-    bound_ns = round(together.share * (rank.step_ns or 0))
-    together_ns = max(*savings, 0, min(rank.together_ns, bound_ns, sum(savings)))
-    return replace(rank, findings=findings, together_ns=together_ns)
+    return with_findings(rank, findings, round(together.share * (rank.step_ns or 0)))
 
 
-def _with_limit(one: Finding, bound: _Bound, is_everywhere: bool, limits: Thresholds) -> Finding:
+def _with_limit(one: Finding, bound: JobGain, is_everywhere: bool, limits: Thresholds) -> Finding:
     saving_ns, step_ns = one.saving_ns or 0, (one.saving_ns or 0) + (one.predicted_step_ns or 0)
     most_ns = int(bound.share * step_ns)
     own = f"rank {one.rank}'s own step is {duration(saving_ns)} shorter without it"
     if saving_ns > most_ns and bound.share < limits.saving_low:
-        return replace(
-            one,
-            saving_ns=None,
-            predicted_step_ns=None,
-            severity=Severity.INFO,
-            saving_reason=f"{own}, but the GPU of rank {bound.rank} computes nearly all the time",
-            assumption="",
+        return without_saving(
+            one, f"{own}, but the GPU of rank {bound.next_rank} computes nearly all the time"
         )
     if saving_ns <= most_ns and is_everywhere:
         return one
     assumption = one.assumption if is_everywhere else one.assumption + _FIXED_HERE
     own_ns = next_rank = None
     if saving_ns > most_ns:
-        assumption += f"; {own}, but then the GPU of rank {bound.rank} computes all the time"
-        own_ns, next_rank = saving_ns, bound.rank
-    gain_ns = min(saving_ns, most_ns)
+        assumption += f"; {own}, but then the GPU of rank {bound.next_rank} computes all the time"
+        own_ns, next_rank = saving_ns, bound.next_rank
     return replace(
-        one,
-        saving_ns=gain_ns,
-        predicted_step_ns=step_ns - gain_ns,
-        severity=severity_again(one, gain_ns / max(1, step_ns), limits),
+        with_saving(one, min(saving_ns, most_ns), limits),
         assumption=assumption,
         own_saving_ns=own_ns,
         next_rank=next_rank,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from stepscope.advice.rank.opened_traces import OpenedTraces
 from stepscope.advice.rank.summary import Meeting, RankSummary, Request, Waits
@@ -26,77 +26,62 @@ from stepscope.trace.store.origin import identity_of
 if TYPE_CHECKING:
     from stepscope.advice.rank.window_details import WindowDetails
 
-Answer_co = TypeVar("Answer_co", covariant=True)
 Answer = TypeVar("Answer")
 
 
-class Task(Protocol[Answer_co]):
+@dataclass(frozen=True)
+class Task(Generic[Answer]):
     """One question about a rank."""
 
-    @property
-    def rank(self) -> RankRun:
-        """The rank."""
-        ...
-
-    def known(self) -> Answer_co | None:
-        """The answer, if it is kept; None if the rank has to be read."""
-        ...
-
-    def read(self, opened: OpenedTraces) -> Answer_co:
-        """Read the rank, and keep the answer."""
-        ...
-
-
-@dataclass(frozen=True)
-class MeetingTask:
-    """What does the comparison with others need from a rank?"""
-
     rank: RankRun
-    asked: Scope
+    ANSWER: ClassVar[type[Any]]
 
-    def known(self) -> Meeting | None:
-        """See `Task`."""
+    def known(self) -> Answer | None:
+        """The answer, if it is kept; None if the rank has to be read."""
         return self._memo.find()
 
-    def read(self, opened: OpenedTraces | None = None) -> Meeting:
-        """See `Task`."""
-        from stepscope.advice.rank.judging import meeting_of
+    def read(self, opened: OpenedTraces | None = None) -> Answer:
+        """Read the rank, and keep the answer."""
+        return self._memo.make(lambda: self._answer(opened))
 
-        return self._memo.make(lambda: meeting_of(self.rank, self.asked, opened))
+    def _answer(self, opened: OpenedTraces | None) -> Answer:
+        raise NotImplementedError
 
     @property
-    def _memo(self) -> Memo[Meeting]:
-        return Memo(Meeting, lambda: [self, _files_of(self.rank)])
+    def _memo(self) -> Memo[Answer]:
+        return Memo(self.ANSWER, lambda: [self, _files_of(self.rank)])
 
 
 @dataclass(frozen=True)
-class SummaryTask:
+class MeetingTask(Task[Meeting]):
+    """What does the comparison with others need from a rank?"""
+
+    asked: Scope
+    ANSWER: ClassVar[type[Any]] = Meeting
+
+    def _answer(self, opened: OpenedTraces | None) -> Meeting:
+        from stepscope.advice.rank.judging import meeting_of
+
+        return meeting_of(self.rank, self.asked, opened)
+
+
+@dataclass(frozen=True)
+class SummaryTask(Task[RankSummary]):
     """How is a rank judged?
 
     Attributes:
         met: The answer to its `MeetingTask`; None: it was not asked.
     """
 
-    rank: RankRun
     request: Request
     waits: Waits | None = None
     met: Meeting | None = None
+    ANSWER: ClassVar[type[Any]] = RankSummary
 
-    def known(self) -> RankSummary | None:
-        """See `Task`."""
-        return self._memo.find()
-
-    def read(self, opened: OpenedTraces | None = None) -> RankSummary:
-        """See `Task`."""
+    def _answer(self, opened: OpenedTraces | None) -> RankSummary:
         from stepscope.advice.rank.judging import summarise_rank
 
-        return self._memo.make(
-            lambda: summarise_rank(self.rank, self.request, self.waits, self.met, opened)
-        )
-
-    @property
-    def _memo(self) -> Memo[RankSummary]:
-        return Memo(RankSummary, lambda: [self, _files_of(self.rank)])
+        return summarise_rank(self.rank, self.request, self.waits, self.met, opened)
 
 
 def _files_of(rank: RankRun) -> list[Any]:

@@ -15,17 +15,16 @@ their collectives took no time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stepscope.advice.finding import Finding, Severity
+from stepscope.advice.finding import Finding
 from stepscope.advice.job.accused import InWindows
 from stepscope.advice.job.compared import RankComparison
 from stepscope.advice.job.late_ranks import Lateness
-from stepscope.advice.job.pipeline import limited_by_the_stages
 from stepscope.advice.rank.summary import RankSummary
 from stepscope.advice.rules import OF_COMMUNICATION
-from stepscope.advice.severities import severity_again, with_saving
+from stepscope.advice.severities import severity_again, with_saving, without_saving
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.blame.matched import NOT_SYNCHRONISING
 from stepscope.analysis.blame.replay import Less
@@ -74,7 +73,7 @@ class Slack:
 
 
 @dataclass(frozen=True)
-class _Gain:
+class JobGain:
     """What the job gains if something is fixed on all ranks that have it.
 
     Attributes:
@@ -95,14 +94,11 @@ def limited_by_the_job(
 ) -> tuple[RankSummary, ...]:
     """The ranks, with no finding that saves notably more than the job gains by fixing it.
 
-    Stages of a pipeline wait for each other in sends and receives, and what these waits cost is
-    not known: `advice.job.pipeline` is about them.
+    That is not known of the stages of a pipeline: `advice.job.pipeline` is about them.
 
     Args:
         skew: How far apart they come by their step records, if a rank is late by these.
     """
-    if any(rank.exchanges for rank in ranks):
-        return limited_by_the_stages(ranks, limits)
     if skew is not None:
         slack = Slack.of_skew(skew)
     elif between is not None:
@@ -137,9 +133,9 @@ def limited_by_the_job(
     # Without a GPU, what a thread waits in collectives is known of each rank.
     on_hosts = all(rank.device is None for rank in ranks)
     late_ranks = () if late is None else late.ranks
-    others = None if on_hosts else _after_fixing(late_ranks, slack, ranks)
-    gains: dict[str, _Gain] = {}
-    gains_of_others: dict[str, _Gain] = {}
+    others, most = _after_fixing(late_ranks, slack, ranks)
+    gains: dict[str, JobGain] = {}
+    gains_of_others: dict[str, JobGain] = {}
     for rule, shares in found.items():
         if rule not in largest:
             continue
@@ -151,9 +147,9 @@ def limited_by_the_job(
         if gain is not None and largest[rule] - gain.share >= within:
             gains[rule] = gain
         gain_of_others = gain
-        if others is not None and rule in OF_COMMUNICATION:
-            gain_of_others = others.gain(shares)
-            within = _WITHIN_KNOWN if others.is_known else _WITHIN
+        if not on_hosts and rule in OF_COMMUNICATION:
+            gain_of_others = _gain({**most, **shares}, others, is_known=False)
+            within = _WITHIN_KNOWN if most.keys() == others.shares.keys() else _WITHIN
         if gain_of_others is not None and largest[rule] - gain_of_others.share >= within:
             gains_of_others[rule] = gain_of_others
     together = _gain(
@@ -164,7 +160,7 @@ def limited_by_the_job(
         },
         slack,
     )
-    on_time = () if others is None or late is None else late.with_usual_links
+    on_time = () if on_hosts or late is None else late.with_usual_links
     return tuple(
         _limited(
             rank,
@@ -180,10 +176,16 @@ def limited_by_the_job(
 
 
 def _share(one: Finding) -> float | None:
-    """What a finding saves as a share of its rank's step; None where it says nothing of that."""
-    if one.saving_ns is None or one.predicted_step_ns is None or one.id in _APART:
-        return None
-    if one.waits_for is not None:
+    return None if one.waits_for is not None else share_of(one, _APART)
+
+
+def share_of(one: Finding, apart: Collection[str]) -> float | None:
+    """What a finding saves as a share of its rank's step; None where it says nothing of that.
+
+    Args:
+        apart: Rules about other steps than those that are compared.
+    """
+    if one.saving_ns is None or one.predicted_step_ns is None or one.id in apart:
         return None
     return one.saving_ns / max(1, one.saving_ns + one.predicted_step_ns)
 
@@ -213,7 +215,7 @@ def limited_to_transfers(
     gain = windows.blame.gains.of(Less(transfer_ns=matched.transfer_ns)).sure_ns
     share = max(0.0, gain) / max(1, windows.longest_step_ns)
     return tuple(
-        _with_findings(rank, tuple(_of_transfers(one, share, limits) for one in rank.findings))
+        with_findings(rank, tuple(_of_transfers(one, share, limits) for one in rank.findings))
         for rank in ranks
     )
 
@@ -224,14 +226,7 @@ def _of_transfers(one: Finding, share: float, limits: Thresholds) -> Finding:
         return one
     of_ranks = f"of {duration(saving_ns)} that rank {one.rank} waits, the rest is for other ranks"
     if share < limits.saving_low:
-        return replace(
-            one,
-            saving_ns=None,
-            predicted_step_ns=None,
-            severity=Severity.INFO,
-            saving_reason=f"transfers take little: {of_ranks}",
-            assumption="",
-        )
+        return without_saving(one, f"transfers take little: {of_ranks}")
     return replace(
         with_saving(one, round(share * step_ns), limits),
         title=f"{percent(share)} of the step is waiting for transfers between the ranks",
@@ -248,29 +243,15 @@ def _together_with_waits(rank: RankSummary, waits: float) -> float:
     return max(waits, rank.together_with_waits_ns / step_ns)
 
 
-@dataclass(frozen=True)
-class _AfterTheLate:
+def _after_fixing(
+    late: Sequence[int], slack: Slack, ranks: Sequence[RankSummary]
+) -> tuple[Slack, dict[int, float]]:
     """A job whose late ranks come no later than the others.
 
-    Attributes:
-        slack: How far each of the other ranks is from setting its pace.
-        most: What each of them would gain without collectives and waits, where that is known.
+    Returns:
+        How far each of the other ranks is from setting its pace, and what each of them would gain
+        without collectives and waits, where that is known.
     """
-
-    slack: Slack
-    most: Mapping[int, float]
-
-    @property
-    def is_known(self) -> bool:
-        """Whether it is known of all of them what they would gain."""
-        return self.most.keys() == self.slack.shares.keys()
-
-    def gain(self, shares: Mapping[int, float]) -> _Gain | None:
-        """The gain, from what ranks with a finding about communication gain of their own step."""
-        return _gain({**self.most, **shares}, self.slack, is_known=False)
-
-
-def _after_fixing(late: Sequence[int], slack: Slack, ranks: Sequence[RankSummary]) -> _AfterTheLate:
     others = {rank: share for rank, share in slack.shares.items() if rank not in late}
     least = min(others.values(), default=0.0) if late else slack.least
     most = {
@@ -278,10 +259,10 @@ def _after_fixing(late: Sequence[int], slack: Slack, ranks: Sequence[RankSummary
         for rank in ranks
         if rank.rank in others and rank.without_collectives_ns is not None
     }
-    return _AfterTheLate(Slack(others, least), most)
+    return Slack(others, least), most
 
 
-def _gain(shares: Mapping[int, float], slack: Slack, *, is_known: bool = True) -> _Gain | None:
+def _gain(shares: Mapping[int, float], slack: Slack, *, is_known: bool = True) -> JobGain | None:
     """The gain, from what each rank saves of its own step.
 
     Args:
@@ -296,23 +277,25 @@ def _gain(shares: Mapping[int, float], slack: Slack, *, is_known: bool = True) -
     if not after:
         return None
     next_rank = min(after, key=lambda rank: (after[rank], rank))
-    return _Gain(max(0.0, after[next_rank] - slack.least), next_rank)
+    return JobGain(max(0.0, after[next_rank] - slack.least), next_rank)
 
 
-def _as_others_arrive(gain: _Gain, fixed: Mapping[int, float], between: RankComparison) -> _Gain:
+def _as_others_arrive(
+    gain: JobGain, fixed: Mapping[int, float], between: RankComparison
+) -> JobGain:
     """The gain, no more than the ranks allow that have no such finding."""
     after = between.gain_of_fixing(fixed)
     if after is None:
         return gain
     step_ns = int((between.table["wait_ns"] + between.table["own_ns"]).max() or 1)  # type: ignore[arg-type]
     share = after.gain_ns / step_ns
-    return gain if share >= gain.share else _Gain(share, after.next_rank)
+    return gain if share >= gain.share else JobGain(share, after.next_rank)
 
 
 def _limited(
     rank: RankSummary,
-    gains: Mapping[str, _Gain],
-    together: _Gain | None,
+    gains: Mapping[str, JobGain],
+    together: JobGain | None,
     slack: Slack,
     limits: Thresholds,
     on_time: Sequence[int],
@@ -325,10 +308,10 @@ def _limited(
         for one in rank.findings
     )
     most_ns = None if together is None else round(together.share * (rank.step_ns or 0))
-    return _with_findings(rank, findings, most_ns)
+    return with_findings(rank, findings, most_ns)
 
 
-def _with_findings(
+def with_findings(
     rank: RankSummary, findings: tuple[Finding, ...], most_ns: int | None = None
 ) -> RankSummary:
     """A rank whose findings save less than was thought; together they save `most_ns` at most."""
@@ -353,21 +336,17 @@ def _fixed_there_too(one: Finding, behind: Mapping[str, set[int]], slack: Slack)
 
 
 def _with_limit(
-    one: Finding, gain: _Gain | None, limits: Thresholds, on_time: Sequence[int]
+    one: Finding, gain: JobGain | None, limits: Thresholds, on_time: Sequence[int]
 ) -> Finding:
     share = _share(one)
     if gain is None or share is None or share <= gain.share:
         return one
     saving_ns, step_ns = one.saving_ns or 0, (one.saving_ns or 0) + (one.predicted_step_ns or 0)
     if gain.share < limits.saving_low:
-        return replace(
+        return without_saving(
             one,
-            saving_ns=None,
-            predicted_step_ns=None,
-            severity=Severity.INFO,
-            saving_reason=f"rank {one.rank}'s own step is {duration(saving_ns)} shorter without "
-            f"it, but rank {gain.next_rank}'s is not, and that limits all ranks",
-            assumption="",
+            f"rank {one.rank}'s own step is {duration(saving_ns)} shorter without it, but rank "
+            f"{gain.next_rank}'s is not, and that limits all ranks",
         )
     gain_ns = round(gain.share * step_ns)
     assumption, next_rank = one.assumption, None

@@ -13,17 +13,20 @@ waiting costs the rank that it costs least.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from stepscope.advice.evidence.turns import IN_TURN, IN_TURN_WITHIN, for_ranks
-from stepscope.advice.finding import Finding, Severity
-from stepscope.advice.job.accused import InWindows
+from stepscope.advice.finding import Finding
 from stepscope.advice.job.compared import RankComparison
 from stepscope.advice.rank.summary import RankSummary
-from stepscope.advice.severities import with_saving
+from stepscope.advice.severities import with_saving, without_saving
 from stepscope.advice.thresholds import Thresholds
 from stepscope.run.figures import duration, ranks_in_words
+
+if TYPE_CHECKING:
+    from stepscope.analysis.blame.gains import OnTime
 
 _RANK_WAITING = "rank-waiting"
 _LESS_LATE = "{} comes less late without the recording, which slows its host"
@@ -31,60 +34,25 @@ _NOTABLY_LESS = 0.95
 """Up to which part of a saving a lower limit is worth a word."""
 
 
-@dataclass(frozen=True)
-class _Fixed:
-    """What the job gains if some ranks come earlier.
-
-    Attributes:
-        ranks: Those that come earlier.
-        next_rank: The rank that sets the pace then.
-        gain_ns: What a recorded step gets shorter by.
-        unrecorded_share: How much of that an unrecorded one does.
-        is_passing: Whether they come late mostly because their hosts were less ahead when the
-            window began.
-    """
-
-    ranks: tuple[int, ...]
-    next_rank: int
-    gain_ns: int
-    unrecorded_share: float
-    is_passing: bool
-
-    @property
-    def who(self) -> str:
-        """The ranks in words."""
-        return ranks_in_words(self.ranks)
-
-
 def limited_by_the_next(
     ranks: Sequence[RankSummary],
     between: RankComparison | None,
     limits: Thresholds,
-    windows: InWindows | None = None,
 ) -> tuple[RankSummary, ...]:
     """The ranks, with no finding about waiting that saves more than fixing its cause brings."""
     if between is None:
         return tuple(ranks)
-
-    def fixed(waits_for: int) -> _Fixed | None:
-        return _fixed(waits_for, between, windows)
-
-    return tuple(_limited(rank, between, limits, fixed) for rank in ranks)
+    return tuple(_limited(rank, between, limits) for rank in ranks)
 
 
-def _limited(
-    rank: RankSummary,
-    between: RankComparison,
-    limits: Thresholds,
-    fixed: Callable[[int], _Fixed | None],
-) -> RankSummary:
+def _limited(rank: RankSummary, between: RankComparison, limits: Thresholds) -> RankSummary:
     rank = replace(rank, findings=tuple(_of_all_late(one, between.late) for one in rank.findings))
     if between.turns is not None:
         findings = tuple(_of_all_turns(one, rank, between, limits) for one in rank.findings)
     elif between.is_uneven:
         findings = tuple(_of_each_meeting(one, rank, between, limits) for one in rank.findings)
     else:
-        findings = tuple(_with_limit(one, rank, fixed, limits) for one in rank.findings)
+        findings = tuple(_with_limit(one, rank, between, limits) for one in rank.findings)
     if findings == rank.findings:
         return rank
     together_ns = rank.together_ns
@@ -161,29 +129,29 @@ def _of_each_meeting(
 
 
 def _with_limit(
-    one: Finding,
-    rank: RankSummary,
-    fixed_by: Callable[[int], _Fixed | None],
-    limits: Thresholds,
+    one: Finding, rank: RankSummary, between: RankComparison, limits: Thresholds
 ) -> Finding:
     """A finding, with what fixing the rank that it names brings, where that is notably less."""
     if one.waits_for is None or one.saving_ns is None or one.predicted_step_ns is None:
         return one
-    fixed = fixed_by(one.waits_for)
+    # Those that are late together with it come earlier, too.
+    ranks = between.late if one.waits_for in between.late else (one.waits_for,)
+    fixed, who = between.gain_of_fixing(ranks), ranks_in_words(ranks)
     if fixed is None:
         return one
-    gain_ns, share = _of_its_step(fixed.gain_ns, one, rank), fixed.unrecorded_share
+    gain_ns = _of_its_step(fixed.gain_ns, one, rank)
+    share = between.windows.unrecorded_share(ranks, fixed.gain_ns)
     if share * fixed.gain_ns < _NOTABLY_LESS * min(gain_ns, one.saving_ns):
         less = with_saving(one, round(share * fixed.gain_ns), limits)
-        return replace(less, assumption=f"{one.assumption}; {_LESS_LATE.format(fixed.who)}")
+        return replace(less, assumption=f"{one.assumption}; {_LESS_LATE.format(who)}")
     if gain_ns > _NOTABLY_LESS * one.saving_ns:
         return one
     if gain_ns / max(1, one.saving_ns + one.predicted_step_ns) < limits.saving_low:
-        return _worth_nothing(one, fixed)
-    come = "come" if len(fixed.ranks) > 1 else "comes"
+        return _worth_nothing(one, ranks, fixed)
+    come = "come" if len(ranks) > 1 else "comes"
     return replace(
         with_saving(one, gain_ns, limits),
-        assumption=f"{fixed.who} {come} no later than the next, rank {fixed.next_rank}, which "
+        assumption=f"{who} {come} no later than the next, rank {fixed.next_rank}, which "
         f"then limits the step; {duration(one.saving_ns)} only if {one.assumption}",
         is_upper_bound=False,
     )
@@ -198,38 +166,22 @@ def _of_its_step(window_ns: float, one: Finding, rank: RankSummary) -> int:
     return round(window_ns * step_ns / max(1, rank.window_step_ns or step_ns))
 
 
-def _worth_nothing(one: Finding, fixed: _Fixed) -> Finding:
+def _worth_nothing(one: Finding, ranks: Sequence[int], fixed: OnTime) -> Finding:
     """A finding that says something of the job, but nothing that fixing its cause would bring."""
+    who = ranks_in_words(ranks)
     then = f"{one.advice[:1].lower()}{one.advice[1:]}"
     reason = (
-        f"fixing {fixed.who} alone brings little, because rank {fixed.next_rank} takes nearly as "
+        f"fixing {who} alone brings little, because rank {fixed.next_rank} takes nearly as "
         "long by itself"
     )
     if fixed.is_passing:
-        hosts = "their hosts were" if len(fixed.ranks) > 1 else "its host was"
+        hosts = "their hosts were" if len(ranks) > 1 else "its host was"
         reason = (
-            f"{fixed.who} came late only because {hosts} less far ahead when the window began: in "
+            f"{who} came late only because {hosts} less far ahead when the window began: in "
             "the steady state that costs little"
         )
     return replace(
-        one,
-        saving_ns=None,
-        predicted_step_ns=None,
-        severity=Severity.INFO,
-        saving_reason=reason,
-        assumption="",
+        without_saving(one, reason),
         advice="Begin with what slows all ranks (the other findings; `stepscope show stragglers` "
         f"on all ranks' traces replays what each cause costs). Then: {then}",
     )
-
-
-def _fixed(waits_for: int, between: RankComparison, windows: InWindows | None) -> _Fixed | None:
-    """The gain if a rank, and those that are late together with it, come earlier."""
-    ranks = between.late if waits_for in between.late else (waits_for,)
-    fixed = between.gain_of_fixing(ranks)
-    if fixed is None:
-        return None
-    share = 1.0
-    if windows is not None:
-        share = windows.unrecorded_share(ranks, fixed.gain_ns)
-    return _Fixed(ranks, fixed.next_rank, fixed.gain_ns, share, fixed.is_passing)

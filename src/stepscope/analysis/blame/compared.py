@@ -8,13 +8,13 @@ Definitions
     part in different numbers of sets, the mean wait per set decides instead.
     Transfer time of a set: the shortest duration of its kernels, of which only the last to arrive
     has waited for nobody.
-    The report gives the offsets of the clocks and how far ends still spread.
+    The comparison gives the offsets of the clocks and how far ends still spread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -23,16 +23,10 @@ import polars as pl
 from stepscope.analysis.blame.groups import find_groups
 from stepscope.analysis.blame.matched import Matched, Numbers, match
 from stepscope.analysis.calls.collectives import POINT_TO_POINT, algorithm_bandwidth, bus_factor
-from stepscope.analysis.ranks.clocks import (
-    TOLERATED_NS,
-    TOLERATED_ON_HOSTS_NS,
-    Aligned,
-    Clock,
-    align,
-)
+from stepscope.analysis.ranks.clocks import Clock, choose_offsets, on_one_clock, waits_fit
 from stepscope.analysis.ranks.matching import match_collectives
 from stepscope.analysis.ranks.rank_arrivals import RankArrivals
-from stepscope.analysis.ranks.rank_clocks import RankClocks
+from stepscope.analysis.ranks.rank_clocks import RankClocks, solve_rank_clocks
 from stepscope.analysis.selection.scope import AnsweredScope
 from stepscope.errors import UsageError
 
@@ -77,32 +71,6 @@ RANKS: dict[str, pl.DataType | type[pl.DataType]] = {
 """One row per rank, the least total wait first."""
 
 
-@dataclass(frozen=True)
-class StragglerReport:
-    """Who waits for whom.
-
-    Attributes:
-        straggler: The rank with the least total wait; None where nothing could be matched, or
-            nothing fits.
-        clock: `RECORDED` or `ALIGNED`: what was done.
-        matched_by: What told which collectives belong together.
-        scopes: For each rank what its part is about and what was left out of it.
-        fits: Whether waits can be what they seem: a rank that waits in a collective is in it.
-    """
-
-    straggler: int | None
-    ranks: pl.DataFrame
-    sets: pl.DataFrame
-    arrivals: pl.DataFrame
-    clock: Clock
-    clock_reason: str
-    matched_by: str
-    scopes: dict[int, AnsweredScope] = field(metadata={"show": False})
-    scope: AnsweredScope
-    notes: tuple[str, ...]
-    fits: bool = field(default=True, metadata={"show": False})
-
-
 _NOTHING = "no collective could be matched between the ranks, so there is nothing to compare"
 _DO_NOT_FIT = (
     "waits are longer than the collectives that were waited in: these are no ranks of one run, or "
@@ -121,24 +89,41 @@ def check_ranks(numbers: Sequence[int]) -> None:
 
 @dataclass(frozen=True)
 class Compared:
-    """The collectives of several ranks, matched and on one clock.
+    """Who waits for whom: the collectives of several ranks, matched and on one clock.
 
     Attributes:
-        report: Arrivals, waits, and whether they fit each other.
+        straggler: The rank with the least total wait; None where nothing could be matched, or
+            nothing fits.
+        clock: `RECORDED` or `ALIGNED`: what was done.
+        matched_by: What told which collectives belong together.
+        scopes: For each rank what its part is about and what was left out of it.
+        fits: Whether waits can be what they seem: a rank that waits in a collective is in it.
+        of_host: Whether the collectives ran on CPUs.
         has_exchanges: Whether sends and receives are among them.
+        read: The arrivals of each rank, over all steps that were read.
     """
 
-    report: StragglerReport
+    straggler: int | None
+    ranks: pl.DataFrame
+    sets: pl.DataFrame
+    arrivals: pl.DataFrame
+    clock: Clock
+    clock_reason: str
     clocks: RankClocks
+    matched_by: str
+    scopes: dict[int, AnsweredScope]
+    scope: AnsweredScope
+    notes: tuple[str, ...]
+    fits: bool
     of_host: bool
     has_exchanges: bool
-    _ranks: tuple[RankArrivals, ...]
+    read: tuple[RankArrivals, ...]
     _collectives: pl.DataFrame
 
     @cached_property
     def matched(self) -> Matched:
         """The collectives that can be replayed."""
-        return _matched(self._ranks, self._collectives)
+        return _matched(self.read, self._collectives)
 
     @cached_property
     def offset_ns(self) -> Numbers:
@@ -149,7 +134,7 @@ class Compared:
         """
         matched, clocks = self.matched, self.clocks
         ranks, start_ns = matched.ranks[matched.rank], matched.start_ns
-        if self.report.clock is not Clock.ALIGNED or not len(start_ns):
+        if self.clock is not Clock.ALIGNED or not len(start_ns):
             return np.zeros_like(start_ns)
         table = pl.DataFrame({"rank": ranks, "start_ns": start_ns})
         known = table.join(clocks.ranks, on="rank", how="left", maintain_order="left")
@@ -161,11 +146,17 @@ class Compared:
         offsets: Numbers = start_ns - common
         return offsets
 
+    @cached_property
+    def waits(self) -> pl.DataFrame:
+        """The arrivals, with the step and the last rank of their sets."""
+        of_sets = self.sets.select("set", "step", "last_rank")
+        return self.arrivals.join(of_sets, on="set", maintain_order="left")
+
     @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader must know."""
+    def all_notes(self) -> tuple[str, ...]:
+        """What a reader must know, also of the clocks."""
         problem = self.clocks.problem
-        return self.report.notes if problem is None else (*self.report.notes, problem)
+        return self.notes if problem is None else (*self.notes, problem)
 
 
 def compare_ranks(
@@ -193,47 +184,51 @@ def compare_ranks(
     is_exchange = pl.col("kind").eq_missing(POINT_TO_POINT)
     if not point_to_point:
         found = found.filter(~is_exchange)
-    matched = match_collectives(found)
+    matched, matched_by, left_out = match_collectives(found)
     scopes = {
         rank.rank: rank.answered(steps).leaving_out(
             {
                 str(reason): int(count)
-                for _, reason, count in matched.left_out.filter(rank=rank.rank).iter_rows()
+                for _, reason, count in left_out.filter(rank=rank.rank).iter_rows()
             }
         )
         for rank in ranks
     }
-    on_hosts = any(rank.of_host for rank in ranks)
-    tolerated_ns = TOLERATED_ON_HOSTS_NS if on_hosts else TOLERATED_NS
-    aligned = align(matched.table, numbers, clock, tolerated_ns)
-    table = _ranks(aligned)
-    sets, arrivals = _sets(aligned.table)
+    of_host = any(rank.of_host for rank in ranks)
+    clocks = solve_rank_clocks(matched)
+    offsets, used, reason = choose_offsets(clocks, numbers, clock, on_hosts=of_host)
+    common = on_one_clock(matched, offsets, clocks)
+    fits = waits_fit(common)
+    table = _ranks(common, offsets)
+    sets, arrivals = _sets(common)
     notes = [_NOTHING] if sets.is_empty() else []
-    report = StragglerReport(
-        straggler=_straggler(table) if aligned.fits else None,
+    return Compared(
+        straggler=_straggler(table) if fits else None,
         ranks=table,
         sets=sets,
         arrivals=arrivals,
-        clock=aligned.clock,
-        clock_reason=aligned.reason,
-        matched_by=matched.basis,
+        clock=used,
+        clock_reason=reason,
+        clocks=clocks,
+        matched_by=matched_by,
         scopes=scopes,
         scope=AnsweredScope.together(list(scopes.values())),
-        notes=tuple(notes if aligned.fits else [_DO_NOT_FIT]),
-        fits=aligned.fits,
+        notes=tuple(notes if fits else [_DO_NOT_FIT]),
+        fits=fits,
+        of_host=of_host,
+        has_exchanges=not found.filter(is_exchange).is_empty(),
+        read=tuple(ranks),
+        _collectives=matched,
     )
-    has_exchanges = not found.filter(is_exchange).is_empty()
-    return Compared(report, aligned.clocks, on_hosts, has_exchanges, tuple(ranks), matched.table)
 
 
 def match_arrivals(ranks: Sequence[RankArrivals]) -> Matched:
     """Matches the collectives of several ranks, whose clocks do not matter."""
     found = pl.concat([rank.table() for rank in ranks], how="diagonal")
-    return _matched(ranks, match_collectives(found).table)
+    return _matched(ranks, match_collectives(found)[0])
 
 
 def _matched(ranks: Sequence[RankArrivals], collectives: pl.DataFrame) -> Matched:
-    """Matched collectives, columns of `analysis.ranks.matching.SameCollectives.table`."""
     described = {group: word for rank in ranks for group, word in rank.described}
     sizes = [rank.world_size for rank in ranks if rank.world_size is not None]
     groups = find_groups(collectives, described, sizes[0] if sizes else None)
@@ -263,8 +258,7 @@ def _check_one_job(ranks: Sequence[RankArrivals]) -> None:
         raise UsageError(f"these traces are no ranks of one run: {said}")
 
 
-def _ranks(aligned: Aligned) -> pl.DataFrame:
-    table = aligned.table
+def _ranks(table: pl.DataFrame, offsets: pl.DataFrame) -> pl.DataFrame:
     order = ["key", "arrival_ns", "rank"]
     waited = pl.col("wait_ns").max().over("key") > 0
     # Of ranks that come last at the same moment, each is the last; where all do, none is.
@@ -278,7 +272,7 @@ def _ranks(aligned: Aligned) -> pl.DataFrame:
         end_spread_ns=pl.col("spread").median().round(),
     )
     return (
-        aligned.offsets.join(waits, on="rank", how="left")
+        offsets.join(waits, on="rank", how="left")
         .join(last, on="rank", how="left")
         .join(first, on="rank", how="left")
         .with_columns(pl.col("sets", "total_wait_ns", "last", "first").fill_null(0))

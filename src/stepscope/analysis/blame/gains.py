@@ -42,33 +42,21 @@ _SETTLED = 0.001
 """Of a repetition: by how much it may differ from the one before at the most."""
 
 
-@dataclass(frozen=True)
-class _Circle:
-    """The rows of a recording whose end is followed by its beginning.
-
-    Attributes:
-        like: Of each row, the row that says what is done before it.
-        previous: As of `Matched`, but rows at the beginning follow those at the end.
-        launched_before: Likewise.
-        worked_before: Likewise.
-    """
-
-    like: Numbers
-    previous: Numbers
-    launched_before: Numbers
-    worked_before: Numbers
+_Circle = tuple[Numbers, Numbers, Numbers, Numbers]
+"""Of each row, the row that says what is done before it; then `previous`, `launched_before` and
+`worked_before` of `Matched`, where rows at the beginning follow those at the end."""
 
 
 class LongRun:
     """A job's recorded steps, to be repeated."""
 
     def __init__(self, matched: Matched, replay: Replay, circle: _Circle) -> None:
-        """Prepares repetitions; see `of`."""
+        """Prepares repetitions."""
         self._matched = matched
         self._replay = replay
-        self._circle = circle
+        self._like, *self._links = circle
         self._steps = len(np.unique(matched.step))
-        like = circle.like
+        like = self._like
         is_ahead = (replay.launches == RUNS_AHEAD) & (replay.devices > 0)
         of_gpu = np.array([cause in (*OF_THE_GPU, OTHER) for cause in matched.causes])
         idle = np.where(is_ahead, matched.local_ns[:, ~of_gpu].sum(axis=1), 0)
@@ -89,24 +77,10 @@ class LongRun:
             times.awaited,
         )
 
-    @classmethod
-    def of(cls, matched: Matched, replay: Replay, like: int = 1) -> LongRun | None:
-        """The recorded steps, to be repeated.
-
-        Args:
-            like: Which step says what is done before the first collectives, from 1.
-
-        Returns:
-            None if a rank has other collectives in the first step than in that one or the last:
-            then it is not known what follows what.
-        """
-        circle = _circle(matched, like)
-        return None if circle is None else cls(matched, replay, circle)
-
     def step_ns(self, less: Less | None = None) -> float:
         """What a step takes."""
-        matched, replay, circle = self._matched, self._replay, self._circle
-        times = self._times
+        matched, replay, times = self._matched, self._replay, self._times
+        like, (previous, launched_before, worked_before) = self._like, self._links
         if less is not None:
             moved = Less(
                 self._moved(less.work_ns),
@@ -115,13 +89,12 @@ class LongRun:
                 less.on_time,
             )
             times = times.without(moved, self._is_ahead)
-        like = circle.like
         launches = (
-            replay.launches[like], circle.launched_before, times.host + times.waits,
+            replay.launches[like], launched_before, times.host + times.waits,
             matched.queued_ns[like], replay.start_up,
         )  # fmt: skip
         devices = (
-            replay.devices[like], circle.worked_before, times.device, matched.ready_ns[like],
+            replay.devices[like], worked_before, times.device, matched.ready_ns[like],
             times.launched_work,
         )  # fmt: skip
         # What rows at the end are left with is what those at the beginning follow.
@@ -130,7 +103,7 @@ class LongRun:
         last = took = 0.0
         for number in range(_MOST_REPEATED):
             jit(replay_by_loop)(
-                matched.collective, circle.previous, matched.first_row, matched.rows, times.gap,
+                matched.collective, previous, matched.first_row, matched.rows, times.gap,
                 replay.beside, launches, devices, times.transfer, times.awaited, end, arrival,
                 launched, ready,
             )  # fmt: skip
@@ -144,11 +117,20 @@ class LongRun:
     def _moved(self, less_ns: Numbers | None) -> Numbers | None:
         if less_ns is None:
             return None
-        moved: Numbers = np.where(self._own, less_ns, less_ns[self._circle.like])
+        moved: Numbers = np.where(self._own, less_ns, less_ns[self._like])
         return moved
 
 
 def _circle(matched: Matched, like_step: int) -> _Circle | None:
+    """How the recorded steps follow each other again and again.
+
+    Args:
+        like_step: Which step says what is done before the first collectives, from 1.
+
+    Returns:
+        None if a rank has other collectives in the first step than in that one or the last: then it
+        is not known what follows what.
+    """
     steps = np.unique(matched.step)
     if len(steps) <= like_step or steps[0] < 0:
         return None
@@ -178,7 +160,7 @@ def _circle(matched: Matched, like_step: int) -> _Circle | None:
             if (matched.collective[found] < matched.collective[first[begins]])[at_end].any():
                 return None
             link[first[begins]] = found
-    return _Circle(like, *links)
+    return like, *links
 
 
 _NEARLY = 0.8
@@ -236,6 +218,8 @@ class Gains:
         self._matched = matched
         self.replay = replay
         self.steps = max(len(np.unique(matched.step[matched.step >= 0])), 1)
+        self._on_time: dict[tuple[int, ...], OnTime | None] = {}
+        self._known_long_runs: dict[int, tuple[LongRun, float]] = {}
 
     @cached_property
     def whole_ns(self) -> int:
@@ -300,20 +284,13 @@ class Gains:
         least_ns = max(2 * gain_ns, _NOTABLE * self.whole_ns / self.steps)
         return OnTime(gain_ns, int(next_rank), gain.recorded_ns > least_ns)
 
-    @cached_property
-    def _on_time(self) -> dict[tuple[int, ...], OnTime | None]:
-        return {}
-
     def _long_runs(self) -> Iterator[tuple[LongRun, float]]:
         """The steps in the long run, and what one takes; by what the first one begins with."""
         for like in range(1, min(self.steps, _MOST_BEGINNINGS + 1)):
             if like not in self._known_long_runs:
-                found = LongRun.of(self._matched, self.replay, like)
-                if found is None:
+                circle = _circle(self._matched, like)
+                if circle is None:
                     return
+                found = LongRun(self._matched, self.replay, circle)
                 self._known_long_runs[like] = found, found.step_ns()
             yield self._known_long_runs[like]
-
-    @cached_property
-    def _known_long_runs(self) -> dict[int, tuple[LongRun, float]]:
-        return {}

@@ -18,16 +18,25 @@ Definitions
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.blame.progress import devices, launches
 from stepscope.analysis.calls.collectives import POINT_TO_POINT
 from stepscope.analysis.ranks import matching
-from stepscope.errors import UsageError
+from stepscope.analysis.ranks.rank_arrivals import (
+    DEVICE_WORK,
+    HOST_WAITS,
+    LAUNCHED_WORK,
+    OWN_DEVICE,
+    OWN_HOST,
+    QUEUED,
+    READY,
+    UNLAUNCHED,
+)
 from stepscope.skew.rank_causes import OTHER
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.jit import jit
@@ -44,19 +53,10 @@ ARRIVALS: dict[str, pl.DataType | type[pl.DataType]] = {
     "start_ns": pl.Int64,
     "end_ns": pl.Int64,
 }
-"""One row per rank and collective. Further columns `local_…_ns` say what the rank did since the row
-before this one of the same rank, in order of start, outside any collective, by cause. What they
-leave of the time since its previous collective is `other`. `beside_ns` says for how long the rank
-got work done beside this collective; without it, it got none done. `own_host_ns` says how far the
-rank's host was on a clock that stands still while it waits for the GPU, when it launched the
-collective, and `queued_ns` how long before its start that was; null where it is not known.
-`own_device_ns` says how far the rank's device was with the work launched before the collective, on
-a clock that stands still while it waits for collectives, `device_work_ns` how much of that it
-worked, and `ready_ns` how long before the start it was done; where they are known, `beside_ns` does
-not count. `launched_work_ns` says how long after the launch that was done at the soonest, for what
-was launched since the collective before it and since the host last waited for the GPU,
-`host_waits_ns` for how long the host had waited by then, at the least, for such work, and
-`unlaunched_ns` for how long of `own_device_ns` nothing was launched."""
+"""One row per rank and collective. Further columns `local_…_ns`, `beside_ns` and those of
+`rank_arrivals.OF_LAUNCHES` are as `ranks.local_time` defines them, null where they are not known.
+What local times leave of the time since the row's previous collective is `other`. Without
+`beside_ns` a rank gets nothing done beside its collectives."""
 
 GROUPS: dict[str, pl.DataType | type[pl.DataType]] = {
     "group": pl.Int64,
@@ -78,9 +78,10 @@ OF_THE_GPU = ("compute", "copies")
 _ROUNDED_NS = 1_000
 """By how much a collective may seem to begin before the one ends that it follows."""
 
+UNKNOWN = -(2**62)
+"""Stands for what is not known."""
+
 NOT_SYNCHRONISING = "collectives of a kind that ranks can leave before all have arrived"
-REPEATED = "collectives that a rank has twice under one number"
-ALONE = "collectives that only one recorded rank takes part in"
 CIRCULAR = "collectives whose order differs between ranks"
 
 
@@ -122,7 +123,6 @@ class Matched:
         launched_work_ns: Of each row, how long after its launch the device can have done what was
             launched before it, as that was launched no sooner; `UNKNOWN` where that is not known.
         group: Of each collective, its row in `groups`.
-        number: Of each collective, its number in the group.
         kind: Of each collective, a place in `SYNCHRONISING`.
         message_bytes: Of each collective, the largest that a member says; -1 where unknown.
         first_row: Of each collective, where its rows begin in `rows`; one more at the end.
@@ -153,7 +153,6 @@ class Matched:
     ready_ns: Numbers
     launched_work_ns: Numbers
     group: Numbers
-    number: Numbers
     kind: Numbers
     message_bytes: Numbers
     first_row: Numbers
@@ -168,6 +167,18 @@ class Matched:
         waits: Numbers = self.end_ns - self.start_ns - self.transfer_ns[self.collective]
         return waits
 
+    def rows_of(self, ranks: Collection[int]) -> npt.NDArray[np.bool_]:
+        """Of each row, whether it is of one of some ranks."""
+        found: npt.NDArray[np.bool_] = np.isin(self.ranks, list(ranks))[self.rank]
+        return found
+
+    def by_step(self, values: Numbers) -> npt.NDArray[np.float64]:
+        """Sums of what is of each row, by step (rows) and rank (columns)."""
+        steps, step = np.unique(self.step, return_inverse=True)
+        cells = step.reshape(-1) * len(self.ranks) + self.rank
+        sums = np.bincount(cells, values, len(steps) * len(self.ranks))
+        return sums.reshape(len(steps), len(self.ranks)).astype(np.float64)
+
     @property
     def dimension(self) -> pl.Series:
         """Of each collective, the dimension of its group."""
@@ -181,17 +192,12 @@ def match(arrivals: pl.DataFrame, groups: pl.DataFrame) -> Matched:
         arrivals: Columns `ARRIVALS`, any `local_…_ns`, and `beside_ns` where it is known.
         groups: Columns `GROUPS`.
     """
-    missing = [column for column in ARRIVALS if column not in arrivals.columns]
-    missing += [column for column in GROUPS if column not in groups.columns]
-    if missing:
-        raise UsageError(f"arrivals and groups lack the columns {', '.join(missing)}")
-    unknown = arrivals.filter(~pl.col("group").is_between(0, len(groups) - 1))
-    if len(unknown):
-        raise UsageError(f"an arrival names group {unknown['group'][0]} of {len(groups)}")
     in_order = arrivals.sort("rank", "start_ns", "end_ns", "group", "number")
     # Sums, so that nothing is lost with rows that are left out.
     spent = pl.col(f"^{LOCAL}.*_ns$").fill_null(0).cum_sum().over("rank")
-    rows, left_out = _usable(in_order.with_columns(spent))
+    spent_by = in_order.with_columns(spent)
+    rows = spent_by.filter(pl.col("kind").is_in(SYNCHRONISING))
+    left_out = {NOT_SYNCHRONISING: len(spent_by) - len(rows)} if len(rows) < len(spent_by) else {}
     # A first numbering, by group and number; it is put in order once what precedes what is known.
     by_name = rows.select("group", "number").unique().sort("group", "number")
     rows = rows.join(by_name.with_row_index("named"), on=["group", "number"], how="left")
@@ -212,16 +218,17 @@ def match(arrivals: pl.DataFrame, groups: pl.DataFrame) -> Matched:
     if (order < 0).any():
         # Ranks that disagree on an order are of different jobs, or their numbers are wrong.
         bad = pl.Series(order < 0).gather(named)
-        left_out[CIRCULAR] = int(bad.sum())
         names = rows.filter(bad).select("group", "number").unique()
         again = match(arrivals.join(names, on=["group", "number"], how="anti"), groups)
-        return _with(again, {**again.left_out, CIRCULAR: left_out[CIRCULAR]})
+        return replace(again, left_out={**again.left_out, CIRCULAR: int(bad.sum())})
     collective = order[named]
     causes, local = _local(rows, previous, start, end)
     by_collective = np.argsort(collective, kind="stable").astype(np.int64)
     first_row = np.searchsorted(collective[by_collective], np.arange(len(by_name) + 1))
     durations = end - start
-    transfer = _least(durations[by_collective], first_row)
+    transfer = durations[by_collective]
+    if len(transfer):
+        transfer = np.minimum.reduceat(transfer, first_row[:-1])
     return Matched(
         causes,
         ranks,
@@ -234,10 +241,8 @@ def match(arrivals: pl.DataFrame, groups: pl.DataFrame) -> Matched:
         previous,
         local,
         _beside(rows, durations),
-        *launches(rows, rank, collective),
-        *devices(rows, rank, collective),
-        _put(by_name["group"], order),
-        _put(by_name["number"], order),
+        *_progress(rows, rank, collective),
+        _of_collectives(rows["group"], collective),
         _of_collectives(rows["kind"].replace_strict(_KINDS, return_dtype=pl.Int64), collective),
         _of_collectives(rows["message_bytes"].fill_null(-1), collective),
         first_row.astype(np.int64),
@@ -249,28 +254,6 @@ def match(arrivals: pl.DataFrame, groups: pl.DataFrame) -> Matched:
 
 
 _KINDS = {kind: place for place, kind in enumerate(SYNCHRONISING)}
-
-
-def _usable(arrivals: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
-    """The rows that can be matched, and how many cannot be, by reason."""
-    left_out = {}
-    rows = arrivals.filter(pl.col("kind").is_in(SYNCHRONISING))
-    if len(rows) < len(arrivals):
-        left_out[NOT_SYNCHRONISING] = len(arrivals) - len(rows)
-    name = ["group", "number"]
-    twice = rows.filter(pl.struct("rank", *name).is_duplicated()).select(name).unique()
-    kept = rows.join(twice, on=name, how="anti") if len(twice) else rows
-    if len(kept) < len(rows):
-        left_out[REPEATED] = len(rows) - len(kept)
-    met = kept.filter(pl.len().over(name) > 1)
-    if len(met) < len(kept):
-        left_out[ALONE] = len(kept) - len(met)
-    return met, left_out
-
-
-def _with(matched: Matched, left_out: dict[str, int]) -> Matched:
-    values = {name: getattr(matched, name) for name in matched.__dataclass_fields__}
-    return Matched(**{**values, "left_out": left_out})
 
 
 def _local(
@@ -295,10 +278,55 @@ def _beside(rows: pl.DataFrame, durations: Numbers) -> Numbers:
     return np.clip(beside, 0, np.maximum(durations, 0))
 
 
-def _put(values: pl.Series, order: Numbers) -> Numbers:
-    placed = np.zeros(len(order), np.int64)
-    placed[order] = values.to_numpy()
-    return placed
+_Ten = tuple[
+    Numbers, Numbers, Numbers, Numbers, Numbers, Numbers, Numbers, Numbers, Numbers, Numbers
+]
+
+
+def _progress(rows: pl.DataFrame, rank: Numbers, collective: Numbers) -> _Ten:
+    """How far hosts and devices got: the fields `launched_before` to `launched_work_ns`."""
+
+    def column(name: str, otherwise: int = 0) -> Numbers:
+        if name not in rows.columns:
+            return np.full(len(rows), otherwise, np.int64)
+        return rows[name].fill_null(otherwise).to_numpy().astype(np.int64)
+
+    def since(name: str, before: Numbers, is_known: npt.NDArray[np.bool_]) -> Numbers:
+        clock = column(name)
+        found: Numbers = np.where(is_known & (before >= 0), clock - clock[before], 0)
+        return found
+
+    (launched, has_launch), (worked, has_device) = (
+        _last_known(column(name, UNKNOWN) > UNKNOWN, rank, collective)
+        for name in (OWN_HOST, OWN_DEVICE)
+    )
+    return (
+        launched,
+        np.maximum(since(OWN_HOST, launched, has_launch), 0),
+        np.maximum(since(HOST_WAITS, launched, has_launch), 0),
+        np.where(has_launch, np.maximum(column(QUEUED), 0), -1),
+        worked,
+        since(OWN_DEVICE, worked, has_device),
+        since(DEVICE_WORK, worked, has_device),
+        since(UNLAUNCHED, worked, has_device),
+        column(READY, UNKNOWN),
+        column(LAUNCHED_WORK, UNKNOWN),
+    )
+
+
+def _last_known(
+    known: npt.NDArray[np.bool_], rank: Numbers, collective: Numbers
+) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+    """Of each row the last one of its rank before it of which something is known; -1: none.
+
+    Where its collective is numbered later, as ranks came to them in different orders, there is
+    none either. Returns what is known as well.
+    """
+    before = np.full(len(known), -1, np.int64)
+    latest = np.maximum.accumulate(np.where(known, np.arange(len(known)), -1))
+    before[1:] = latest[:-1]
+    before[(before >= 0) & ((rank[before] != rank) | (collective[before] >= collective))] = -1
+    return before, known
 
 
 def _of_collectives(values: pl.Series, collective: Numbers) -> Numbers:
@@ -307,11 +335,6 @@ def _of_collectives(values: pl.Series, collective: Numbers) -> Numbers:
     found = np.full(count, np.iinfo(np.int64).min, np.int64)
     np.maximum.at(found, collective, values.to_numpy().astype(np.int64))
     return found
-
-
-def _least(values: Numbers, first: Numbers) -> Numbers:
-    least: Numbers = np.minimum.reduceat(values, first[:-1]) if len(values) else values
-    return least
 
 
 def _last(durations: Numbers, rows: Numbers, first: Numbers, transfer: Numbers) -> Numbers:
@@ -323,12 +346,19 @@ def _last(durations: Numbers, rows: Numbers, first: Numbers, transfer: Numbers) 
 
 
 def _order(named: Numbers, previous: Numbers, count: int) -> Numbers:
-    """A number for each collective, greater than those of all that its members had before.
-
-    -1 where there is none, because collectives precede each other in a circle.
-    """
+    """A number for each collective, greater than those of all that its members had before."""
     has_previous = previous >= 0
-    before, after = named[previous[has_previous]], named[has_previous]
+    return in_order(named[previous[has_previous]], named[has_previous], count)
+
+
+def in_order(before: Numbers, after: Numbers, count: int) -> Numbers:
+    """A number for each node of a graph, greater than those of all that it follows.
+
+    -1 where there is none, because nodes follow each other in a circle.
+
+    Args:
+        before: Of each edge, the node that `after` follows.
+    """
     by_before = np.argsort(before, kind="stable")
     first_edge = np.searchsorted(before[by_before], np.arange(count + 1))
     order = np.full(count, -1, np.int64)

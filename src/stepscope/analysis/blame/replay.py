@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.analysis.blame.matched import Matched, Numbers
-from stepscope.analysis.blame.progress import UNKNOWN
-from stepscope.analysis.ranks.launched_work import LONGEST_LAUNCH_NS
+from stepscope.analysis.blame.matched import UNKNOWN, Matched, Numbers
+from stepscope.analysis.ranks.local_time import LONGEST_LAUNCH_NS
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.jit import jit
 

@@ -89,6 +89,23 @@ GROUPS: dict[str, pl.DataType | type[pl.DataType]] = {
 
 
 @dataclass(frozen=True)
+class Accused:
+    """Ranks that make the others wait.
+
+    Attributes:
+        ranks: The rank; of a slow link all that it may be as well.
+        cause: Why, by name; of several causes the main one.
+        wait_ns: What another rank waits for them in a step, on average.
+        gain_ns: What a step is shorter by without that.
+    """
+
+    ranks: tuple[int, ...]
+    cause: str
+    wait_ns: int
+    gain_ns: int
+
+
+@dataclass(frozen=True)
 class LateTogether:
     """Ranks that have to be fixed together, or one of which several causes have to be.
 
@@ -148,7 +165,8 @@ def find_blame(matched: Matched, clock_offset_ns: Numbers | None = None) -> Blam
     """
     usual = find_usual(matched)
     delays = pass_back(matched, usual)
-    late_ns = _late_starts_alone(usual, delays)
+    # By how much ranks came late to their first collective, without what other causes explain.
+    late_ns = np.maximum(delays.late_start_ns - usual.excess_ns.sum(axis=1), 0)
     links = _Links(matched, usual, delays)
     table = pl.concat([_work_causes(matched, delays), links.table()]).sort(
         "caused_wait_ns", "rank", "cause", descending=[True, False, False]
@@ -156,9 +174,7 @@ def find_blame(matched: Matched, clock_offset_ns: Numbers | None = None) -> Blam
     gains = Gains(matched, Replay(matched, clock_offset_ns))
     steps, step_ns = gains.steps, gains.whole_ns / gains.steps
     found = [
-        gains.of(_excess(matched, usual, links, rank, cause))
-        if cause != LATE_START
-        else _gain_of_late_start(matched, late_ns, gains, rank)
+        _gain(matched, usual, late_ns, links, gains, rank, cause)
         for rank, cause in table.head(_MOST_REPLAYED).select("rank", "cause").iter_rows()
     ]
     unknown = [None] * (len(table) - len(found))
@@ -198,17 +214,6 @@ def find_blame(matched: Matched, clock_offset_ns: Numbers | None = None) -> Blam
     )
 
 
-def _excess_of_ranks(matched: Matched, usual: Usual, steps: int) -> dict[int, dict[str, float]]:
-    ranks = matched.ranks.tolist()
-    found: dict[int, dict[str, float]] = {rank: {} for rank in ranks}
-    for place, cause in enumerate(matched.causes):
-        of_ranks = np.bincount(matched.rank, usual.excess_ns[:, place], len(ranks)) / steps
-        for rank, ns in zip(ranks, of_ranks.tolist(), strict=True):
-            if ns > 0:
-                found[rank][cause] = ns
-    return found
-
-
 class _Unusual:
     """What ranks have beyond the usual and beyond chance, to be taken away together."""
 
@@ -217,7 +222,15 @@ class _Unusual:
     ) -> None:
         self._matched, self._usual, self._gains, self._causes = matched, usual, gains, causes
         self._step_ns = gains.whole_ns / gains.steps
-        self.excess_ns = _excess_of_ranks(matched, usual, gains.steps)
+        of_ranks = np.stack([matched.by_step(one).sum(axis=0) for one in usual.excess_ns.T], axis=1)
+        self.excess_ns = {
+            rank: {
+                cause: ns / gains.steps
+                for cause, ns in zip(matched.causes, of_rank, strict=True)
+                if ns > 0
+            }
+            for rank, of_rank in zip(matched.ranks.tolist(), of_ranks.tolist(), strict=True)
+        }
         # One that comes last but one each time makes nobody wait as long as the last one does.
         most = sorted(
             (
@@ -266,15 +279,12 @@ class _Unusual:
         )
 
     def _gain_of(self, ranks: Collection[int]) -> Gain:
-        matched, usual = self._matched, self._usual
-        work, host = (np.zeros(len(matched.rank), np.int64) for _ in range(2))
+        matched = self._matched
+        which = np.zeros(matched.local_ns.shape, np.bool_)
         for rank in ranks:
-            own = matched.ranks[matched.rank] == rank
-            for cause in self._late[rank]:
-                less = np.where(own, usual.excess_ns[:, matched.causes.index(cause)], 0)
-                work += less
-                host += 0 if cause in OF_THE_GPU else less
-        return self._gains.of(Less(work, host_ns=host))
+            late = [cause in self._late[rank] for cause in matched.causes]
+            which |= matched.rows_of([rank])[:, None] & late
+        return self._gains.of(self._usual.less(matched, which))
 
 
 def late_starts(matched: Matched) -> dict[int, int]:
@@ -394,42 +404,35 @@ def _stands_out(
     """Whether a rank has far more of a cause than the others, and not by chance."""
     if cause not in matched.causes:
         # A late start: only one rank can be the last to begin.
-        return int(late_ns[matched.ranks[matched.rank] == rank].max()) >= step_ns
-    excess = usual.excess_ns[:, matched.causes.index(cause)]
-    steps, step = np.unique(matched.step, return_inverse=True)
-    ranks = len(matched.ranks)
-    place = step.reshape(-1) * ranks + matched.rank
-    cells = np.bincount(place, excess, len(steps) * ranks).astype(np.float64)
-    of_rank = int(np.flatnonzero(matched.ranks == rank)[0])
-    least_ns = _NOTABLE_GAIN * step_ns
-    return is_beyond_chance(cells.reshape(len(steps), ranks), of_rank, least_ns)
-
-
-def _late_starts_alone(usual: Usual, delays: Delays) -> Numbers:
-    """By how much ranks came late to their first collective, without what other causes explain."""
-    late: Numbers = np.maximum(delays.late_start_ns - usual.excess_ns.sum(axis=1), 0)
-    return late
+        return int(late_ns[matched.rows_of([rank])].max()) >= step_ns
+    excess = matched.by_step(usual.excess_ns[:, matched.causes.index(cause)])
+    place = matched.ranks.tolist().index(rank)
+    return is_beyond_chance(excess, place, _NOTABLE_GAIN * step_ns)
 
 
 def _is_much(gain: Gain, step_ns: float) -> bool:
     return gain.recorded_ns >= _NOTABLE_GAIN * step_ns and gain.sure_ns >= _SURE_GAIN * step_ns
 
 
-def _gain_of_late_start(matched: Matched, late_ns: Numbers, gains: Gains, rank: int) -> Gain:
-    own = matched.ranks[matched.rank] == rank
-    return Gain(gains.of(Less(np.where(own, late_ns, 0))).recorded_ns, None)
-
-
-def _excess(matched: Matched, usual: Usual, links: _Links, rank: int, cause: str) -> Less:
+def _gain(
+    matched: Matched,
+    usual: Usual,
+    late_ns: Numbers,
+    links: _Links,
+    gains: Gains,
+    rank: int,
+    cause: str,
+) -> Gain:
     if cause == SLOW_LINK:
         less = np.zeros_like(usual.transfer_excess_ns)
         slow = links.collectives_of(rank)
         less[slow] = usual.transfer_excess_ns[slow]
-        return Less(transfer_ns=less)
-    own = matched.ranks[matched.rank] == rank
-    less = np.zeros(len(matched.rank), np.int64)
-    less[own] = usual.excess_ns[own, matched.causes.index(cause)]
-    return Less(less, host_ns=np.zeros_like(less) if cause in OF_THE_GPU else less)
+        return gains.of(Less(transfer_ns=less))
+    own = matched.rows_of([rank])
+    if cause == LATE_START:
+        return Gain(gains.of(Less(np.where(own, late_ns, 0))).recorded_ns, None)
+    is_cause = np.array([one == cause for one in matched.causes])
+    return gains.of(usual.less(matched, own[:, None] & is_cause))
 
 
 def _ranks(matched: Matched, causes: pl.DataFrame) -> pl.DataFrame:

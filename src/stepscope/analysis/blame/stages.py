@@ -15,7 +15,6 @@ Definitions
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import permutations
 
 import numpy as np
@@ -26,6 +25,8 @@ from stepscope.analysis.blame.gains import Gains
 from stepscope.analysis.blame.groups import TO_HIGHER, TO_LOWER, WORLD
 from stepscope.analysis.blame.matched import Matched
 from stepscope.analysis.blame.replay import Less
+from stepscope.analysis.blame.report import Accused
+from stepscope.skew.rank_causes import SLOW_STAGE
 
 _COMPUTE, _PIPELINE = "compute", "pipeline"
 _NEARER = 0.5
@@ -34,23 +35,6 @@ _NOTABLE = 0.02
 _TWO = 2
 
 Times = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class SlowPart:
-    """Ranks of a pipeline that compute longer than others.
-
-    Attributes:
-        ranks: One rank, or all of a stage.
-        compute_ns: What each of them computes in a step.
-        gain_ns: What a step is shorter by if they compute as long as is usual.
-    """
-
-    ranks: tuple[int, ...]
-    is_stage: bool
-    compute_ns: int
-    usual_ns: int
-    gain_ns: int
 
 
 def find_stages(matched: Matched) -> tuple[tuple[int, ...], ...]:
@@ -90,7 +74,7 @@ def _pairs(matched: Matched, is_pair: npt.NDArray[np.bool_]) -> set[tuple[int, i
 
 def find_slow(
     matched: Matched, gains: Gains, stages: tuple[tuple[int, ...], ...]
-) -> SlowPart | None:
+) -> Accused | None:
     """The rank or stage that computes notably longer than others beyond chance; None: none does."""
     if len(stages) < _TWO or _COMPUTE not in matched.causes:
         return None
@@ -126,7 +110,6 @@ def _computing(matched: Matched) -> Times:
     Several at once follow the same one: the time before them counts once, and so does that beside
     them.
     """
-    steps, step = np.unique(matched.step, return_inverse=True)
     start_ns, end_ns = matched.start_ns, matched.end_ns
     until_ns = np.zeros_like(end_ns)
     counts = np.zeros(len(end_ns), np.int64)
@@ -139,10 +122,7 @@ def _computing(matched: Matched) -> Times:
             row = int(matched.previous[row])
     alone_ns = np.maximum(end_ns - np.maximum(start_ns, until_ns), 0)
     beside_ns = matched.beside_ns * (alone_ns / np.maximum(end_ns - start_ns, 1))
-    spent_ns = matched.local_ns[:, matched.causes.index(_COMPUTE)] * counts + beside_ns
-    cells = step.reshape(-1) * len(matched.ranks) + matched.rank
-    whole = np.bincount(cells, spent_ns, len(steps) * len(matched.ranks))
-    return whole.reshape(len(steps), len(matched.ranks)).astype(np.float64)
+    return matched.by_step(matched.local_ns[:, matched.causes.index(_COMPUTE)] * counts + beside_ns)
 
 
 def _usual(compute_ns: Times, stage: list[int], rank: int, elsewhere_ns: Times) -> Times:
@@ -167,7 +147,7 @@ def _slow(
     usual_ns: Times,
     *,
     is_stage: bool,
-) -> SlowPart | None:
+) -> Accused | None:
     mean_ns, usual = float(compute_ns[:, places].mean()), float(usual_ns.mean())
     if mean_ns <= usual:
         return None
@@ -178,4 +158,5 @@ def _slow(
     if gain_ns < _NOTABLE * gains.whole_ns / gains.steps:
         return None
     ranks = tuple(int(matched.ranks[at]) for at in places)
-    return SlowPart(ranks, is_stage, round(mean_ns), round(usual), round(gain_ns))
+    cause = SLOW_STAGE if is_stage else _COMPUTE
+    return Accused(ranks, cause, round(mean_ns) - round(usual), round(gain_ns))

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.blame.groups import TO_HIGHER, TO_LOWER
-from stepscope.analysis.blame.matched import OF_THE_GPU, Matched, Numbers
-from stepscope.analysis.blame.progress import UNKNOWN
+from stepscope.analysis.blame.matched import OF_THE_GPU, UNKNOWN, Matched, Numbers
+from stepscope.analysis.blame.replay import Less
 from stepscope.skew.rank_causes import FEWEST_RANKS
 
 Flags = npt.NDArray[np.bool_]
@@ -44,6 +44,16 @@ class Usual:
     excess_ns: Numbers
     transfer_excess_ns: Numbers
     transfer_spread_ns: Numbers
+
+    def less(self, matched: Matched, which: Flags) -> Less:
+        """Without what some of the work takes beyond the usual.
+
+        Args:
+            which: Of each row and cause, or what broadcasts to it.
+        """
+        excess_ns = np.where(which, self.excess_ns, 0)
+        of_host = [cause not in OF_THE_GPU for cause in matched.causes]
+        return Less(excess_ns.sum(axis=1), host_ns=excess_ns[:, of_host].sum(axis=1))
 
 
 def find_usual(matched: Matched) -> Usual:

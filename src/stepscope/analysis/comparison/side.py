@@ -42,6 +42,10 @@ RECORD_BASIS = "steady steps of the step record"
 DEVICE_TIME, HOST_TIME = "device self time", "host self time"
 
 
+def _nothing() -> pl.DataFrame:
+    return pl.DataFrame(schema=MEASURES)
+
+
 @dataclass(frozen=True)
 class Side:
     """What is compared.
@@ -71,14 +75,14 @@ class Side:
     step_ns: Int64Array
     parts: pl.DataFrame
     parts_basis: str
-    kernels: pl.DataFrame
-    operators: pl.DataFrame
-    operators_basis: str
-    scope: AnsweredScope | None
-    notes: tuple[str, ...]
+    kernels: pl.DataFrame = field(default_factory=_nothing)
+    operators: pl.DataFrame = field(default_factory=_nothing)
+    operators_basis: str = ""
+    scope: AnsweredScope | None = None
+    notes: tuple[str, ...] = ()
     gpus: str = ""
     ranks: str = ""
-    record_parts: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=MEASURES))
+    record_parts: pl.DataFrame = field(default_factory=_nothing)
     queued_share: float | None = None
     machine: str = ""
 
@@ -125,15 +129,15 @@ def make_side(
         kept = [record for record in records if record.is_whole_step and record.step in chosen]
         durations = np.array([record.dur_ns for record in kept], np.int64)
         numbers, basis = summary.steps, RECORD_BASIS
-    if trace is None:
+    measured = None if trace is None else _trace_steps(trace, asked)
+    if trace is None or measured is None or measured.durations.is_empty():
         if durations is None:
-            raise UsageError(f"{path}: there is neither a step record nor a trace to compare")
-        return _of_record(path, numbers, durations, _record_parts(kept), queued)
-    measured = _trace_steps(trace, asked)
-    if measured is None or measured.durations.is_empty():
-        if durations is None:
-            raise UsageError(f"{path}: the trace has neither steps nor GPU work to compare")
-        return _of_record(path, numbers, durations, pl.DataFrame(schema=MEASURES), queued)
+            lacks = "there is neither a step record nor a trace"
+            if trace is not None:
+                lacks = "the trace has neither steps nor GPU work"
+            raise UsageError(f"{path}: {lacks} to compare")
+        parts = _record_parts(kept) if trace is None else _nothing()
+        return Side(path, basis, numbers, durations, parts, RECORD_BASIS, queued_share=queued)
     window_steps = tuple(measured.durations["step"].to_list())
     selected = gpu_work(trace, replace(asked, steps=window_steps if len(trace.steps) else None))
     if durations is None:
@@ -160,31 +164,6 @@ def make_side(
         ranks="" if (size := world_size(trace)) is None else f"{size} rank{'s'[: size > 1]}",
         record_parts=of_record,
         queued_share=queued,
-    )
-
-
-def _of_record(
-    path: str,
-    numbers: tuple[int, ...],
-    durations: Int64Array,
-    parts: pl.DataFrame,
-    queued_share: float | None,
-) -> Side:
-    """A side of which there is a step record only."""
-    empty = pl.DataFrame(schema=MEASURES)
-    return Side(
-        path,
-        RECORD_BASIS,
-        numbers,
-        durations,
-        parts,
-        RECORD_BASIS,
-        empty,
-        empty,
-        "",
-        None,
-        (),
-        queued_share=queued_share,
     )
 
 
@@ -263,7 +242,7 @@ def _operators(trace: Trace, work: pl.DataFrame, steps: pl.Series) -> pl.DataFra
     """Operators by their call path: device self time, or host self time without GPU work."""
     forest = operator_forest(trace)
     if not len(forest):
-        return pl.DataFrame(schema=MEASURES)
+        return _nothing()
     own = np.zeros(len(forest), np.int64)
     if len(work):
         row = rows_of_work(forest, work)

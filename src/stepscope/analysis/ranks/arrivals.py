@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import polars as pl
 
@@ -28,9 +29,8 @@ from stepscope.analysis.graph.batch_arrivals import find_arrivals
 from stepscope.analysis.graph.window import choose_steps
 from stepscope.analysis.host.events import host_events
 from stepscope.analysis.host.steady_steps import tail_of
-from stepscope.analysis.ranks.launch_columns import OF_LAUNCHES
 from stepscope.analysis.ranks.local_time import BESIDE, LOCAL_CAUSES, local_time
-from stepscope.analysis.ranks.rank_arrivals import TEXTS, RankArrivals, packed
+from stepscope.analysis.ranks.rank_arrivals import OF_LAUNCHES, TEXTS, RankArrivals, packed
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
 from stepscope.analysis.selection.scope import OTHER_STEPS, Scope
 from stepscope.trace.model import Trace
@@ -158,16 +158,21 @@ def _local(trace: Trace, scope: Scope | None) -> pl.DataFrame:
 
 def _described(trace: Trace, kept: pl.DataFrame) -> tuple[tuple[str, str], ...]:
     """What the file calls the process groups of these collectives."""
-    about = trace.header.get("distributedInfo")
-    listed = about.get("pg_config") if isinstance(about, dict) else None
     words = {
         str(entry.get("pg_name")): str(entry.get("pg_desc"))
-        for entry in (listed if isinstance(listed, list) else [])
-        if isinstance(entry, dict) and entry.get("pg_desc") not in {None, "", "undefined"}
+        for entry in _listed_groups(trace)
+        if entry.get("pg_desc") not in {None, "", "undefined"}
     }
     groups = dict.fromkeys(kept["group"].drop_nulls().to_list())
     found = ((group, words.get(group.partition(" ")[0], "")) for group in groups)
     return tuple((group, word) for group, word in found if word)
+
+
+def _listed_groups(trace: Trace) -> list[dict[str, Any]]:
+    """What the file says of the process groups of its rank, in its order."""
+    about = trace.header.get("distributedInfo")
+    listed = about.get("pg_config") if isinstance(about, dict) else None
+    return [one for one in (listed if isinstance(listed, list) else []) if isinstance(one, dict)]
 
 
 _POOL = 2
@@ -244,12 +249,10 @@ def _pools(numbers: list[int]) -> list[int]:
 
 
 def _described_groups(trace: Trace) -> list[tuple[str, str]]:
-    """Name and ranks of the process groups that the file lists for its rank, in its order."""
-    about = trace.header.get("distributedInfo")
-    listed = about.get("pg_config") if isinstance(about, dict) else None
+    """Name and ranks of the process groups that gloo may be the backend of."""
     found = []
-    for entry in listed if isinstance(listed, list) else []:
-        if not isinstance(entry, dict) or "gloo" not in str(entry.get("backend_config", "gloo")):
+    for entry in _listed_groups(trace):
+        if "gloo" not in str(entry.get("backend_config", "gloo")):
             continue
         ranks = [int(text) for text in re.findall(r"\d{1,9}", str(entry.get("ranks", "")))]
         # Torch writes "[0, 1]" into the arguments of NCCL's kernels: the same form serves here.

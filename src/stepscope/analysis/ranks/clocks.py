@@ -12,14 +12,13 @@ clocks. Processes that communicate on their CPUs leave one after another: there 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 import polars as pl
 
 from stepscope.analysis.ranks.matching import SYNCHRONISING
-from stepscope.analysis.ranks.rank_clocks import RankClocks, solve_rank_clocks
+from stepscope.analysis.ranks.rank_clocks import RankClocks
 
 TOLERATED_NS = 50_000
 """Offsets of clocks that need no alignment, where GPUs communicate."""
@@ -35,88 +34,58 @@ class Clock(str, Enum):
     ALIGNED = "aligned"
 
 
-@dataclass(frozen=True)
-class Aligned:
-    """Matched collectives on one clock.
-
-    Attributes:
-        table: Those of `SameCollectives.table`, with `end_ns` on the common clock, `arrival_ns`
-            (since the first arrival of any rank), `wait_ns` (until the last of the set has come;
-            where ranks may leave before, no longer than the rank's own kernel) and `spread` (how
-            far the end is from the set's median end).
-        offsets: rank, offset_ns and drift_ppm (taken off; 0 where clocks are taken as recorded),
-            measured.
-        clock: `RECORDED` or `ALIGNED`: what was done.
-        clocks: What was found of the clocks, whether it was taken off or not.
-    """
-
-    table: pl.DataFrame
-    offsets: pl.DataFrame
-    clock: Clock
-    reason: str
-    clocks: RankClocks
-
-    @property
-    def fits(self) -> bool:
-        """Whether the waits fit into the collectives' kernels.
-
-        In a synchronising collective a rank waits inside its kernel, so the kernel lasts at least
-        as long as the wait. If most waits are longer, the clocks do not agree.
-        """
-        waits = self.table.filter(pl.col("kind").is_in(SYNCHRONISING))
-        beyond = (waits["wait_ns"] - waits["dur_ns"] - TOLERATED_ON_HOSTS_NS).clip(lower_bound=0)
-        return 2 * int(beyond.sum()) <= int(waits["wait_ns"].sum())
-
-
-def align(
-    matched: pl.DataFrame,
-    ranks: Sequence[int],
-    clock: Clock | str,
-    tolerated_ns: int = TOLERATED_NS,
-) -> Aligned:
-    """Bring matched collectives onto one clock.
+def on_one_clock(matched: pl.DataFrame, offsets: pl.DataFrame, clocks: RankClocks) -> pl.DataFrame:
+    """Brings matched collectives onto one clock, and says how long ranks wait in them.
 
     Args:
-        matched: `SameCollectives.table`.
-        ranks: The ranks, those without a matched collective included.
-        tolerated_ns: Offsets that `Clock.AUTO` leaves as they are.
-    """
-    clocks = solve_rank_clocks(matched)
-    offsets = _offsets(clocks, ranks)
-    used, reason = _choose_clock(Clock(clock), offsets, tolerated_ns)
-    if used is Clock.RECORDED:
-        offsets = offsets.with_columns(
-            offset_ns=pl.lit(0, pl.Int64), drift_ppm=pl.lit(0.0, pl.Float64)
-        )
-    aligned = matched.join(offsets, on="rank", how="left", maintain_order="left").with_columns(
-        arrival_ns=clocks.corrected("start_ns"), end_ns=clocks.corrected("end_ns")
-    )
-    return Aligned(_with_waits(aligned), offsets, used, reason, clocks)
-
-
-def _with_waits(common: pl.DataFrame) -> pl.DataFrame:
-    """Adds waits and spreads to matched collectives whose times are on a common clock.
-
-    Args:
-        common: Columns of `SameCollectives.table`, `arrival_ns` and `end_ns` on the common clock.
+        matched: As `matching.match_collectives` returns them.
+        offsets: What to take off: see `choose_offsets`.
 
     Returns:
-        Columns of `Aligned.table`.
+        The same with `end_ns` on the common clock, `arrival_ns` (since the first arrival of any
+        rank), `wait_ns` (until the last of the set has come; where ranks may leave before, no
+        longer than the rank's own kernel) and `spread` (how far the end is from the set's median
+        end).
     """
     until_last = pl.col("arrival_ns").max().over("key") - pl.col("arrival_ns")
     # The root of a broadcast sends and goes on: nobody waits for a rank that only receives.
     waits_in_it = pl.when(pl.col("kind").is_in(SYNCHRONISING)).then(until_last)
-    return common.with_columns(
-        arrival_ns=pl.col("arrival_ns") - pl.col("arrival_ns").min(),
-        wait_ns=waits_in_it.otherwise(pl.min_horizontal(until_last, "dur_ns")),
-        spread=(pl.col("end_ns") - pl.col("end_ns").median().over("key")).abs(),
+    return (
+        matched.join(offsets, on="rank", how="left", maintain_order="left")
+        .with_columns(arrival_ns=clocks.corrected("start_ns"), end_ns=clocks.corrected("end_ns"))
+        .with_columns(
+            arrival_ns=pl.col("arrival_ns") - pl.col("arrival_ns").min(),
+            wait_ns=waits_in_it.otherwise(pl.min_horizontal(until_last, "dur_ns")),
+            spread=(pl.col("end_ns") - pl.col("end_ns").median().over("key")).abs(),
+        )
     )
 
 
-def _offsets(clocks: RankClocks, ranks: Sequence[int]) -> pl.DataFrame:
-    """What each rank's clock reads too much: rank, offset_ns, drift_ppm, measured."""
+def waits_fit(common: pl.DataFrame) -> bool:
+    """Whether the waits on a common clock fit into the collectives' kernels.
+
+    In a synchronising collective a rank waits inside its kernel, so the kernel lasts at least as
+    long as the wait. If most waits are longer, the clocks do not agree.
+    """
+    waits = common.filter(pl.col("kind").is_in(SYNCHRONISING))
+    beyond = (waits["wait_ns"] - waits["dur_ns"] - TOLERATED_ON_HOSTS_NS).clip(lower_bound=0)
+    return 2 * int(beyond.sum()) <= int(waits["wait_ns"].sum())
+
+
+def choose_offsets(
+    clocks: RankClocks, ranks: Sequence[int], clock: Clock | str, *, on_hosts: bool
+) -> tuple[pl.DataFrame, Clock, str]:
+    """What is taken off each rank's clock, what was done, `RECORDED` or `ALIGNED`, and why.
+
+    Args:
+        ranks: The ranks, those without a matched collective included.
+        on_hosts: Whether CPUs communicate.
+
+    Returns:
+        First rank, offset_ns and drift_ppm (0 where clocks are taken as recorded), measured.
+    """
     found = clocks.ranks.select("rank", "offset_ns", "drift_ppm", "collectives")
-    return (
+    offsets = (
         pl.DataFrame({"rank": list(ranks)}, schema={"rank": pl.Int64})
         .join(found, on="rank", how="left", maintain_order="left")
         .select(
@@ -126,15 +95,16 @@ def _offsets(clocks: RankClocks, ranks: Sequence[int]) -> pl.DataFrame:
             drift_ppm=pl.col("drift_ppm").fill_null(0.0),
         )
     )
+    tolerated_ns = TOLERATED_ON_HOSTS_NS if on_hosts else TOLERATED_NS
+    used, reason = _choose_clock(Clock(clock), offsets, tolerated_ns)
+    if used is Clock.RECORDED:
+        offsets = offsets.with_columns(
+            offset_ns=pl.lit(0, pl.Int64), drift_ppm=pl.lit(0.0, pl.Float64)
+        )
+    return offsets, used, reason
 
 
 def _choose_clock(clock: Clock, offsets: pl.DataFrame, tolerated_ns: int) -> tuple[Clock, str]:
-    """Decides whether to take offsets off, and says why.
-
-    Args:
-        offsets: rank, offset_ns, measured.
-        tolerated_ns: Offsets that need no alignment.
-    """
     known = offsets.filter("measured")["offset_ns"]
     spread = int(np.ptp(known.to_numpy())) if len(known) > 1 else 0
     differ = f"the ranks' ends of synchronising collectives differ by {spread / 1e6:.3f} ms"

@@ -37,6 +37,7 @@ Definitions
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -49,8 +50,7 @@ from stepscope.analysis.host.activity import host_activity
 from stepscope.analysis.host.causes import BLOCKING, HostCause
 from stepscope.analysis.host.events import host_events
 from stepscope.analysis.host.idle_gaps import OF_THE_HOST, cut, find_gaps
-from stepscope.analysis.ranks.launch_columns import OF_LAUNCHES, OWN_HOST, QUEUED
-from stepscope.analysis.ranks.launched_work import LONGEST_LAUNCH_NS, NONE, Pieces
+from stepscope.analysis.ranks.rank_arrivals import OF_LAUNCHES, OWN_HOST, QUEUED
 from stepscope.analysis.selection.gpu_work import GpuWork
 from stepscope.analysis.selection.names import events_named, is_call
 from stepscope.trace.arrays import intervals
@@ -80,6 +80,11 @@ _OF_ONE_STREAM = 0.95
 """The least share of a device's computing that its compute stream has."""
 _RESUMED_NS = 100_000
 """How long after a collective the work that waited for it begins at the latest."""
+
+LONGEST_LAUNCH_NS = 20_000
+"""How long after its launch work begins on an idle device, at the most."""
+_NONE = -(2**62)
+"""Stands for no time."""
 
 _OF_IDLE = {
     **dict.fromkeys(("op_dispatch", "backward", "not_recorded", "python"), HOST),
@@ -154,7 +159,7 @@ def _of_launches(trace: Trace, work: GpuWork, collectives: pl.DataFrame) -> list
     return [
         pl.select(pl.when(is_known).then(pl.Series(values)))
         .to_series()
-        .replace(NONE, None)
+        .replace(_NONE, None)
         .alias(name)
         for name, values in found.items()
     ]
@@ -171,7 +176,7 @@ def _of_stream(
 
     Returns:
         The moments on its own clock, its work up to them, how long before the collectives' starts
-        they were, and the work's own time since the launches. `NONE` where there is no work
+        they were, and the work's own time since the launches. `_NONE` where there is no work
         before a collective, or none since the launch. Then how long the stream had nothing to do,
         as it was not launched, and the host's waits for the work's own time. None where nothing is
         known of any collective.
@@ -219,13 +224,78 @@ def _of_stream(
     place = np.maximum(place, 0)
     calls = launched.to_numpy().astype(np.int64)
     least_ns = min(int((start - calls).min()), int((begun - called).min()), LONGEST_LAUNCH_NS)
-    pieces = Pieces(calls + max(0, least_ns), calls, worked, end)
+    pieces = _Pieces(calls + max(0, least_ns), calls, worked, end)
     since = pieces.since_launch(called, place, blocked)
     own_device, ready = clock[place] - clock[0], begun - end[place]
     unlaunched = np.cumsum(np.where(calls > before, start - begin - kept, 0))
     found = (own_device, worked[place], ready, since, unlaunched[place])
-    of_work = (np.where(has_work, one, NONE) for one in found)
+    of_work = (np.where(has_work, one, _NONE) for one in found)
     return (*of_work, pieces.awaited(called, blocked))
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """The work of a stream, in order.
+
+    Attributes:
+        soonest: When each piece can have begun at the soonest after its launch.
+        launched: When each was launched, ascending.
+        worked: How long the stream had worked at the end of each.
+        end: When each ended, ascending.
+    """
+
+    soonest: Int64Array
+    launched: Int64Array
+    worked: Int64Array
+    end: Int64Array
+
+    def since_launch(self, called: Int64Array, place: Int64Array, blocked: Intervals) -> Int64Array:
+        """The work's own time since the launch of each collective, `_NONE` where there is none.
+
+        Args:
+            called: When each collective was launched.
+            place: The last piece of work launched before each collective.
+            blocked: When the host waited for the GPU.
+        """
+        begin = np.concatenate((self.launched[:1], called[:-1]))
+        ends = np.concatenate((self.launched[:1], blocked.ends))
+        waited = np.searchsorted(blocked.ends, called, side="right")
+        begin = np.maximum(begin, np.maximum.accumulate(ends)[waited])
+        done = self._done(begin, place)
+        found: Int64Array = np.where(done > _NONE, done - called, _NONE)
+        return found
+
+    def awaited(self, called: Int64Array, blocked: Intervals) -> Int64Array:
+        """The waits of the host for the work's own time, up to the launch of each collective.
+
+        Args:
+            called: When each collective was launched.
+            blocked: When the host waited for the GPU.
+        """
+        if not len(blocked.ends):
+            return np.zeros_like(called)
+        calls = np.concatenate((self.launched[:1], np.sort(called)))
+        last = calls[np.searchsorted(calls[1:], blocked.starts, side="right")]
+        begin = np.maximum(last, np.concatenate((self.launched[:1], blocked.ends[:-1])))
+        # A call that waits may have launched itself what it waits for.
+        place = np.searchsorted(self.launched, blocked.starts, side="right") - 1
+        is_done = (place >= 0) & (self.end[np.maximum(place, 0)] <= blocked.ends)
+        done = self._done(begin, np.maximum(place, 0))
+        least = np.clip(done - blocked.starts, 0, blocked.ends - blocked.starts)
+        so_far = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.where(is_done, least, 0))))
+        found: Int64Array = so_far[np.searchsorted(blocked.ends, called, side="right")]
+        return found
+
+    def _done(self, begin: Int64Array, place: Int64Array) -> Int64Array:
+        """When the pieces launched since moments can have been done, up to places; or `_NONE`."""
+        first = np.searchsorted(self.launched, begin, side="left")
+        # Pieces that have the stream to themselves from their launch on, and all after them.
+        held = self.soonest - np.concatenate((np.zeros(1, np.int64), self.worked[:-1]))
+        held = np.append(held, _NONE)
+        pairs = np.column_stack((np.minimum(first, place), place + 1)).ravel()
+        latest = np.maximum.reduceat(held, pairs)[::2]
+        found: Int64Array = np.where(first <= place, latest + self.worked[place], _NONE)
+        return found
 
 
 def _blocked(trace: Trace, work: GpuWork, lanes: list[int]) -> Intervals:

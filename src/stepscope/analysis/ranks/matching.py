@@ -10,8 +10,6 @@ out where steps decide.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import polars as pl
 
 from stepscope.analysis.calls.collectives import POINT_TO_POINT
@@ -29,24 +27,15 @@ _DIFFERENT = "collectives whose kind or size differs between the ranks"
 _OUTSIDE = "collectives outside the steps"
 
 
-@dataclass(frozen=True)
-class SameCollectives:
-    """Collectives that every rank of their group took part in.
+def match_collectives(found: pl.DataFrame) -> tuple[pl.DataFrame, str, pl.DataFrame]:
+    """Match the collectives of several ranks, columns `rank_arrivals.ARRIVED`.
 
-    Attributes:
-        table: Columns `arrivals.ARRIVED`, `end_ns`, `key` (the set, numbered by the first start on
-            any rank's clock) and `number` (in its group, as matched).
-        basis: What told which collectives belong together.
-        left_out: Number of collectives left out by rank and reason: rank, reason, len.
+    Returns:
+        Those that every rank of their group took part in: columns `ARRIVED`, `end_ns`, `key` (the
+        set, numbered by the first start on any rank's clock) and `number` (in its group, as
+        matched). Then what told which belong together, and how many were left out by rank and
+        reason: rank, reason, len.
     """
-
-    table: pl.DataFrame
-    basis: str
-    left_out: pl.DataFrame
-
-
-def match_collectives(found: pl.DataFrame) -> SameCollectives:
-    """Match the collectives of several ranks, columns `arrivals.ARRIVED`."""
     keyed, basis = _keyed(found.with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns")))
     keys = ["group", "counted_in", "number"]
     sets = _sets(keyed, keys)
@@ -65,7 +54,7 @@ def match_collectives(found: pl.DataFrame) -> SameCollectives:
         ]
     ).sort("rank", "reason")
     matched = judged.filter(pl.col("reason").is_null()).drop("reason", "counted_in")
-    return SameCollectives(matched, basis, left_out)
+    return matched, basis, left_out
 
 
 def _keyed(found: pl.DataFrame) -> tuple[pl.DataFrame, str]:

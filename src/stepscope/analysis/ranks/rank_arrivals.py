@@ -28,8 +28,31 @@ ARRIVED: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 """One row per collective of a rank, in order of start. Where they were asked for, further columns
 `local_<cause>_ns` and `beside_ns` say what the rank did since its previous collective and beside
-this one, `own_host_ns` and `queued_ns` how far its host was, and `own_device_ns`, `device_work_ns`
-and `ready_ns` how far its device was with what the collective needs (see `local_time`)."""
+this one, and those of `OF_LAUNCHES` how far its host and its device were (see `local_time`)."""
+
+OWN_HOST, QUEUED = "own_host_ns", "queued_ns"
+"""The host's own time up to a collective, and the time from its launch to its start."""
+OWN_DEVICE, DEVICE_WORK, READY = "own_device_ns", "device_work_ns", "ready_ns"
+"""The device's own time up to a collective, what of it is work, and how long before the
+collective's start that work was done; negative where that was later."""
+LAUNCHED_WORK = "launched_work_ns"
+"""The work's own time since the launch of a collective; null: there is none."""
+UNLAUNCHED = "unlaunched_ns"
+"""What of the device's own time it had nothing to do, as it was not launched."""
+HOST_WAITS = "host_waits_ns"
+"""The waits of the host for the work's own time, up to a collective's launch."""
+
+OF_LAUNCHES = (
+    OWN_HOST,
+    QUEUED,
+    OWN_DEVICE,
+    DEVICE_WORK,
+    READY,
+    LAUNCHED_WORK,
+    UNLAUNCHED,
+    HOST_WAITS,
+)
+"""All of them, in this order."""
 
 _NUMBERS = ("event", "step", "group_size", "sequence", "message_bytes", "start_ns", "dur_ns")
 TEXTS = ("kind", "group")

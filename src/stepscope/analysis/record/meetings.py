@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from stepscope.run.step_record import BACKWARD, COMMUNICATION, FORWARD, StepRecord, input_wait
+from stepscope.skew.rank_skew import phase_ns
 from stepscope.trace.arrays.packed_columns import PackedColumns
 
 MOST_STEPS = 4096
@@ -63,17 +64,10 @@ class MeetingSteps:
 def _row(record: StepRecord) -> list[int]:
     values = vars(record) | {"data_wait_ns": input_wait(record)}
     fixed = [_NONE if values[name] is None else values[name] for name in _COLUMNS]
-    times = [_phase(phases, name) for phases in _both(record) for name in _PHASES]
-    return fixed + times
-
-
-def _both(record: StepRecord) -> tuple[dict[str, int], dict[str, int]]:
-    return record.phases, record.device_phases
-
-
-def _phase(phases: dict[str, int], name: str) -> int:
-    found = [spent for path, spent in phases.items() if path.rpartition("/")[2] == name]
-    return sum(found) if found else _NONE
+    found = [
+        phase_ns(all_of, n) for all_of in (record.phases, record.device_phases) for n in _PHASES
+    ]
+    return fixed + [_NONE if ns is None else ns for ns in found]
 
 
 def _record(row: list[int]) -> StepRecord:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.analysis.blame.matched import in_order
 from stepscope.errors import UnreadableInputError
 
 Numbers = npt.NDArray[np.int64]
@@ -72,17 +73,20 @@ def assemble(
     kinds = [2 if unit.spans_replicas else 1 for unit in meetings]
     kinds += [0] * (len(units) - len(meetings))
     unit_of = {member: place for place, unit in enumerate(units) for member in unit.operations}
-    order = _ordered(
-        [
-            {unit_of[source] for member in unit.operations for source in sources[member]}
-            for unit in units
-        ]
-    )
-    if order is None:
+    follows = {
+        (unit_of[source], place)
+        for place, unit in enumerate(units)
+        for member in unit.operations
+        for source in sources[member]
+    }
+    edges = np.array(sorted(follows), np.int64).reshape(-1, 2)
+    numbers = in_order(edges[:, 0], edges[:, 1], len(units))
+    if (numbers < 0).any():
         raise UnreadableInputError(
             f"{name}: the operations wait for each other in a circle, so their "
             "order is unknown; are their start times on one clock?"
         )
+    order = np.argsort(numbers).tolist()
     return Program(
         operations,
         np.cumsum([0, *(len(units[place].operations) for place in order)], dtype=np.int64),
@@ -91,22 +95,3 @@ def assemble(
         np.cumsum([0, *map(len, sources)], dtype=np.int64),
         np.array([source for found in sources for source in sorted(found)], np.int64),
     )
-
-
-def _ordered(before: list[set[int]]) -> list[int] | None:
-    """An order in which each unit comes after those before it; None where there is a circle.
-
-    Operations of one meeting never depend on each other: each would wait for the other's end.
-    """
-    waiting = [len(found) for found in before]
-    after: list[list[int]] = [[] for _ in before]
-    for unit, found in enumerate(before):
-        for other in found:
-            after[other].append(unit)
-    ready = [unit for unit, count in enumerate(waiting) if not count]
-    for unit in ready:
-        for other in after[unit]:
-            waiting[other] -= 1
-            if not waiting[other]:
-                ready.append(other)
-    return ready if len(ready) == len(before) else None

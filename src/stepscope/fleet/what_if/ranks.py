@@ -26,7 +26,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.blame.compared import Compared
-from stepscope.analysis.blame.matched import OF_THE_GPU, SYNCHRONISING, Matched, Numbers
+from stepscope.analysis.blame.matched import SYNCHRONISING, Matched, Numbers
 from stepscope.analysis.blame.replay import Less, Replay
 from stepscope.analysis.blame.usual import Usual
 from stepscope.analysis.selection.scope import AnsweredScope
@@ -88,11 +88,11 @@ def what_if_over_ranks(job: Job) -> WhatIfOverRanks:
     found = ComparedJob.of(job)
     compared = found.windows.compared
     matched = compared.matched
-    scope = compared.report.scope.leaving_out(matched.left_out)
-    if not compared.report.fits or not len(matched.rank):
+    scope = compared.scope.leaving_out(matched.left_out)
+    if not compared.fits or not len(matched.rank):
         why = (
             "no collective could be matched"
-            if compared.report.fits
+            if compared.fits
             else "the waits do not fit the collectives"
         )
         return WhatIfOverRanks(
@@ -152,16 +152,12 @@ def _with_work_as_usual(
     matched: Matched, usual: Usual, accused: Collection[int]
 ) -> Iterator[tuple[str, str, Less]]:
     """The work of all ranks, and of each but the accused ones, as fast as usual."""
-    of_gpu = np.array([cause in OF_THE_GPU for cause in matched.causes])
-    excess = usual.excess_ns.sum(axis=1)
-    of_host = usual.excess_ns[:, ~of_gpu].sum(axis=1)
-    yield ALL_RANKS, AS_USUAL, Less(excess, host_ns=of_host)
-    in_all = np.bincount(matched.rank, excess, len(matched.ranks))
+    yield ALL_RANKS, AS_USUAL, usual.less(matched, np.ones((1, 1), np.bool_))
+    in_all = np.bincount(matched.rank, usual.excess_ns.sum(axis=1), len(matched.ranks))
     for place in np.argsort(-in_all, kind="stable")[:_MOST_RANKS]:
         if in_all[place] > 0 and int(matched.ranks[place]) not in accused:
-            own = matched.rank == place
-            less = Less(np.where(own, excess, 0), host_ns=np.where(own, of_host, 0))
-            yield f"rank {matched.ranks[place]}", AS_USUAL, less
+            own = (matched.rank == place)[:, None]
+            yield f"rank {matched.ranks[place]}", AS_USUAL, usual.less(matched, own)
 
 
 def _with_transfers(matched: Matched, usual: Usual) -> Iterator[tuple[str, str, Less]]:

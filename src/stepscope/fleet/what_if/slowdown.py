@@ -17,7 +17,7 @@ Analysis", and its artifact)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,15 +106,13 @@ class Replays:
         longest: Times = replay(self._program, work_ns).max(axis=(1, 2))
         return longest
 
-    def mixed(self, group: npt.NDArray[np.bool_], inside: Times, outside: Times) -> Times:
-        """Work of which a group's is taken from one array, and all else from another.
+    def mean_step_ns(self, group: npt.NDArray[np.bool_], inside: Times, outside: Times) -> float:
+        """The mean step with a group's work taken from one array, and all else from another.
 
         Args:
             group: Of each replica and operation, or what broadcasts to it.
-            inside: The work of the group.
-            outside: The work of all others.
         """
-        return np.where(group, inside, outside)
+        return float(self.step_times(np.where(group, inside, outside)).mean())
 
 
 def find_slowdown(replays: Replays) -> Slowdown:
@@ -124,10 +122,10 @@ def find_slowdown(replays: Replays) -> Slowdown:
     actual = replays.step_times(replays.actual_ns)
     ideal = replays.step_times(replays.ideal_ns)
     kinds = operations.table.select(reported_kind()).to_series()
-    groups = {
-        "replica": _groups(operations.replicas, lambda value: _replicas(operations, value)),
-        "stage": _groups(range(operations.stages), lambda value: _stages(operations, value)),
-        "kind": _groups(sorted(kinds.unique()), lambda value: (kinds == value).to_numpy()),
+    groups: dict[str, dict[Any, npt.NDArray[np.bool_]]] = {
+        "replica": {one: _replicas(operations, one) for one in operations.replicas},
+        "stage": {one: _stages(operations, one) for one in range(operations.stages)},
+        "kind": {one: (kinds == one).to_numpy() for one in sorted(kinds.unique())},
     }
     tables = {
         dimension: _by_group(replays, dimension, members, ideal)
@@ -177,12 +175,6 @@ def _ideal(operations: Operations, work: Times) -> Times:
     return ideal
 
 
-def _groups(
-    values: Iterable[Any], members: Callable[[Any], npt.NDArray[np.bool_]]
-) -> dict[Any, npt.NDArray[np.bool_]]:
-    return {value: members(value) for value in values}
-
-
 def _replicas(operations: Operations, replica: int) -> npt.NDArray[np.bool_]:
     found: npt.NDArray[np.bool_] = (operations.replicas == replica)[:, None]
     return found
@@ -196,10 +188,10 @@ def _stages(operations: Operations, stage: int) -> npt.NDArray[np.bool_]:
 def _by_group(
     replays: Replays, dimension: str, groups: dict[Any, npt.NDArray[np.bool_]], ideal: Times
 ) -> pl.DataFrame:
-    slowdowns = []
-    for group in groups.values():
-        times = replays.step_times(replays.mixed(group, replays.actual_ns, replays.ideal_ns))
-        slowdowns.append(float(times.mean() / ideal.mean()))
+    slowdowns = [
+        replays.mean_step_ns(group, replays.actual_ns, replays.ideal_ns) / float(ideal.mean())
+        for group in groups.values()
+    ]
     table = pl.DataFrame({dimension: list(groups), "slowdown": slowdowns})
     return table.sort("slowdown", dimension, descending=[True, False])
 

@@ -123,8 +123,7 @@ def _changes(replays: Replays, found: Slowdown) -> Iterator[Change]:
     yield Change("all operations", AS_USUAL, found.ideal_ns)
 
     def usual(subject: str, group: np.typing.NDArray[np.bool_]) -> Change:
-        mixed = replays.mixed(group, ideal, actual)
-        return Change(subject, AS_USUAL, float(replays.step_times(mixed).mean()))
+        return Change(subject, AS_USUAL, replays.mean_step_ns(group, ideal, actual))
 
     ranks = {(row[0], row[1]): row[2] for row in found.workers.iter_rows()}
     for worker in found.worst_workers:
@@ -138,5 +137,4 @@ def _changes(replays: Replays, found: Slowdown) -> Iterator[Change]:
         yield usual(str(kind), (kinds == kind).to_numpy())
     moves = np.array([is_communication(str(kind)) for kind in operations.table["kind"]])
     for how, work in ((HALF, actual // 2), (FREE, np.zeros_like(actual))):
-        replayed = replays.step_times(replays.mixed(moves, work, actual))
-        yield Change("all transfers", how, float(replayed.mean()))
+        yield Change("all transfers", how, replays.mean_step_ns(moves, work, actual))

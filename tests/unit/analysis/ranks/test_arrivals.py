@@ -63,7 +63,7 @@ def test_ranks_compare_by_their_arrivals_as_by_their_traces():
     traces = [(rank, rank_of_job(rank, late_ms=late, latest_ms=7)) for rank, late in delays]
     sent = [pickle.loads(pickle.dumps(read_arrivals(*one))) for one in traces]
     for steps in (None, (1, 2)):
-        ours = compare_ranks(sent, steps).report
+        ours = compare_ranks(sent, steps)
         theirs = compare_traces(traces, Scope(steps=steps))
         assert ours.straggler == theirs.straggler == 1
         assert ours.scope == theirs.scope

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.support.gpu_trace import GpuTrace, ms, us
 
 from stepscope.analysis.ranks.arrivals import read_arrivals
-from stepscope.analysis.ranks.launch_columns import OWN_HOST, QUEUED
 from stepscope.analysis.ranks.local_time import BESIDE
+from stepscope.analysis.ranks.rank_arrivals import OWN_HOST, QUEUED
 from stepscope.analysis.selection.scope import Scope
 
 DO = {
