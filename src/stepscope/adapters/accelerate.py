@@ -102,7 +102,7 @@ class AccelerateProfiler(Profiler):
                     self.step()
                 raise
             ends = GradientState().sync_gradients or self.config.step_unit == MICRO_BATCH
-            if asks and ends and not self._stepped_in_watch:
+            if asks and ends and not self._core.was_stepped:
                 self.step()
 
     def step(self, *, tokens: int | None = None, samples: int | None = None) -> None:

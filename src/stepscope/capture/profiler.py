@@ -75,7 +75,6 @@ class Profiler:
             config = _config_of(options)
         self.config = config
         self._record_with(CaptureSession(config, identity))
-        self._stepped_in_watch = False
         self._watch_depth = 0
         self._loop_began = 0
 
@@ -83,6 +82,8 @@ class Profiler:
         self.session = session
         self._core = session.steps
         session.profiler = self
+        if type(self).step is Profiler.step:
+            self.step = self._core.end_step  # type: ignore[method-assign]  # one call less
 
     def __copy__(self: _Own) -> _Own:
         return self
@@ -93,10 +94,10 @@ class Profiler:
 
     def __getstate__(self) -> dict[str, Any]:
         # In another process this is a profiler that has not been started.
-        fresh = {"_stepped_in_watch": False, "_watch_depth": 0, "_loop_began": 0}
-        session = self.session
+        session, state = self.session, dict(self.__dict__)
+        state.pop("step", None)
         kept = (session.given_identity, session.option_names)
-        return {**self.__dict__, "session": kept, "_core": None, **fresh}
+        return {**state, "session": kept, "_core": None, "_watch_depth": 0, "_loop_began": 0}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         identity, option_names = state.pop("session")
@@ -135,18 +136,7 @@ class Profiler:
             tokens: Tokens processed in the step that ends.
             samples: Samples processed in the step that ends.
         """
-        self._stepped_in_watch = True
-        core = self._core
-        if not core.is_on:
-            core.number += 1
-            self.session.tidy()
-            return
-        try:
-            core.end_step(tokens, samples)
-        except RecursionError:
-            # The loop called this with hardly any of Python's stack left.
-            core.lost_ends += 1
-            core.wake()
+        self._core.end_step(tokens=tokens, samples=samples)
 
     def watch(self, loader: Iterable[_Batch], *, batches_per_step: int = 1) -> Iterator[_Batch]:
         """Iterate over `loader`, time the wait for each batch, and end a step after each.
@@ -178,7 +168,7 @@ class Profiler:
         try:
             session.restart_step()
             while self.config.max_steps <= 0 or not self.should_stop:
-                self._stepped_in_watch = False
+                core.was_stepped = False
                 starts_epoch, has_new_workers = iterator is None, False
                 wait = core.begin_wait(is_own=True)
                 try:
@@ -217,16 +207,16 @@ class Profiler:
                     yield batch
                 except GeneratorExit:
                     with session.contain("leaving the loop"):
-                        if not self._stepped_in_watch:
+                        if not core.was_stepped:
                             core.break_off()
                     raise
                 batches += 1
-                steps_itself |= self._stepped_in_watch or not session.watch_ends_steps
+                steps_itself |= core.was_stepped or not session.watch_ends_steps
                 if not steps_itself and batches % batches_per_step == 0:
-                    Profiler.step(self)
+                    core.end_step()
             # The last batches may not fill a step; they count as one all the same.
             if not steps_itself and batches % batches_per_step and core.is_on:
-                Profiler.step(self)
+                core.end_step()
             if core.is_on:
                 with session.contain("leaving the loop"):
                     core.leave_loop()
