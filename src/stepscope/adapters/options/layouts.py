@@ -15,11 +15,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from stepscope.capture.messages import say
 from stepscope.capture.ranks import RankIdentity
 from stepscope.run.files import replacing, write_atomically
-from stepscope.run.manifest import WindowRecord
+from stepscope.run.manifest import ArtifactRecord, WindowRecord
 from stepscope.system import peak_resident_bytes
+
+if TYPE_CHECKING:
+    from stepscope.capture.session import CaptureSession
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._+=@-]+")
 
@@ -325,3 +330,78 @@ def _target(folder: Path, paths: set[Path]) -> Path:
             continue
         return target
     raise FileExistsError(f"{folder / EARLIER / name}: too many folders have this name")
+
+
+class Placing:
+    """Puts the files of one recording beside its run.
+
+    Args:
+        layout: Name of the layout; empty for none.
+        words: Parts of the layout's names.
+        snapshot_path: Where to put the newest memory snapshot as well, or None.
+        placed: Called with the files that were put in place for a window.
+    """
+
+    def __init__(
+        self,
+        session: CaptureSession,
+        layout: str,
+        words: Mapping[str, str],
+        snapshot_path: Path | None,
+        placed: Callable[[list[Path]], object] | None,
+    ) -> None:
+        self._session = session
+        self._layout = layout
+        self._words = words
+        self._snapshot_path = snapshot_path
+        self._placed = placed
+        self._newest = -1
+        self._has_placed = False
+
+    def put_window(self, window: WindowRecord) -> list[Path]:
+        """Put the files of a window in place; returns them. Raises nothing."""
+        destination, folder = self._destination(window.index), self._session.rank_path
+        if not self._layout or folder is None or window.state not in {"complete", "partial"}:
+            return []
+        self._newest = max(self._newest, window.index)
+        self._make_room(destination)
+        files: list[Path] = []
+        with self._session.contain("writing the files of the layout"):
+            files = LAYOUTS[self._layout](destination, folder, window)
+            self._session.copy_beside(files)
+            if self._placed is not None and files:
+                self._placed(files)
+        return files
+
+    def put_file(self, record: ArtifactRecord) -> None:
+        """Put a file that belongs to no window in place. Raises nothing."""
+        destination, folder = self._destination(), self._session.rank_path
+        if folder is None:
+            return
+        if record.kind in LONE_FILES.get(self._layout, {}):
+            self._make_room(destination)
+        with self._session.contain("writing a file of the layout"):
+            lone = put_lone_file(self._layout, destination, record.kind, folder / record.path)
+            self._session.copy_beside([lone] if lone is not None else [])
+            if record.kind == "snapshot" and self._snapshot_path is not None:
+                put_snapshot(self._snapshot_path, destination, folder / record.path)
+
+    def _make_room(self, destination: Destination) -> None:
+        """Move the files of an earlier recording, before the first file of this one."""
+        if self._has_placed:
+            return
+        self._has_placed = True
+        with self._session.contain("moving the files of an earlier recording"):
+            for folder in move_earlier(self._layout, destination):
+                if self._session.config.announce:
+                    say(f"files of an earlier recording were moved to {folder}")
+
+    def _destination(self, window: int | None = None) -> Destination:
+        journal = self._session.journal
+        return Destination(
+            journal.layout.root.parent if journal is not None else Path(),
+            self._session.identity,
+            self._words,
+            tuple(self._session.overviews),
+            is_newest=window is None or window >= self._newest,
+        )
