@@ -256,7 +256,6 @@ class _RunOfTorch(Profiler):
             artifacts=artifact_options(
                 self.config,
                 with_stack=self._with_stack,
-                stacks_metric="auto",
                 memory_timeline="off",
             ),
         )
