@@ -236,6 +236,7 @@ def move_earlier(layout: str, destination: Destination) -> list[Path]:
 
 def _earlier_files(layout: str, destination: Destination) -> Iterator[Path]:
     named, world_size = destination.fields(), destination.identity.world_size
+    plain = {name: re.escape(text) for name, text in named.items()}
     for file in LAYOUTS.get(layout, ()):
         if "{done}" in file.path or "{stem}" in file.path:
             continue  # no recording has the names of another
@@ -244,13 +245,12 @@ def _earlier_files(layout: str, destination: Destination) -> Iterator[Path]:
         yield from filter(Path.is_file, destination.root.glob(file.path.format(**own)))
         if destination.identity.rank:
             continue
-        shapes = {name: re.escape(text) for name, text in named.items()} | _ANY_RANK
-        shape = re.compile(
-            re.sub(r"\\{(\w+)\\}", lambda found, of=shapes: of[found[1]], re.escape(file.path))
-        )
+        shape = re.escape(file.path)
+        for name, text in {**plain, **_ANY_RANK}.items():
+            shape = shape.replace(re.escape(f"{{{name}}}"), text)
         others = own | {"rank": "*", "local": "*", "of_rank": "-rank*"}
         for path in destination.root.glob(file.path.format(**others)):
-            found = shape.fullmatch(path.relative_to(destination.root).as_posix())
+            found = re.fullmatch(shape, path.relative_to(destination.root).as_posix())
             if path.is_file() and found is not None and int(found[1]) >= world_size:
                 yield path
 
