@@ -367,8 +367,9 @@ class StepNotes:
         """
         self._off_cpu_ns = off_cpu_ns
         try:
-            self._queue = os.pread(self._schedstat, SCHEDSTAT_BYTES, 0)
-        except (OSError, AttributeError):
+            is_open = self._schedstat >= 0
+            self._queue = os.pread(self._schedstat, SCHEDSTAT_BYTES, 0) if is_open else b""
+        except OSError:
             self._queue = b""
 
     def add_wait(self, duration_ns: int) -> None:
