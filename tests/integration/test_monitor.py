@@ -23,8 +23,7 @@ from stepscope import Profiler, open_run
 from stepscope.analysis.record.metrics import read_metrics, summarise_metrics
 from stepscope.capture.options.option import ConfigError
 from stepscope.capture.ranks import RankIdentity
-from stepscope.capture.record.monitoring import RankMonitor
-from stepscope.monitor.beside import RecordingBeside
+from stepscope.capture.record.monitoring import RankMonitor, RecordingBeside
 from stepscope.monitor.recorder import Recorder, RecordingJob
 from stepscope.monitor.sampler import Watched
 from stepscope.run.metrics import read_metrics_record, record_path

@@ -40,30 +40,20 @@ class AccelerateProfiler(Profiler):
 
     Args:
         config: The options. Pass either a config or keywords.
-        layout: As for `Profiler`.
-        words: As for `Profiler`.
-        **options: Fields of `CaptureConfig`.
+        **options: Fields of `CaptureConfig`, or arguments of `Profiler`.
 
     Raises:
         ConfigError: An option is invalid.
         UsageError: There is no Accelerator yet.
     """
 
-    def __init__(
-        self,
-        config: CaptureConfig | None = None,
-        *,
-        layout: str = "",
-        words: dict[str, str] | None = None,
-        **options: Any,
-    ) -> None:
-        given = Profiler(config, **options).config
-        super().__init__(
-            dataclasses.replace(given, step_unit=unit_of(given), auto_phases=False),
-            layout=layout,
-            words=words,
-            identity=_identity() if given.enabled else None,
+    def __init__(self, config: CaptureConfig | None = None, **options: Any) -> None:
+        given = Profiler(config, **options)
+        config = dataclasses.replace(
+            given.config, step_unit=unit_of(given.config), auto_phases=False
         )
+        identity = _identity() if config.enabled else None
+        super().__init__(config, identity=identity, **given._beside)
 
     def __enter__(self) -> AccelerateProfiler:
         self.start()
@@ -102,7 +92,7 @@ class AccelerateProfiler(Profiler):
                     self.step()
                 raise
             ends = GradientState().sync_gradients or self.config.step_unit == MICRO_BATCH
-            if asks and ends and not self._stepped_in_watch:
+            if asks and ends and not self._core.was_stepped:
                 self.step()
 
     def step(self, *, tokens: int | None = None, samples: int | None = None) -> None:

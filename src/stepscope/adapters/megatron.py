@@ -15,7 +15,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
-from stepscope.capture.profiler import Profiler
+from stepscope.adapters.profiler import Profiler
 from stepscope.errors import UsageError
 
 WAITS = frozenset({"batch-generator"})

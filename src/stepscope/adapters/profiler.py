@@ -1,25 +1,37 @@
-"""The public profiler: the capture's, plus construction from arguments and file layouts."""
+"""The profiler that a training loop holds: steps, phases, scheduled windows, and its options."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import logging
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from stepscope.capture import profiler as capture
+from stepscope.capture.containment import attempt
 from stepscope.capture.messages import say
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import ConfigError
-from stepscope.capture.ranks import RankIdentity
+from stepscope.capture.ranks import ProcessClaim, RankIdentity
+from stepscope.capture.session import CaptureSession
+from stepscope.capture.steps.loaders import (
+    SeenLoader,
+    has_workers,
+    kept_iterator,
+    taken_sampler_time,
+    time_first_indices,
+)
+from stepscope.capture.steps.replacements import is_compiling
+from stepscope.capture.steps.step_notes import Phase, Read
 from stepscope.capture.steps.work import work_of
-from stepscope.run.manifest import ArtifactRecord, WindowRecord
+from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
-    from stepscope.adapters.options.layouts import Destination
     from stepscope.adapters.options.settings import Settings
 
 log = logging.getLogger("stepscope")
@@ -28,7 +40,18 @@ _DEEPSPEED = "stepscope.adapters.deepspeed"
 """What follows an engine, where options ask for it. It stands on this module."""
 
 
-class Profiler(capture.Profiler):
+_Batch = TypeVar("_Batch")
+_Own = TypeVar("_Own", bound="Profiler")
+
+
+class _End:
+    """Marks the end of the loader."""
+
+
+_END = _End()
+
+
+class Profiler:
     """Records the time of every step, and selected steps in full detail, into a run directory.
 
     Use it around the training loop, either with `watch`:
@@ -42,12 +65,10 @@ class Profiler(capture.Profiler):
     to the "stepscope" logger; they never reach the training. Only invalid options and a second
     profiler raise, and only at the start.
 
-    To the capture's profiler, this class adds construction from arguments, and files where another
-    framework's guide promises them.
-
     Args:
         config: The options. Pass either a config or keywords.
-        layout: Name of a layout of files to keep beside the run; empty for none.
+        layout: Name of a layout of files to keep beside the run, where another framework's guide
+            promises them; empty for none.
         words: Parts of that layout's names, such as {"model_name": "llama"}.
         identity: The rank of this process, if the caller knows it better than torch and the
             launcher's environment variables.
@@ -55,9 +76,16 @@ class Profiler(capture.Profiler):
         placed: Called with the files that the layout has put in place for a window.
         **options: Fields of `CaptureConfig`.
 
+    Attributes:
+        config: The options.
+        session: What records, for integrations.
+
     Raises:
         ConfigError: An option is invalid.
     """
+
+    _takes_over = True
+    """Whether a recording from outside the script ends where this one starts."""
 
     def __init__(
         self,
@@ -70,36 +98,28 @@ class Profiler(capture.Profiler):
         placed: Callable[[list[Path]], object] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(config, identity=identity, **options)
-        self._layout = layout
-        self._words = words or {}
-        self._snapshot_path = Path(snapshot_path) if snapshot_path else None
-        self._placed = placed
-        self._newest_placed = -1
-        self._has_placed = False
+        if config is not None and options:
+            raise UsageError("give Profiler either a config or options, not both")
+        if config is None:
+            config = _config_of(options)
+        self.config = config
+        self._beside: dict[str, Any] = {
+            "layout": layout,
+            "words": words or {},
+            "snapshot_path": Path(snapshot_path) if snapshot_path else None,
+            "placed": placed,
+        }
+        self._record_with(CaptureSession(config, identity))
+        self._watch_depth = 0
+        self._loop_began = 0
         self._printed_rows = 0
 
-    def _renewed(self, *, identity: RankIdentity | None = None, **changes: Any) -> Profiler:
-        """A new profiler with the same options, not started.
-
-        Args:
-            identity: The rank of this process, if it is known by now.
-            **changes: Fields of `CaptureConfig` to change.
-
-        Raises:
-            ConfigError: An option is invalid.
-        """
-        config = dataclasses.replace(self.config, **changes) if changes else self.config
-        profiler = Profiler(
-            config,
-            layout=self._layout,
-            words=self._words,
-            snapshot_path=self._snapshot_path,
-            placed=self._placed,
-            identity=identity or self.session.given_identity,
-        )
-        profiler.session.option_names = self.session.option_names
-        return profiler
+    def _record_with(self, session: CaptureSession) -> None:
+        self.session = session
+        self._core = session.steps
+        session.profiler = self
+        if type(self).step is Profiler.step:
+            self.step = self._core.end_step  # type: ignore[method-assign]  # one call less
 
     @classmethod
     def from_args(cls, args: Any, *, dialect: str | None = None, **more: Any) -> Profiler:
@@ -156,25 +176,296 @@ class Profiler(capture.Profiler):
             importlib.import_module(_DEEPSPEED).follow_new_engines(profiler)
         return profiler
 
+    def __copy__(self: _Own) -> _Own:
+        return self
+
+    def __deepcopy__(self: _Own, _: dict[int, Any]) -> _Own:
+        # Torch allows one profiler per process, and whatever holds this one may be copied.
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        # In another process this is a profiler that has not been started.
+        session, state = self.session, dict(self.__dict__)
+        state.pop("step", None)
+        kept = (session.given_identity, session.option_names)
+        return {**state, "session": kept, "_core": None, "_watch_depth": 0, "_loop_began": 0}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        identity, option_names = state.pop("session")
+        self.__dict__.update(state)
+        self._record_with(CaptureSession(self.config, identity))
+        self.session.option_names = option_names
+
+    def __enter__(self: _Own) -> _Own:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.session.finish(error)
+
     def start(self) -> None:
         """Start the capture: create the run directory and open step 0.
 
         Raises:
             NestedProfilerError: Another profiler is recording in this process.
         """
-        running = capture.running_profiler()
+        session, running = self.session, running_profiler()
         gives_way = None if running is None else running.session.gives_way
-        if self.config.enabled and gives_way is not None:
+        if self.config.enabled and self._takes_over and gives_way is not None:
             gives_way(self)
-        super().start()
-        if self.session.journal is not None:
-            self.session.journal.window_ready = self._put_in_place
-            self.session.journal.file_ready = self._put_file_in_place
+        session.start()
+        if session.journal is not None:
+            if self._beside["layout"] or self._beside["snapshot_path"]:
+                from stepscope.adapters.options.layouts import Placing
+
+                placing = Placing(session, **self._beside)
+                session.journal.window_ready = placing.put_window
+                session.journal.file_ready = placing.put_file
             if self._printed_rows:
-                self.session.after_files.append(self._print_table)
-        for function in self.session.after_start:
-            with self.session.contain("calling functions at the start"):
+                session.after_files.append(self._print_table)
+        for function in session.after_start:
+            with session.contain("calling functions at the start"):
                 function()
+
+    def stop(self) -> None:
+        """End the capture: save the open window and close the files."""
+        self.session.finish(None)
+
+    def step(self, *, tokens: int | None = None, samples: int | None = None) -> None:
+        """End the current step and begin the next one.
+
+        Args:
+            tokens: Tokens processed in the step that ends.
+            samples: Samples processed in the step that ends.
+        """
+        self._core.end_step(tokens=tokens, samples=samples)
+
+    def watch(self, loader: Iterable[_Batch], *, batches_per_step: int = 1) -> Iterator[_Batch]:
+        """Iterate over `loader`, time the wait for each batch, and end a step after each.
+
+        The wait for a batch belongs to the step that uses the batch. Time between two loops (an
+        evaluation, say) belongs to no step. The iteration ends early at `max_steps`. Once the loop
+        calls `step()` itself, `watch` no longer ends steps. A nested `watch` is part of the outer
+        loop's step.
+
+        Args:
+            loader: Any iterable, usually a DataLoader.
+            batches_per_step: Batches per step, for gradient accumulation; 0 if the loop calls
+                `step()` itself from the start.
+
+        Yields:
+            The batches, unchanged.
+        """
+        if self._watch_depth:
+            yield from loader
+            return
+        core, session = self._core, self.session
+        iterator: Iterator[_Batch] | None = None
+        steps_itself = batches_per_step < 1 or not session.watch_ends_steps
+        batches = 0
+        seen: SeenLoader | None = None
+        looks, count_work = True, None
+        self._watch_depth += 1
+        self._loop_began = core.number
+        try:
+            session.restart_step()
+            while self.config.max_steps <= 0 or not self.should_stop:
+                core.was_stepped = False
+                starts_epoch, has_new_workers = iterator is None, False
+                wait = core.begin_wait(is_own=True)
+                try:
+                    if iterator is None:
+                        kept, started_ns = attempt(kept_iterator, loader), time.perf_counter_ns()
+                        iterator = iter(loader)
+                        made_ns = time.perf_counter_ns() - started_ns
+                        has_new_workers = iterator is not kept and bool(
+                            attempt(has_workers, iterator)
+                        )
+                        attempt(time_first_indices, iterator)
+                        count_work = attempt(self._work_counter, loader)
+                    batch = next(iterator, _END)
+                except BaseException:
+                    core.end_wait(wait, counts=False, is_own=True)
+                    raise
+                if isinstance(batch, _End):
+                    core.end_wait(wait, counts=False, is_own=True)
+                    break
+                read_ns, cpu_ns = core.end_wait(wait, is_own=True)
+                if looks:
+                    seen = core.see_loader(loader, iterator, read=Read(batch, read_ns, cpu_ns))
+                    looks = seen is not None and seen.is_new
+                elif seen is not None:
+                    seen.batches += 1
+                if starts_epoch:
+                    sampler_ns = attempt(taken_sampler_time, iterator) or 0
+                    core.add_loader_time(
+                        epoch_start_ns=read_ns,
+                        workers_ns=max(0, made_ns - sampler_ns) if has_new_workers else 0,
+                        sampler_ns=sampler_ns,
+                    )
+                if count_work is not None:
+                    count_work(batch)
+                try:
+                    yield batch
+                except GeneratorExit:
+                    with session.contain("leaving the loop"):
+                        if not core.was_stepped:
+                            core.break_off()
+                    raise
+                batches += 1
+                steps_itself |= core.was_stepped or not session.watch_ends_steps
+                if not steps_itself and batches % batches_per_step == 0:
+                    core.end_step()
+            # The last batches may not fill a step; they count as one all the same.
+            if not steps_itself and batches % batches_per_step and core.is_on:
+                core.end_step()
+            if core.is_on:
+                with session.contain("leaving the loop"):
+                    core.leave_loop()
+        finally:
+            self._watch_depth -= 1
+
+    def _work_counter(self, loader: object) -> Callable[[Any], object] | None:
+        """What is called with each batch of this loader that `watch` passes on."""
+        # Without collation, what arrives may be one sample as well as many.
+        if not getattr(loader, "_auto_collation", False):
+            return None
+        offer = self.session.steps.offer
+        return lambda batch: offer(work_of(batch))
+
+    def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """Name a part of the step: it is timed in the step record and marked in the trace.
+
+        Phases may nest. Only phases of the training thread are timed. Inside a function that
+        torch.compile compiles, a phase is what `torch.profiler.record_function` is there: it breaks
+        no graph, and is not timed.
+        """
+        import torch
+
+        # Called here: the compiler must see that it is asked.
+        if torch.compiler.is_compiling():
+            return torch.profiler.record_function(name)
+        return Phase(self._core, name)
+
+    def outside_steps(self, kind: str) -> contextlib.AbstractContextManager[None]:
+        """Exclude work between two steps, such as an evaluation, from the step times.
+
+        The step record gets a separate line of this kind, with its duration and the number of the
+        step that follows. The current step restarts when the block ends, so what came before in it
+        belongs to no step either. Steps that end inside the block do not count, and nested blocks
+        are part of the outer one.
+
+        Args:
+            kind: What the work is, such as "evaluation" or "checkpoint"; not "train".
+        """
+        return self._core.outside_steps(kind)
+
+    def trigger(
+        self,
+        *,
+        steps: int | None = None,
+        ranks: str = "",
+        with_memory: bool = False,
+        details: Iterable[str] = (),
+    ) -> None:
+        """Request a window as soon as possible, on all ranks alike. Returns at once.
+
+        Args:
+            steps: Number of steps to record; None for the option `active`.
+            ranks: Ranks that record it, as in the option `ranks`; empty for those that record the
+                scheduled windows.
+            with_memory: Take a memory snapshot as well.
+            details: Options to switch on for this window alone: some of "record_shapes",
+                "profile_memory", "with_stack", "cuda_sync_events".
+        """
+        if self._core.is_on and self.session.requests is not None:
+            with self.session.contain("requesting a window"):
+                from stepscope.run.triggers import checked_details
+
+                self.session.requests.ask(
+                    "code",
+                    steps or 0,
+                    ranks,
+                    with_memory=with_memory,
+                    details=checked_details(details),
+                )
+
+    def snapshot(self, reason: str = "code") -> Path | None:
+        """Write the state and history of the CUDA allocator now.
+
+        Returns:
+            The file, or None if there is no CUDA or the file could not be written.
+        """
+        path: Path | None = None
+        if self._core.is_on:
+            with self.session.contain("taking a memory snapshot"):
+                path = self.session.snapshot(reason)
+        return path
+
+    def count(
+        self,
+        *,
+        tokens: int | None = None,
+        samples: int | None = None,
+        loss: float | None = None,
+    ) -> None:
+        """Add to the work done in the current step; does nothing inside a compiled function.
+
+        Args:
+            tokens: Tokens processed, beside those counted already.
+            samples: Samples, likewise.
+            loss: The loss, where the loop logs it: a number, as reading a tensor waits for the GPU.
+        """
+        if is_compiling():
+            return
+        if self._core.is_on:
+            with self.session.contain("counting work"):
+                self._core.count(tokens, samples)
+                if loss is not None:
+                    self._core.log_loss(loss)
+
+    def mark(self, kind: str) -> None:
+        """Set the kind of the current step, such as "evaluation" or "checkpoint".
+
+        Does nothing inside a compiled function.
+        """
+        if is_compiling():
+            return
+        if self._core.is_on:
+            with self.session.contain("marking a step"):
+                self._core.mark(str(kind))
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether `max_steps` steps have ended; with `max_steps_per_loop`, in the last `watch`."""
+        began = self._loop_began if self.config.max_steps_per_loop else 0
+        return 0 < self.config.max_steps <= self._core.number - began
+
+    @property
+    def run_path(self) -> Path | None:
+        """The run directory once the capture has started; None if it could not be created."""
+        return self.session.journal.layout.root if self.session.journal is not None else None
+
+    def _renewed(self, *, identity: RankIdentity | None = None, **changes: Any) -> Profiler:
+        """A new profiler with the same options, not started.
+
+        Args:
+            identity: The rank of this process, if it is known by now.
+            **changes: Fields of `CaptureConfig` to change.
+
+        Raises:
+            ConfigError: An option is invalid.
+        """
+        config = dataclasses.replace(self.config, **changes) if changes else self.config
+        identity = identity or self.session.given_identity
+        profiler = Profiler(config, identity=identity, **self._beside)
+        profiler.session.option_names = self.session.option_names
+        return profiler
 
     def _print_table(self) -> None:
         """Print the head of the table of operators of the newest window, as some guides do."""
@@ -187,72 +478,25 @@ class Profiler(capture.Profiler):
                     print(head_of((folder / item.path).read_text("utf-8"), self._printed_rows))  # noqa: T201
                     return
 
-    def _work_counter(self, loader: object) -> Callable[[Any], object] | None:
-        # Without collation, what arrives may be one sample as well as many.
-        if not getattr(loader, "_auto_collation", False):
-            return None
-        offer = self.session.steps.offer
-        return lambda batch: offer(work_of(batch))
 
-    def _put_in_place(self, window: WindowRecord) -> list[Path]:
-        if not self._layout:
-            return []
-        from stepscope.adapters.options.layouts import LAYOUTS
+def running_profiler() -> Any:
+    """The profiler that is recording in this process, or None."""
+    return getattr(ProcessClaim.holder(), "profiler", None)
 
-        destination, folder = self._destination(window.index), self.session.rank_path
-        if destination is None or folder is None:
-            return []
-        files: list[Path] = []
-        if window.state in {"complete", "partial"}:
-            self._newest_placed = max(self._newest_placed, window.index)
-            self._make_room(destination)
-            with self.session.contain("writing the files of the layout"):
-                files = LAYOUTS[self._layout](destination, folder, window)
-                self.session.copy_beside(files)
-                if self._placed is not None and files:
-                    self._placed(files)
-        return files
 
-    def _put_file_in_place(self, record: ArtifactRecord) -> None:
-        if not self._layout and self._snapshot_path is None:
-            return
-        from stepscope.adapters.options.layouts import LONE_FILES, put_lone_file, put_snapshot
+def _config_of(options: dict[str, Any]) -> CaptureConfig:
+    try:
+        return CaptureConfig(**options)
+    except TypeError as error:
+        unknown = [name for name in options if name not in CaptureConfig.__dataclass_fields__]
+        if not unknown:
+            raise
+        import difflib  # for a mistake only
 
-        destination, folder = self._destination(), self.session.rank_path
-        if destination is None or folder is None:
-            return
-        if record.kind in LONE_FILES.get(self._layout, {}):
-            self._make_room(destination)
-        with self.session.contain("writing a file of the layout"):
-            lone = put_lone_file(self._layout, destination, record.kind, folder / record.path)
-            self.session.copy_beside([lone] if lone is not None else [])
-            if record.kind == "snapshot" and self._snapshot_path is not None:
-                put_snapshot(self._snapshot_path, destination, folder / record.path)
-
-    def _make_room(self, destination: Destination) -> None:
-        """Move the files of an earlier recording, before the first file of this one."""
-        if self._has_placed:
-            return
-        self._has_placed = True
-        with self.session.contain("moving the files of an earlier recording"):
-            from stepscope.adapters.options.layouts import move_earlier
-
-            for folder in move_earlier(self._layout, destination):
-                if self.config.announce:
-                    say(f"files of an earlier recording were moved to {folder}")
-
-    def _destination(self, window: int | None = None) -> Destination | None:
-        from stepscope.adapters.options.layouts import Destination
-
-        if self.run_path is None:
-            return None
-        return Destination(
-            self.run_path.parent,
-            self.session.identity,
-            self._words,
-            tuple(self.session.overviews),
-            is_newest=window is None or window >= self._newest_placed,
-        )
+        known = list(CaptureConfig.__dataclass_fields__)
+        near = difflib.get_close_matches(unknown[0], known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(known)}"
+        raise UsageError(f"unknown option {unknown[0]!r}: {hint}") from error
 
 
 def profiler_from_args(args: Any, *, dialect: str | None = None, **more: Any) -> Profiler:

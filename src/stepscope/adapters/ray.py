@@ -13,10 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stepscope.adapters.profiler import Profiler
+from stepscope.adapters.profiler import Profiler, running_profiler
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import ConfigError
-from stepscope.capture.profiler import running_profiler
 from stepscope.capture.steps.detector import Detector, Policy
 from stepscope.capture.steps.step_policy import MainOptimizer
 from stepscope.errors import UsageError

@@ -33,9 +33,9 @@ from torch.profiler import (
 
 from stepscope.adapters.options.dialects import find_dialect
 from stepscope.adapters.options.settings import misspelled_variables, resolve
+from stepscope.adapters.profiler import Profiler
 from stepscope.artifacts.compress import compress, format_of
 from stepscope.artifacts.job import FinishJob, RawTrace, RawTraceError
-from stepscope.capture import profiler as capture
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.ranks import NOBODY
 from stepscope.capture.windows.finishing import WindowFinisher
@@ -152,8 +152,10 @@ class profile(torch_profiler.profile):  # noqa: N801 - torch's own name
         self._run.save(super().export_chrome_trace, steps, super()._trace_ready, is_whole=is_whole)
 
 
-class _RunOfTorch(capture.Profiler):
+class _RunOfTorch(Profiler):
     """The run directory of a torch profiler: our step record, and its traces as windows."""
+
+    _takes_over = False
 
     def __init__(self, config: CaptureConfig, with_stack: bool) -> None:
         super().__init__(config)
@@ -254,7 +256,6 @@ class _RunOfTorch(capture.Profiler):
             artifacts=artifact_options(
                 self.config,
                 with_stack=self._with_stack,
-                stacks_metric="auto",
                 memory_timeline="off",
             ),
         )

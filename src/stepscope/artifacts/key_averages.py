@@ -17,6 +17,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -87,38 +88,22 @@ class KeyAverages:
     has_sources: bool = False
 
 
-_SORTS: dict[str, Callable[[OperatorRow], float]] = {
-    "cpu_time": lambda row: row.cpu_ns / row.calls,
-    "cpu_time_total": lambda row: row.cpu_ns,
-    "cpu_memory_usage": lambda row: row.cpu_bytes,
-    "self_cpu_time_total": lambda row: row.self_cpu_ns,
-    "self_cpu_memory_usage": lambda row: row.self_cpu_bytes,
-    "device_time": lambda row: row.device_ns / row.calls,
-    "device_time_total": lambda row: row.device_ns,
-    "device_memory_usage": lambda row: row.device_bytes,
-    "self_device_time_total": lambda row: row.self_device_ns,
-    "self_device_memory_usage": lambda row: row.self_device_bytes,
-    "count": lambda row: row.calls,
-}
-"""Columns that can sort the tables, as the option `key_averages_sort` lists them."""
-
-
 def make(job: FinishJob, window: WindowCalls, options: dict[str, Any]) -> list[ArtifactRecord]:
     """Write both tables as text and as CSV, if the option `key_averages` requests them."""
     if not options["key_averages"]:
         return []
     averages = key_averages(window, options["key_averages_by"])
-    sort, rows = options["key_averages_sort"], options["key_averages_rows"]
+    rows = options["key_averages_rows"]
     return [
         make_file(
             "key_averages",
             job.window_path / KEY_AVERAGES_FILE,
-            lambda path: write_text(averages, path, sort, rows),
+            lambda path: write_text(averages, path, rows),
         ),
         make_file(
             "key_averages_csv",
             job.window_path / _CSV_FILE,
-            lambda path: write_csv(averages, path, sort),
+            lambda path: write_csv(averages, path),
         ),
     ]
 
@@ -217,17 +202,16 @@ def _is_own_line(name: str) -> bool:
     return bool(separator) and path.endswith(".py") and "torch/" not in path.replace("\\", "/")
 
 
-def sort_column(averages: KeyAverages, wanted: str) -> str:
-    """The column that sorts the table: the requested one, or the default for the recording."""
-    if wanted != "auto":
-        return wanted
-    return "self_device_time_total" if averages.device else "self_cpu_time_total"
+def _by_self_time(averages: KeyAverages) -> tuple[str, list[OperatorRow]]:
+    """The column of self times, on the device where one was recorded, and the rows sorted by it."""
+    where = "device" if averages.device else "cpu"
+    key = attrgetter(f"self_{where}_ns")
+    return f"self_{where}_time_total", sorted(averages.operators, key=key, reverse=True)
 
 
-def write_text(averages: KeyAverages, path: Path, sort: str, rows: int) -> None:
-    """Write both tables as text, sorted by a column, up to a number of rows."""
-    column = sort_column(averages, sort)
-    operators = sorted(averages.operators, key=_SORTS[column], reverse=True)
+def write_text(averages: KeyAverages, path: Path, rows: int) -> None:
+    """Write both tables as text, sorted by self time, up to a number of rows."""
+    column, operators = _by_self_time(averages)
     shown = operators if rows < 0 else operators[:rows]
     cpu_ns = sum(row.self_cpu_ns for row in operators)
     device_ns = sum(row.device_ns for row in averages.device)
@@ -278,16 +262,15 @@ def write_text(averages: KeyAverages, path: Path, sort: str, rows: int) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8", errors="replace")
 
 
-def write_csv(averages: KeyAverages, path: Path, sort: str) -> None:
+def write_csv(averages: KeyAverages, path: Path) -> None:
     """Write all rows for programs, in integer nanoseconds and bytes."""
-    column = sort_column(averages, sort)
     is_shown = {"shapes": averages.has_shapes, "source": averages.has_sources}
     fields = [item.name for item in dataclasses.fields(OperatorRow)]
     names = [name for name in fields if is_shown.get(name, True)]
     with path.open("w", encoding="utf-8", errors="replace", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["kind", *names])
-        for row in sorted(averages.operators, key=_SORTS[column], reverse=True):
+        for row in _by_self_time(averages)[1]:
             writer.writerow(["host", *(getattr(row, name) for name in names)])
         for work in sorted(averages.device, key=lambda row: row.device_ns, reverse=True):
             filled = OperatorRow(

@@ -142,18 +142,15 @@ def make(job: FinishJob, window: WindowCalls, options: dict[str, Any]) -> list[A
     if not options["with_stack"]:
         return []
     host, device = folded(window)
-    if options["stacks_metric"] == "self_cuda_time_total":
-        wanted = [("stacks", STACKS_FILE, device)]
-    else:
-        wanted = [("stacks", STACKS_FILE, host)]
-        if device:
-            wanted.append(("stacks_device", _DEVICE_FILE, device))
+    wanted = [("stacks", STACKS_FILE, host)]
+    if device:
+        wanted.append(("stacks_device", _DEVICE_FILE, device))
     records = []
     for kind, name, stacks in wanted:
 
         def fill(temporary: Path, stacks: dict[str, int] = stacks) -> None:
             if not write_folded(stacks, temporary):
-                raise EmptyArtifactError("no stacks were recorded for this metric")
+                raise EmptyArtifactError("no stacks were recorded")
 
         records.append(make_file(kind, job.window_path / name, fill))
     return records

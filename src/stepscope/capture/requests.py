@@ -16,8 +16,8 @@ from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.ranks import RankIdentity, parse_ranks
 from stepscope.capture.record.home import Clock
 from stepscope.capture.record.journal import Journal
-from stepscope.capture.triggers import SlowStepWatch, TriggerDesk, applies_to
-from stepscope.capture.windows.planner import WindowPlanner, WindowRequest
+from stepscope.capture.triggers import SlowStepWatch, TriggerDesk
+from stepscope.capture.windows.planner import WindowPlanner
 from stepscope.run.step_record import TRAIN, StepRecord
 from stepscope.run.triggers import Trigger
 
@@ -44,7 +44,6 @@ class RequestSources:
         self._identity = identity
         self._journal = journal
         self._planner = planner
-        self._warmup = max(1, config.warmup)
         self._slow: SlowStepWatch | None = None
         if config.slow_step_factor is not None:
             self._slow = SlowStepWatch(config.slow_step_factor, config.slow_step_cooldown)
@@ -54,10 +53,10 @@ class RequestSources:
                 journal.layout.root,
                 identity,
                 self._connect,
-                self._accept,
+                planner.request,
                 self._clock_rounds(clock) if identity.world_size > 1 else None,
                 active=config.active,
-                warmup=self._warmup,
+                warmup=max(1, config.warmup),
                 room_for=config.schedule.room_for,
                 step_now=step_now,
             )
@@ -118,23 +117,9 @@ class RequestSources:
         steps = steps or self._config.active
         trigger = Trigger(cause, steps, ranks, with_memory, details=details)
         if self._identity.world_size == 1:
-            self._accept(trigger)
+            self._planner.request(trigger)
         elif self._desk is not None:
             self._desk.ask(trigger)
-
-    def _accept(self, trigger: Trigger) -> None:
-        """Take in an agreed window. Called in the listening thread or the training thread."""
-        self._planner.request(
-            WindowRequest(
-                trigger.cause,
-                trigger.steps,
-                trigger.first_step,
-                self._warmup,
-                is_ours=applies_to(trigger, self._identity, self._planner.follows_schedule),
-                with_memory=trigger.with_memory,
-                details=trigger.details,
-            )
-        )
 
 
 class TerminationSignalError(BaseException):

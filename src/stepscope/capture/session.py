@@ -129,6 +129,7 @@ class CaptureSession:
         self.admit = self._wall.admit
         self._attempt = self._wall.attempt
         self.steps = StepCore(self._wall)
+        self.steps.when_off = self.tidy
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Open files and threads belong to this process.

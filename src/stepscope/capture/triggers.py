@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.capture.ranks import RankIdentity, parse_ranks, records
+from stepscope.capture.ranks import RankIdentity, parse_ranks
 from stepscope.errors import UsageError
 from stepscope.run import triggers as files
 from stepscope.run.triggers import Trigger
@@ -276,13 +276,3 @@ class SlowStepWatch:
             return False
         self._quiet_until = step + self._cooldown
         return True
-
-
-def applies_to(trigger: Trigger, identity: RankIdentity, default: bool) -> bool:
-    """Whether a rank should record the window that a trigger requests."""
-    if not trigger.ranks:
-        return default
-    try:
-        return records(parse_ranks(trigger.ranks), identity)
-    except UsageError:
-        return default

@@ -12,7 +12,7 @@ import click
 
 from stepscope.adapters.external.options import external_options, take_tool
 from stepscope.adapters.options.dialect import OPTIONS
-from stepscope.capture.options.option import Option, flags_of_run
+from stepscope.capture.options.option import flags_of_run
 from stepscope.commands.options import grouped
 from stepscope.commands.sinks import StandardSink
 from stepscope.errors import StepscopeError
@@ -45,14 +45,6 @@ _METAVARS = {
     "upload_to": "URL",
 }
 """What the help calls values of whose kind it would say less."""
-_MOST_CHOICES = 5
-
-
-def _metavar(option: Option) -> str:
-    """The words that an option takes, and "…" where there are more; otherwise its kind."""
-    more = () if len(option.choices) <= _MOST_CHOICES else ("…",)
-    words = option.choices[:3] if more else option.choices
-    return "|".join((*words, *more)) or ("SECONDS" if option.is_in_seconds else option.kind.upper())
 
 
 def _options(function: Any) -> Any:
@@ -70,7 +62,8 @@ def _options(function: Any) -> Any:
             names = f"--{name}/--no-{name}"
         else:
             names = f"--{name}"
-            shape["metavar"] = _METAVARS.get(option.name) or _metavar(option)
+            kind = "SECONDS" if option.is_in_seconds else option.kind.upper()
+            shape["metavar"] = _METAVARS.get(option.name) or "|".join(option.choices) or kind
         function = click.option(names, option.name, **shape)(function)
     return function
 
@@ -88,8 +81,7 @@ GROUPS = {
         "with_flops", "with_modules", "cuda_sync_events", "tracemalloc", "with_tracemalloc",
     ),
     "Files of a window": (
-        "export_trace", "trace_format", "tensorboard", "key_averages", "stacks_metric",
-        "memory_timeline",
+        "export_trace", "trace_format", "tensorboard", "key_averages", "memory_timeline",
     ),
     "Memory": ("memory", "oom_snapshot"),
     "Beside the windows": ("announce", "step_record", "monitor"),

@@ -20,8 +20,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+from stepscope.adapters.profiler import Profiler
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.profiler import Profiler
 from stepscope.run.step_record import BACKWARD, FORWARD, OPTIMIZER
 
 _WORDS = ("the", "step", "of", "time", "and", "memory", "waits", "for", "its", "data", "again")

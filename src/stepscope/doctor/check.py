@@ -40,6 +40,26 @@ class Check:
             raise ValueError(f"the check '{self.name}' is {self.state.value} and has no remedy")
 
 
+def ok(name: str, detail: str) -> Check:
+    """A check that found nothing wrong; `examine` gives each its area."""
+    return Check("", name, State.OK, detail)
+
+
+def warning(name: str, detail: str, remedy: str) -> Check:
+    """A check that found something which makes recordings incomplete, slow or misleading."""
+    return Check("", name, State.WARNING, detail, remedy)
+
+
+def problem(name: str, detail: str, remedy: str) -> Check:
+    """A check that found something which makes recording, or reading, fail."""
+    return Check("", name, State.PROBLEM, detail, remedy)
+
+
+def absent(name: str, detail: str, remedy: str) -> Check:
+    """A check that missed something optional."""
+    return Check("", name, State.ABSENT, detail, remedy)
+
+
 def worst(checks: Iterable[Check]) -> State:
     """The worst state among the checks; absent counts as ok."""
     states = {check.state for check in checks}

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepscope.doctor.check import Check, State
+from stepscope.doctor.check import Check, absent, ok, problem, warning
 from stepscope.doctor.python_and_torch import version_of
 from stepscope.doctor.torch_check import TorchReport
 from stepscope.system import Machine
 
-AREA = "devices"
 _DRIVER_VERSION_FILE = "/proc/driver/nvidia/version"
 
 
@@ -22,10 +21,8 @@ def check_devices(machine: Machine, report: TorchReport) -> list[Check]:
     if found is None:
         why = report.failure("devices") or "the process ended earlier"
         return [
-            Check(
-                AREA,
+            problem(
                 "GPU",
-                State.PROBLEM,
                 f"torch could not list the devices: {why}",
                 "check that `nvidia-smi` (or `rocm-smi`) works; if not, fix the driver; until "
                 "then, CUDA_VISIBLE_DEVICES= hides the GPUs",
@@ -40,46 +37,36 @@ def check_devices(machine: Machine, report: TorchReport) -> list[Check]:
 def _device(machine: Machine, torch: dict[str, Any], found: dict[str, Any]) -> Check:
     kind, names = found.get("kind"), [str(name) for name in found.get("names", ())]
     if kind == "mps":
-        return Check(
-            AREA,
+        return warning(
             "GPU",
-            State.WARNING,
             "Apple's MPS: torch's profiler records no activity of this device",
             "nothing to fix: host work and step times are still recorded",
         )
     if kind is not None:
         words = {"cuda": "CUDA", "rocm": "ROCm", "xpu": "XPU"}
         counts = [f"{names.count(name)} × {name}" for name in dict.fromkeys(names)]
-        return Check(AREA, "GPU", State.OK, f"{words[kind]}: {', '.join(counts)}")
+        return ok("GPU", f"{words[kind]}: {', '.join(counts)}")
     if machine.read(_DRIVER_VERSION_FILE) is not None and not torch.get("cuda"):
-        return Check(
-            AREA,
+        return warning(
             "GPU",
-            State.WARNING,
             "there is an NVIDIA driver, but this torch is built without CUDA",
             "install a torch built for CUDA",
         )
     if machine.path("/dev/kfd").exists() and not torch.get("hip"):
-        return Check(
-            AREA,
+        return warning(
             "GPU",
-            State.WARNING,
             "there is an AMD GPU (/dev/kfd), but this torch is built without ROCm",
             "install a torch built for ROCm",
         )
     hidden = machine.environment.get("CUDA_VISIBLE_DEVICES")
     if torch.get("cuda") and hidden is not None and hidden.strip() in {"", "-1"}:
-        return Check(
-            AREA,
+        return absent(
             "GPU",
-            State.ABSENT,
             f"CUDA_VISIBLE_DEVICES={hidden!r} hides all GPUs",
             "unset CUDA_VISIBLE_DEVICES to use them",
         )
-    return Check(
-        AREA,
+    return absent(
         "GPU",
-        State.ABSENT,
         "torch sees none: only host work is recorded",
         "if there should be one, check that `nvidia-smi` or `rocm-smi` works",
     )
@@ -94,11 +81,7 @@ def _driver(machine: Machine, built_for: str, driver_cuda: int) -> Check:
         text += f" ({' '.join(lines[0].removeprefix('NVRM version:').split())})"
     # Within one major version, a newer runtime works on an older driver.
     if version_of(built_for)[:1] > offered[:1]:
-        return Check(
-            AREA,
-            "driver",
-            State.PROBLEM,
-            text,
-            f"update the driver, or install a torch built for CUDA {offered[0]}.x",
+        return problem(
+            "driver", text, f"update the driver, or install a torch built for CUDA {offered[0]}.x"
         )
-    return Check(AREA, "driver", State.OK, text)
+    return ok("driver", text)

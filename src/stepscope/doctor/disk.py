@@ -8,10 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.doctor.check import Check, State, in_gb, in_gib
+from stepscope.doctor.check import Check, in_gb, in_gib, ok, problem, warning
 from stepscope.system import Machine
 
-AREA = "disk"
 # A window of a million events is about 300 MB as plain JSON, which exists alongside its .gz.
 _SCARCE_BYTES = 5 << 30
 _TOO_LITTLE_BYTES = 500 << 20
@@ -58,15 +57,15 @@ def _output(output_dir: Path, space: SpaceOf) -> list[Check]:
     elsewhere = "choose another folder: output_dir in the capture, --output-dir here"
     if not folder.is_dir():
         text = f"{folder} is not a folder"
-        return [Check(AREA, "output folder", State.PROBLEM, text, elsewhere)]
+        return [problem("output folder", text, elsewhere)]
     try:
         # Permission bits are not enough (read-only mounts, quotas), so try to write.
         with tempfile.TemporaryFile(dir=folder, prefix=".stepscope-doctor-") as file:
             file.write(b"x")
     except OSError as error:
         text = f"{label} is not writable: {error.strerror or error}"
-        return [Check(AREA, "output folder", State.PROBLEM, text, elsewhere)]
-    checks = [Check(AREA, "output folder", State.OK, f"{label} is writable")]
+        return [problem("output folder", text, elsewhere)]
+    checks = [ok("output folder", f"{label} is writable")]
     try:
         free_bytes = space(folder).free_bytes
     except OSError:
@@ -74,12 +73,12 @@ def _output(output_dir: Path, space: SpaceOf) -> list[Check]:
     text = f"{in_gb(free_bytes)} free; a window of a million events needs about 0.4 GB at first"
     if free_bytes < _TOO_LITTLE_BYTES:
         remedy = f"free some space, or {elsewhere}"
-        checks.append(Check(AREA, "free space", State.PROBLEM, text, remedy))
+        checks.append(problem("free space", text, remedy))
     elif free_bytes < _SCARCE_BYTES:
         remedy = f"record short windows (active=1), free some space, or {elsewhere}"
-        checks.append(Check(AREA, "free space", State.WARNING, text, remedy))
+        checks.append(warning("free space", text, remedy))
     else:
-        checks.append(Check(AREA, "free space", State.OK, text))
+        checks.append(ok("free space", text))
     return checks
 
 
@@ -88,21 +87,17 @@ def _shared_memory(machine: Machine, space: SpaceOf) -> Check:
     try:
         total_bytes = space(machine.path(_SHARED_MEMORY)).total_bytes
     except OSError:
-        return Check(
-            AREA,
+        return warning(
             name,
-            State.WARNING,
             f"{_SHARED_MEMORY} is missing: DataLoader workers cannot pass batches through it",
             "mount a tmpfs there, or call "
             "torch.multiprocessing.set_sharing_strategy('file_system')",
         )
     text = f"{_SHARED_MEMORY} has {in_gib(total_bytes)}; DataLoader workers pass batches through it"
     if total_bytes < _SMALL_SHARED_BYTES:
-        return Check(
-            AREA,
+        return warning(
             name,
-            State.WARNING,
             text,
             "start the container with --shm-size=8g or --ipc=host; otherwise remount it larger",
         )
-    return Check(AREA, name, State.OK, text)
+    return ok(name, text)

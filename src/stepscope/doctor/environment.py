@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stepscope.doctor.check import Check, State
+from stepscope.doctor.check import Check, State, ok, warning
 from stepscope.system import Machine
-
-AREA = "environment"
 
 
 @dataclass(frozen=True)
@@ -147,7 +145,7 @@ def check_environment(machine: Machine) -> list[Check]:
         if value is not None and variable.disturbs(value):
             checks.append(
                 Check(
-                    AREA,
+                    "",
                     variable.name,
                     variable.state,
                     f"{variable.name}={_shorten(value)}: {variable.effect}",
@@ -156,10 +154,8 @@ def check_environment(machine: Machine) -> list[Check]:
             )
     known = {variable.name for variable in _VARIABLES} | _HARMLESS
     checks += [
-        Check(
-            AREA,
+        warning(
             name,
-            State.WARNING,
             f"{name}={_shorten(value)}: an option of torch's profiler with unknown effects",
             "unset it for the recording, unless you know what it does",
         )
@@ -168,7 +164,7 @@ def check_environment(machine: Machine) -> list[Check]:
     ]
     if not checks:
         text = "no variable is set that changes what a recording shows"
-        return [Check(AREA, "variables", State.OK, text)]
+        return [ok("variables", text)]
     return checks
 
 

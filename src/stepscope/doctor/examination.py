@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 import sysconfig
+from dataclasses import replace
 from pathlib import Path
 
 from stepscope.doctor.check import Check
@@ -35,16 +36,17 @@ def examine(
         version: Returns the version of an installed package.
         space: Returns the space on a file system.
     """
-    return [
-        *check_python_and_torch(interpreter, report),
-        *check_devices(machine, report),
-        *check_recording(report),
-        *check_environment(machine),
-        *check_disk(machine, output_dir, space),
-        *check_limits(machine),
-        *check_permissions(machine),
-        *check_packages(version),
-    ]
+    areas = {
+        "python and torch": check_python_and_torch(interpreter, report),
+        "devices": check_devices(machine, report),
+        "recording": check_recording(report),
+        "environment": check_environment(machine),
+        "disk": check_disk(machine, output_dir, space),
+        "limits": check_limits(machine),
+        "external profilers": check_permissions(machine),
+        "packages": check_packages(version),
+    }
+    return [replace(check, area=area) for area, checks in areas.items() for check in checks]
 
 
 def this_interpreter() -> Interpreter:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from stepscope.doctor.check import Check, State, in_gib
+from stepscope.doctor.check import Check, in_gib, ok, warning
 from stepscope.run.figures import plural
 from stepscope.system import Limits, Machine, read_limits
 
-AREA = "limits"
 _SMALL_MEMORY_BYTES = 4 << 30
 
 
@@ -27,26 +26,22 @@ def _memory(machine: Machine, limits: Limits) -> Check:
     else:
         text = f"limited to {in_gib(limits.memory_bytes)}{total}"
     if usable and min(usable) < _SMALL_MEMORY_BYTES:
-        return Check(
-            AREA,
+        return warning(
             "memory",
-            State.WARNING,
             f"{text}; a window takes about 3 kB per event in the training process",
             "record short windows (active=1), or raise the container's limit",
         )
-    return Check(AREA, "memory", State.OK, text)
+    return ok("memory", text)
 
 
 def _cpu(machine: Machine, limits: Limits) -> Check:
     seen = plural(machine.cpu_count, "CPU")
     # Half a CPU of difference does no harm; a training that sees many CPUs and gets few suffers.
     if limits.cpus is None or limits.cpus > machine.cpu_count - 0.5:
-        return Check(AREA, "CPU", State.OK, f"{seen}, no limit on CPU time")
+        return ok("CPU", f"{seen}, no limit on CPU time")
     most = max(1, int(limits.cpus))
-    return Check(
-        AREA,
+    return warning(
         "CPU",
-        State.WARNING,
         f"the process sees {seen} but gets the time of {limits.cpus:g}: if threads and workers "
         "are sized by what it sees, they compete for CPU time",
         f"set OMP_NUM_THREADS and num_workers so that together they stay near {most}, or raise "

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import metadata
 
-from stepscope.doctor.check import Check, State
+from stepscope.doctor.check import Check, absent, ok, problem
 from stepscope.doctor.python_and_torch import dotted, version_of
-
-AREA = "packages"
 
 CORE: dict[str, tuple[int, ...]] = {
     "click": (8, 4, 1),
@@ -94,14 +92,14 @@ def _core(version: VersionOf) -> list[Check]:
         found = version(name)
         wanted = f'pip install "{name}>={dotted(oldest)}"'
         if found is None:
-            checks.append(Check(AREA, name, State.PROBLEM, "missing", wanted))
+            checks.append(problem(name, "missing", wanted))
         elif version_of(found) < oldest:
             text = f"version {found} is too old: {dotted(oldest)} or later is required"
-            checks.append(Check(AREA, name, State.PROBLEM, text, wanted))
+            checks.append(problem(name, text, wanted))
         else:
             good.append(f"{name} {found}")
     if good:
-        checks.append(Check(AREA, "required", State.OK, ", ".join(good)))
+        checks.append(ok("required", ", ".join(good)))
     return checks
 
 
@@ -112,21 +110,19 @@ def _optional(version: VersionOf) -> list[Check]:
         missing = [name for name, number in found.items() if number is None]
         if missing:
             checks.append(
-                Check(
-                    AREA,
+                absent(
                     f"extra {extra}",
-                    State.ABSENT,
                     f"{', '.join(missing)} not installed; needed only for {USES[extra]}",
                     f'pip install "stepscope[{extra}]"',
                 )
             )
         else:
             text = ", ".join(f"{name} {number}" for name, number in found.items())
-            checks.append(Check(AREA, f"extra {extra}", State.OK, text))
+            checks.append(ok(f"extra {extra}", text))
     return checks
 
 
 def _frameworks(version: VersionOf) -> Check:
     found = {name: version(name) for name in FRAMEWORKS}
     text = ", ".join(f"{name} {number}" for name, number in found.items() if number is not None)
-    return Check(AREA, "frameworks", State.OK, text or "no known framework is installed")
+    return ok("frameworks", text or "no known framework is installed")

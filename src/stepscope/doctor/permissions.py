@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from stepscope.doctor.check import Check, State
+from stepscope.doctor.check import Check, absent, ok, warning
 from stepscope.system import Machine
 
-AREA = "external profilers"
 _NSYS_PATTERNS = (
     "/opt/nvidia/nsight-systems/*/bin/nsys",
     "/usr/local/cuda*/bin/nsys",
@@ -26,18 +25,18 @@ def attaching_allowance(machine: Machine) -> str:
 def _py_spy(machine: Machine) -> Check:
     found = machine.find_program("py-spy")
     if found:
-        return Check(AREA, "py-spy", State.OK, found)
-    return Check(AREA, "py-spy", State.ABSENT, "not installed", 'pip install "stepscope[py-spy]"')
+        return ok("py-spy", found)
+    return absent("py-spy", "not installed", 'pip install "stepscope[py-spy]"')
 
 
 def _memray(machine: Machine) -> Check:
     found = machine.find_program("memray")
     if found:
-        return Check(AREA, "memray", State.OK, found)
+        return ok("memray", found)
     if machine.system == "win32":
         text, remedy = "not available on Windows", "use it on Linux or macOS"
-        return Check(AREA, "memray", State.ABSENT, text, remedy)
-    return Check(AREA, "memray", State.ABSENT, "not installed", 'pip install "stepscope[memray]"')
+        return absent("memray", text, remedy)
+    return absent("memray", "not installed", 'pip install "stepscope[memray]"')
 
 
 def check_attaching(machine: Machine) -> Check:
@@ -45,46 +44,38 @@ def check_attaching(machine: Machine) -> Check:
     name = "attaching to a process"
     if machine.system == "darwin":
         if machine.user == 0:
-            return Check(AREA, name, State.OK, "running as root")
-        return Check(AREA, name, State.WARNING, "on macOS, only root may", "start py-spy with sudo")
+            return ok(name, "running as root")
+        return warning(name, "on macOS, only root may", "start py-spy with sudo")
     if not machine.is_linux:
-        return Check(AREA, name, State.OK, "allowed for your own processes")
+        return ok(name, "allowed for your own processes")
     if machine.has_capability("CAP_SYS_PTRACE"):
-        return Check(AREA, name, State.OK, "allowed: this process has CAP_SYS_PTRACE")
+        return ok(name, "allowed: this process has CAP_SYS_PTRACE")
     in_container = "in a container, start it with --cap-add=SYS_PTRACE"
     scope = machine.read_number("/proc/sys/kernel/yama/ptrace_scope")
     if scope is None or scope == 0:
         if machine.user == 0:
             # Without the capability, the kernel restricts root as well.
-            return Check(
-                AREA,
+            return warning(
                 name,
-                State.WARNING,
                 "root without CAP_SYS_PTRACE may only attach to processes of root",
                 in_container,
             )
-        return Check(AREA, name, State.OK, "allowed for your own processes")
+        return ok(name, "allowed for your own processes")
     if scope == 1:
-        return Check(
-            AREA,
+        return warning(
             name,
-            State.WARNING,
             "kernel.yama.ptrace_scope is 1: a program may only read processes that it started",
             "let py-spy start the training (py-spy record -- python train.py), or "
             f"`sudo sysctl kernel.yama.ptrace_scope=0`; {in_container}",
         )
     if scope == 2:
-        return Check(
-            AREA,
+        return warning(
             name,
-            State.WARNING,
             "kernel.yama.ptrace_scope is 2: only processes with CAP_SYS_PTRACE may",
             f"start py-spy with sudo; {in_container}",
         )
-    return Check(
-        AREA,
+    return warning(
         name,
-        State.WARNING,
         f"kernel.yama.ptrace_scope is {scope}: nobody may until the machine restarts",
         "change kernel.yama.ptrace_scope in /etc/sysctl.d and restart, or do not use py-spy",
     )
@@ -93,20 +84,14 @@ def check_attaching(machine: Machine) -> Check:
 def _nsys(machine: Machine) -> Check:
     found = machine.find_program("nsys")
     if found:
-        return Check(AREA, "nsys", State.OK, found)
+        return ok("nsys", found)
     for pattern in _NSYS_PATTERNS:
         for path in sorted(machine.root.glob(pattern.lstrip("/"))):
-            return Check(
-                AREA,
-                "nsys",
-                State.ABSENT,
-                f"{path} is installed, but not on PATH",
-                f"add {path.parent} to PATH",
+            return absent(
+                "nsys", f"{path} is installed, but not on PATH", f"add {path.parent} to PATH"
             )
-    return Check(
-        AREA,
+    return absent(
         "nsys",
-        State.ABSENT,
         "not on PATH",
         "install NVIDIA Nsight Systems; it is needed only to record with nsys, or to open its "
         ".nsys-rep files",

@@ -6,10 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepscope.doctor.check import Check, State
+from stepscope.doctor.check import Check, absent, ok, problem, warning
 from stepscope.doctor.torch_check import TorchReport
 
-AREA = "python and torch"
 OLDEST_PYTHON = (3, 10)
 OLDEST_TORCH = (2, 4)
 _INSTALL_TORCH = "pip install torch, in the environment that trains"
@@ -53,31 +52,23 @@ def dotted(version: Sequence[int]) -> str:
 def _python(interpreter: Interpreter) -> Check:
     name = f"Python {dotted(interpreter.version)}"
     if interpreter.implementation != "cpython":
-        return Check(
-            AREA,
+        return problem(
             "Python",
-            State.PROBLEM,
             f"{interpreter.implementation} {dotted(interpreter.version)}: required compiled "
             "packages exist only for CPython",
             f"use CPython {dotted(OLDEST_PYTHON)} or later",
         )
     if interpreter.version[:2] < OLDEST_PYTHON:
-        return Check(
-            AREA,
-            "Python",
-            State.PROBLEM,
-            f"{name} is too old",
-            f"use CPython {dotted(OLDEST_PYTHON)} or later",
+        return problem(
+            "Python", f"{name} is too old", f"use CPython {dotted(OLDEST_PYTHON)} or later"
         )
     if not interpreter.has_gil:
-        return Check(
-            AREA,
+        return warning(
             "Python",
-            State.WARNING,
             f"{name}, free-threaded build: stepscope is not tested on it",
             "use the regular build if something goes wrong",
         )
-    return Check(AREA, "Python", State.OK, f"{name} at {interpreter.executable}")
+    return ok("Python", f"{name} at {interpreter.executable}")
 
 
 def _torch(report: TorchReport) -> Check:
@@ -86,35 +77,29 @@ def _torch(report: TorchReport) -> Check:
         return _torch_failed(report)
     version = str(found["version"])
     if version_of(version)[:2] < OLDEST_TORCH:
-        return Check(
-            AREA,
+        return problem(
             "torch",
-            State.PROBLEM,
             f"torch {version} is too old: recording needs {dotted(OLDEST_TORCH)} or later",
             "pip install --upgrade torch; recorded runs can be read without it",
         )
     toolkits = (("cuda", "CUDA"), ("hip", "ROCm"), ("xpu", "XPU"))
     builds = [f"{word} {found[key]}" for key, word in toolkits if found.get(key)]
     build = f"built for {', '.join(builds)}" if builds else "built for the CPU only"
-    return Check(AREA, "torch", State.OK, f"torch {version}, {build}, at {found['path']}")
+    return ok("torch", f"torch {version}, {build}, at {found['path']}")
 
 
 def _torch_failed(report: TorchReport) -> Check:
     why = report.failure("torch")
     if re.match(r"ModuleNotFoundError: No module named '(torch|stepscope)'", why):
-        return Check(
-            AREA,
+        return absent(
             "torch",
-            State.ABSENT,
             "not installed: this Python can read runs and traces, but not record",
             _INSTALL_TORCH,
         )
     last = report.last_words.splitlines()
     words = f"; last line: {last[-1].strip()}" if last else ""
-    return Check(
-        AREA,
+    return problem(
         "torch",
-        State.PROBLEM,
         f"importing torch failed: {why}{words}",
         'run `python -c "import torch"`; if it fails, reinstall torch; if it is only slow (a cold '
         "network disk), try again with a longer --timeout",
@@ -125,11 +110,9 @@ def _kineto(report: TorchReport) -> Check:
     found = report.result("torch") or {}
     if found.get("kineto"):
         activities = ", ".join(found.get("activities", ())) or "none"
-        return Check(AREA, "Kineto", State.OK, f"torch's profiler records: {activities}")
-    return Check(
-        AREA,
+        return ok("Kineto", f"torch's profiler records: {activities}")
+    return problem(
         "Kineto",
-        State.PROBLEM,
         "this torch is built without Kineto, so its profiler writes no traces",
         "install a torch with Kineto, such as the official packages",
     )
@@ -146,10 +129,8 @@ def _stacks(interpreter: Interpreter, report: TorchReport) -> list[Check]:
     if version_of(str(found["version"])) >= (2, 7, 1):
         return []
     return [
-        Check(
-            AREA,
+        warning(
             "stacks on Python 3.13",
-            State.WARNING,
             "with_stack=True can crash the training (segmentation fault) with torch before 2.7.1 "
             "on Python 3.13 and later",
             "leave with_stack off, or upgrade torch to 2.7.1 or later",

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stepscope.doctor.check import Check, State
+from stepscope.doctor.check import Check, ok, problem, warning
 from stepscope.doctor.torch_check import TorchReport
-
-AREA = "recording"
 
 
 def check_recording(report: TorchReport) -> list[Check]:
@@ -25,58 +23,46 @@ def check_recording(report: TorchReport) -> list[Check]:
 def _operators(report: TorchReport) -> Check:
     found = report.result("recording")
     if found is None:
-        return Check(
-            AREA,
+        return problem(
             "operators",
-            State.PROBLEM,
             f"a small recording failed: {_why(report, 'recording')}",
             "check the environment variables below; if they show nothing, reinstall torch",
         )
     count = _events(found).get("cpu_op", 0)
     if not count:
-        return Check(
-            AREA,
+        return problem(
             "operators",
-            State.PROBLEM,
             "a small recording has no operators",
             "unset the KINETO_* variables, and look for a profiler that is active in the whole "
             "process (sitecustomize, a launcher)",
         )
-    return Check(AREA, "operators", State.OK, f"recorded, exported and read back ({count} events)")
+    return ok("operators", f"recorded, exported and read back ({count} events)")
 
 
 def _stacks(report: TorchReport) -> Check:
     found = report.result("stacks")
     remedy = "leave with_stack off, or upgrade torch"
     if found is None:
-        return Check(
-            AREA,
+        return warning(
             "stacks with export",
-            State.WARNING,
             f"a recording with with_stack=True failed: {_why(report, 'stacks')}",
             remedy,
         )
     if found.get("table_error"):
-        return Check(
-            AREA,
+        return warning(
             "stacks with export",
-            State.WARNING,
             f"the trace is good, but its table of operators failed: {found['table_error']}",
             f"{remedy}; the trace is kept either way, and the manifest says what is missing",
         )
     frames = _events(found).get("python_function", 0)
     if not frames:
-        return Check(
-            AREA,
+        return warning(
             "stacks with export",
-            State.WARNING,
             "with_stack=True recorded no Python function",
             "upgrade torch; until then, traces have no stacks",
         )
-    return Check(
-        AREA,
+    return ok(
         "stacks with export",
-        State.OK,
         f"recorded, exported, read back and tabulated ({frames} Python frames)",
     )
 
@@ -84,16 +70,14 @@ def _stacks(report: TorchReport) -> Check:
 def _kernels(report: TorchReport, kind: str) -> Check:
     found = report.result("gpu_recording")
     if found is None:
-        return Check(
-            AREA,
+        return problem(
             "kernels",
-            State.PROBLEM,
             f"a small recording on the GPU failed: {_why(report, 'gpu_recording')}",
             "check that a matrix product on the GPU works without a profiler",
         )
     count = _events(found).get("kernel", 0)
     if count:
-        return Check(AREA, "kernels", State.OK, f"the GPU's work is recorded ({count} kernels)")
+        return ok("kernels", f"the GPU's work is recorded ({count} kernels)")
     remedies = {
         "cuda": "run outside nsys and other tools that use CUPTI; in a container, start it with "
         "--cap-add=SYS_ADMIN, or set NVreg_RestrictProfilingToAdminUsers=0 on the host; if torch "
@@ -103,12 +87,8 @@ def _kernels(report: TorchReport, kind: str) -> Check:
     }
     last = report.last_words.splitlines()
     words = f"; torch said: {last[-1].strip()}" if last else ""
-    return Check(
-        AREA,
-        "kernels",
-        State.PROBLEM,
-        f"the GPU worked, but no kernels were recorded{words}",
-        remedies[kind],
+    return problem(
+        "kernels", f"the GPU worked, but no kernels were recorded{words}", remedies[kind]
     )
 
 

@@ -3,40 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stepscope.errors import UsageError
 from stepscope.monitor.columns import MIB, Value, same_uuid
+from stepscope.monitor.gpus import Gpu, GpuSource, Reader
 from stepscope.monitor.notes import Notes
 from stepscope.run.figures import error_in_words
 from stepscope.run.metrics import GpuDescription
-
-_COLUMNS = frozenset(
-    [
-        "name",
-        "uuid",
-        "pci.bus_id",
-        "driver_version",
-        "count",
-        "utilization.gpu",
-        "utilization.memory",
-        "memory.total",
-        "memory.used",
-        "memory.free",
-        "temperature.gpu",
-        "temperature.memory",
-        "power.draw",
-        "energy.total",
-        "clocks.current.graphics",
-        "clocks.current.sm",
-        "clocks.current.memory",
-        "ecc.errors.corrected.volatile.total",
-        "ecc.errors.uncorrected.volatile.total",
-        "process.gpu.memory",
-    ]
-)
-"""The columns that are read from AMD's driver."""
 
 _UNSET = frozenset({(1 << 16) - 1, (1 << 32) - 1, (1 << 64) - 1})
 """Values that the library uses for a number that the GPU does not have."""
@@ -45,21 +20,8 @@ _PASSING = ("BUSY", "RETRY", "INTERRUPT", "TIMEOUT", "NO_DATA", "NOT_READY")
 _MOST_PASSING = 5
 
 
-class AmdSource:
-    """The AMD GPUs that are sampled.
-
-    Args:
-        smi: The module amdsmi, initialised; `close` shuts it down.
-        chosen: Index and handle of each GPU.
-        count: Number of GPUs in the machine.
-    """
-
-    def __init__(
-        self, smi: Any, chosen: Sequence[tuple[int, Any]], count: int, notes: Notes
-    ) -> None:
-        self._smi = smi
-        self._notes = notes
-        self._gpus = [_Gpu(smi, index, handle, count) for index, handle in chosen]
+class AmdSource(GpuSource):
+    """The AMD GPUs that are sampled."""
 
     @classmethod
     def open(
@@ -84,30 +46,15 @@ class AmdSource:
         if not chosen:
             _shut_down(smi)
             return None
-        return cls(smi, chosen, len(handles), notes)
-
-    @property
-    def gpus(self) -> Sequence[GpuDescription]:
-        """The sampled GPUs."""
-        return [gpu.description for gpu in self._gpus]
-
-    def use(self, uuid: str) -> bool:
-        """Sample only this one from now on."""
-        fitting = [gpu for gpu in self._gpus if same_uuid(gpu.description.uuid, uuid)]
-        self._gpus = fitting or self._gpus
-        return bool(fitting)
-
-    def read(self, wanted: Collection[str], pids: Collection[int]) -> list[Mapping[str, Value]]:
-        """The values of each GPU by column."""
-        return [gpu.read(wanted, pids, self._notes) for gpu in self._gpus]
-
-    def close(self) -> None:
-        """Release the driver."""
-        _shut_down(self._smi)
+        gpus = [_Gpu(smi, index, handle, len(handles)) for index, handle in chosen]
+        return cls(gpus, notes, lambda: _shut_down(smi))
 
 
-class _Gpu:
+class _Gpu(Gpu):
     """One GPU. Queries that failed permanently, or several times in a row, are not repeated."""
+
+    none_is_missing = True
+    no_value = "no value"
 
     def __init__(self, smi: Any, index: int, handle: Any, count: int) -> None:
         self._smi = smi
@@ -115,61 +62,32 @@ class _Gpu:
         self._count = count
         self._failed: dict[str, str] = {}
         self._failures: dict[str, int] = {}
-        self._is_noted: set[str] = set()
         asic = self._ask("amdsmi_get_gpu_asic_info") or {}
         uuid = _text(self._ask("amdsmi_get_gpu_device_uuid"))
-        self.description = GpuDescription(index, uuid, _text(asic.get("market_name")), "amd")
+        super().__init__(GpuDescription(index, uuid, _text(asic.get("market_name")), "amd"))
+        self.offered = {"name", "uuid", *(name for one in self._readers for name in one.columns)}
 
-    def read(
-        self, wanted: Collection[str], pids: Collection[int], notes: Notes
-    ) -> Mapping[str, Value]:
-        """The values by column."""
-        values: dict[str, Value] = {
-            "index": self.description.index,
-            "name": self.description.name or None,
-            "uuid": self.description.uuid or None,
-        }
-        for columns, read in self._readers(pids):
-            if not columns & set(wanted) or columns & self._failed.keys():
-                continue
-            try:
-                found = read()
-            except Exception as error:  # noqa: BLE001 - an unexpected answer must not end the sampler
-                why = error_in_words(error)
-                self._failed.update(dict.fromkeys(columns, f"unexpected answer: {why}"))
-                continue
-            values.update((name, value) for name, value in found.items() if name in wanted)
-        for name in wanted:
-            if name in _COLUMNS and values.get(name) is None and name not in self._is_noted:
-                self._is_noted.add(name)
-                why = "; ".join(dict.fromkeys(self._failed.values())) or "no value"
-                notes.add(f"{name} of GPU {self.description.index}", why)
-        return values
+    def reason(self, name: str) -> str:  # noqa: ARG002 - several columns share a function
+        """Why a column has no value: the functions that failed, since several may give it."""
+        whys = dict.fromkeys((*self.reasons.values(), *self._failed.values()))
+        return "; ".join(whys) or self.no_value
 
-    def _readers(
-        self, pids: Collection[int]
-    ) -> list[tuple[set[str], Callable[[], Mapping[str, Value]]]]:
+    def readers(self) -> list[Reader]:
+        """All ways to read it."""
+        clocks = ("clocks.current.graphics", "clocks.current.sm", "clocks.current.memory")
+        errors = ("ecc.errors.corrected.volatile.total", "ecc.errors.uncorrected.volatile.total")
         return [
-            ({"pci.bus_id"}, lambda: {"pci.bus_id": self._ask("amdsmi_get_gpu_device_bdf")}),
-            ({"driver_version"}, self._driver),
-            ({"count"}, lambda: {"count": self._count}),
-            ({"utilization.gpu", "utilization.memory"}, self._activity),
-            ({"memory.total", "memory.used", "memory.free"}, self._memory),
-            ({"temperature.gpu", "temperature.memory"}, self._temperatures),
-            ({"power.draw"}, self._power),
-            ({"energy.total"}, self._energy),
-            (
-                {"clocks.current.graphics", "clocks.current.sm", "clocks.current.memory"},
-                self._clocks,
-            ),
-            (
-                {
-                    "ecc.errors.corrected.volatile.total",
-                    "ecc.errors.uncorrected.volatile.total",
-                },
-                self._memory_errors,
-            ),
-            ({"process.gpu.memory"}, lambda: self._processes(pids)),
+            Reader(("pci.bus_id",), lambda: {"pci.bus_id": self._ask("amdsmi_get_gpu_device_bdf")}),
+            Reader(("driver_version",), self._driver),
+            Reader(("count",), lambda: {"count": self._count}),
+            Reader(("utilization.gpu", "utilization.memory"), self._activity),
+            Reader(("memory.total", "memory.used", "memory.free"), self._memory),
+            Reader(("temperature.gpu", "temperature.memory"), self._temperatures),
+            Reader(("power.draw",), self._power),
+            Reader(("energy.total",), self._energy),
+            Reader(clocks, self._clocks),
+            Reader(errors, self._memory_errors),
+            Reader(("process.gpu.memory",), self._processes),
         ]
 
     def _driver(self) -> Mapping[str, Value]:
@@ -239,9 +157,11 @@ class _Gpu:
             "ecc.errors.uncorrected.volatile.total": _number(errors.get("uncorrectable_count")),
         }
 
-    def _processes(self, pids: Collection[int]) -> Mapping[str, Value]:
+    def _processes(self) -> Mapping[str, Value]:
         running = self._ask("amdsmi_get_gpu_process_list") or []
-        own = [_number(one["memory_usage"]["vram_mem"]) for one in running if one["pid"] in pids]
+        own = [
+            _number(one["memory_usage"]["vram_mem"]) for one in running if one["pid"] in self.pids
+        ]
         known = [size for size in own if size is not None]
         return {"process.gpu.memory": sum(known) / MIB} if known else {}
 

@@ -6,12 +6,11 @@ Names that nvidia-smi's `--query-gpu` accepts mean the same here. The others are
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from stepscope.errors import UsageError
-from stepscope.run.metrics import CLOCK_REASON_BITS, GpuDescription
+from stepscope.run.metrics import CLOCK_REASON_BITS
 
 Value = str | int | float | None
 """The value of a column; None if the source has none."""
@@ -311,23 +310,6 @@ def parse_columns(text: str) -> tuple[Column, ...]:
 def header_of(columns: Sequence[Column]) -> str:
     """The first line of a file with these columns."""
     return ", ".join(column.heading for column in columns)
-
-
-class GpuSource(Protocol):
-    """GPUs of one vendor. Nothing here raises: what cannot be read is noted and left out."""
-
-    @property
-    def gpus(self) -> Sequence[GpuDescription]:
-        """The sampled GPUs, in the order of `read`."""
-
-    def use(self, uuid: str) -> bool:
-        """Sample only this one from now on; False, without a change, if it is not among them."""
-
-    def read(self, wanted: Collection[str], pids: Collection[int]) -> list[Mapping[str, Value]]:
-        """The values of each GPU by column; missing columns have no value."""
-
-    def close(self) -> None:
-        """Release the driver."""
 
 
 def same_uuid(one: str, other: str) -> bool:

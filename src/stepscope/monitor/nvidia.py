@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from stepscope.monitor.columns import COLUMNS, MIB, REASON_BITS, Value, is_of_host, same_uuid
+from stepscope.monitor.columns import COLUMNS, MIB, REASON_BITS, Value, is_of_host
 from stepscope.monitor.gpm import GPM_COLUMNS, Gpm
+from stepscope.monitor.gpus import Gpu, GpuSource, Reader
 from stepscope.monitor.notes import Notes, Rates
 from stepscope.monitor.visible import Found, NvmlDevices
 from stepscope.monitor.xid import XidWatch
@@ -20,7 +20,7 @@ _ALL_LINKS = 0xFFFFFFFF
 _UNKNOWN_STATE = 32
 
 
-class NvidiaSource:
+class NvidiaSource(GpuSource):
     """The NVIDIA GPUs that are sampled.
 
     Args:
@@ -30,13 +30,17 @@ class NvidiaSource:
     def __init__(
         self, nvml: Any, devices: NvmlDevices, chosen: Sequence[Found], notes: Notes
     ) -> None:
-        self._nvml = nvml
-        self._notes = notes
-        self._errors = XidWatch(nvml, chosen, notes)
-        self._gpus = [
-            _Gpu(nvml, gpu, devices.uuid_of(gpu.handle), devices.name_of(gpu.handle), self._errors)
+        self._errors = errors = XidWatch(nvml, chosen, notes)
+
+        def release() -> None:
+            errors.close()
+            _shut_down(nvml)
+
+        gpus = [
+            _Gpu(nvml, gpu, devices.uuid_of(gpu.handle), devices.name_of(gpu.handle), errors)
             for gpu in chosen
         ]
+        super().__init__(gpus, notes, release)
 
     @classmethod
     def open(
@@ -79,58 +83,28 @@ class NvidiaSource:
             return None
         return cls(nvml, devices, chosen, notes)
 
-    @property
-    def gpus(self) -> Sequence[GpuDescription]:
-        """The sampled GPUs."""
-        return [gpu.description for gpu in self._gpus]
-
-    def use(self, uuid: str) -> bool:
-        """Sample only this one from now on."""
-        fitting = [gpu for gpu in self._gpus if same_uuid(gpu.description.uuid, uuid)]
-        if not fitting:
-            return False
-        for gpu in self._gpus:
-            if gpu not in fitting:
-                gpu.close()
-        self._gpus = fitting
-        return True
-
     def read(self, wanted: Collection[str], pids: Collection[int]) -> list[Mapping[str, Value]]:
         """The values of each GPU by column."""
         if {"xid.count", "xid.last"} & set(wanted):
             self._errors.poll()
-        return [gpu.read(wanted, pids, self._notes) for gpu in self._gpus]
-
-    def close(self) -> None:
-        """Release the driver."""
-        for gpu in self._gpus:
-            gpu.close()
-        self._errors.close()
-        _shut_down(self._nvml)
+        return super().read(wanted, pids)
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """A way to read some columns; for each column, the first way in the list that works is used."""
+class _Gpu(Gpu):
+    """One GPU or MIG device."""
 
-    columns: tuple[str, ...]
-    read: Callable[[], Mapping[str, Value]]
-
-
-class _Gpu:
-    """One GPU or MIG device, with the ways to read it that still work."""
+    offered = frozenset(
+        name
+        for name in COLUMNS
+        if not is_of_host(name) and name not in {"timestamp", "time_ns", "index"}
+    )
 
     def __init__(self, nvml: Any, found: Found, uuid: str, name: str, errors: XidWatch) -> None:
-        self.description = GpuDescription(found.index, uuid, name, "nvidia")
         self._nvml = nvml
         self._found = found
         self._errors = errors
         self._rates = Rates()
-        self._pids: Collection[int] = ()
         self._gpm: Gpm | None = None
-        self._reasons: dict[str, str] = {}
-        self._noted: set[tuple[str, str]] = set()
-        self._readers = self._all_readers()
         # Permanent failures, which are not worth another query.
         self._final = {
             getattr(nvml, f"NVML_ERROR_{word}", None)
@@ -143,34 +117,13 @@ class _Gpu:
                 "INVALID_ARGUMENT",
             )
         }
+        super().__init__(GpuDescription(found.index, uuid, name, "nvidia"))
 
-    def read(
-        self, wanted: Collection[str], pids: Collection[int], notes: Notes
-    ) -> Mapping[str, Value]:
-        """The values by column."""
-        self._pids = pids
-        values: dict[str, Value] = {
-            "index": self.description.index,
-            "name": self.description.name or None,
-            "uuid": self.description.uuid or None,
-        }
-        for reader in tuple(self._readers):
-            missing = [name for name in reader.columns if name in wanted and name not in values]
-            if not missing:
-                continue
-            try:
-                found = reader.read()
-            except self._nvml.NVMLError as error:
-                self._fail(reader, str(error), is_final=error.value in self._final)
-                continue
-            except Exception as error:  # noqa: BLE001 - a driver's quirks must not end the sampler
-                self._fail(reader, error_in_words(error), is_final=True)
-                continue
-            values.update((name, found[name]) for name in missing if name in found)
-        for name in wanted:
-            if name in _OFFERED and name not in values:
-                self._note(name, notes)
-        return values
+    def judge(self, error: Exception) -> tuple[str, bool]:
+        """NVML's own words for its errors, some of which pass."""
+        if isinstance(error, self._nvml.NVMLError):
+            return str(error), getattr(error, "value", None) in self._final
+        return error_in_words(error), True
 
     def close(self) -> None:
         """Release what the driver holds."""
@@ -178,60 +131,48 @@ class _Gpu:
         if gpm is not None:
             gpm.close()
 
-    def _fail(self, reader: _Reader, why: str, *, is_final: bool) -> None:
-        self._reasons.update(dict.fromkeys(reader.columns, why))
-        if is_final:
-            self._readers.remove(reader)
-
-    def _note(self, name: str, notes: Notes) -> None:
-        why = self._reasons.get(name, "the driver gives no value")
-        if (name, why) not in self._noted:
-            self._noted.add((name, why))
-            notes.add(f"{name} of GPU {self.description.index}", why)
-
     # -- the ways ---------------------------------------------------------------------------
 
-    def _all_readers(self) -> list[_Reader]:
+    def readers(self) -> list[Reader]:
+        """All ways to read it."""
         nvml, handle, whole = self._nvml, self._found.handle, self._found.physical
 
-        def one(column: str, function: str, *arguments: Any, factor: float = 1) -> _Reader:
+        def one(column: str, function: str, *arguments: Any, factor: float = 1) -> Reader:
             """A function of the whole GPU that returns a number."""
 
             def read() -> Mapping[str, Value]:
                 value = getattr(nvml, function)(whole, *arguments)
                 return {column: value if factor == 1 else value * factor}
 
-            return _Reader((column,), read)
+            return Reader((column,), read)
 
         mask_columns = ("clocks_event_reasons.active", *REASON_BITS)
         return [
-            _Reader(GPM_COLUMNS, self._read_gpm),
-            _Reader(
-                ("pci.bus_id",), lambda: {"pci.bus_id": nvml.nvmlDeviceGetPciInfo(whole).busId}
-            ),
+            Reader(GPM_COLUMNS, self._read_gpm),
+            Reader(("pci.bus_id",), lambda: {"pci.bus_id": nvml.nvmlDeviceGetPciInfo(whole).busId}),
             one("serial", "nvmlDeviceGetSerial"),
-            _Reader(
+            Reader(
                 ("driver_version",), lambda: {"driver_version": nvml.nvmlSystemGetDriverVersion()}
             ),
-            _Reader(("count",), lambda: {"count": nvml.nvmlDeviceGetCount()}),
-            _Reader(("pstate",), self._read_state),
-            _Reader(
+            Reader(("count",), lambda: {"count": nvml.nvmlDeviceGetCount()}),
+            Reader(("pstate",), self._read_state),
+            Reader(
                 ("utilization.gpu", "utilization.memory"),
                 lambda: _utilisation(nvml.nvmlDeviceGetUtilizationRates(handle)),
             ),
-            _Reader(
+            Reader(
                 ("utilization.encoder",),
                 lambda: {"utilization.encoder": nvml.nvmlDeviceGetEncoderUtilization(handle)[0]},
             ),
-            _Reader(
+            Reader(
                 ("utilization.decoder",),
                 lambda: {"utilization.decoder": nvml.nvmlDeviceGetDecoderUtilization(handle)[0]},
             ),
-            _Reader(
+            Reader(
                 ("memory.total", "memory.reserved", "memory.used", "memory.free"),
                 lambda: _memory(nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2)),
             ),
-            _Reader(
+            Reader(
                 ("memory.total", "memory.used", "memory.free"),
                 lambda: _memory(nvml.nvmlDeviceGetMemoryInfo(handle)),
             ),
@@ -247,12 +188,12 @@ class _Gpu:
             one("clocks.current.video", "nvmlDeviceGetClockInfo", 3),
             one("clocks.max.sm", "nvmlDeviceGetMaxClockInfo", 1),
             one("clocks.max.memory", "nvmlDeviceGetMaxClockInfo", 2),
-            _Reader(
+            Reader(
                 mask_columns,
                 lambda: _reasons(nvml.nvmlDeviceGetCurrentClocksEventReasons(whole)),
             ),
             # The name in drivers before 535.
-            _Reader(
+            Reader(
                 mask_columns,
                 lambda: _reasons(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(whole)),
             ),
@@ -263,17 +204,17 @@ class _Gpu:
             # NVML counts for 20 ms at each call; its kilobytes are assumed to be 1000 bytes.
             one("pcie.tx", "nvmlDeviceGetPcieThroughput", 0, factor=1e-3),
             one("pcie.rx", "nvmlDeviceGetPcieThroughput", 1, factor=1e-3),
-            _Reader(("nvlink.tx", "nvlink.rx"), self._read_links),
-            _Reader(("temperature.memory", "power.draw.instant"), self._read_fields),
+            Reader(("nvlink.tx", "nvlink.rx"), self._read_links),
+            Reader(("temperature.memory", "power.draw.instant"), self._read_fields),
             one("ecc.errors.corrected.volatile.total", "nvmlDeviceGetTotalEccErrors", 0, 0),
             one("ecc.errors.uncorrected.volatile.total", "nvmlDeviceGetTotalEccErrors", 1, 0),
-            _Reader(("xid.count", "xid.last"), lambda: self._errors.of(whole)),
-            _Reader(
+            Reader(("xid.count", "xid.last"), lambda: self._errors.of(whole)),
+            Reader(
                 ("process.gpu.memory",),
                 lambda: self._own(nvml.nvmlDeviceGetComputeRunningProcesses(handle)),
             ),
             # For drivers before 510.
-            _Reader(
+            Reader(
                 ("process.gpu.memory",),
                 lambda: self._own(nvml.nvmlDeviceGetComputeRunningProcesses_v2(handle)),
             ),
@@ -299,7 +240,7 @@ class _Gpu:
         found: dict[str, Value] = {}
         for (column, (_, factor)), answer in zip(wanted.items(), answers, strict=True):
             if answer.nvmlReturn:
-                self._reasons[column] = str(nvml.NVMLError(answer.nvmlReturn))
+                self.reasons[column] = str(nvml.NVMLError(answer.nvmlReturn))
             else:
                 found[column] = _field(answer) * factor
         return found
@@ -317,7 +258,7 @@ class _Gpu:
         found: dict[str, Value] = {}
         for column, answer in zip(("nvlink.tx", "nvlink.rx"), answers, strict=True):
             if answer.nvmlReturn:
-                self._reasons[column] = str(nvml.NVMLError(answer.nvmlReturn))
+                self.reasons[column] = str(nvml.NVMLError(answer.nvmlReturn))
                 continue
             rate = self._rates.per_second(column, int(_field(answer)), now_ns)
             found[column] = None if rate is None else rate * 1024 / 1e6
@@ -325,19 +266,11 @@ class _Gpu:
 
     def _own(self, running: Sequence[Any]) -> Mapping[str, Value]:
         """Memory of the watched processes."""
-        own = [process.usedGpuMemory for process in running if process.pid in self._pids]
+        own = [process.usedGpuMemory for process in running if process.pid in self.pids]
         if not own or None in own:
             # The GPU is not in use yet, or the driver counts processes outside our container.
             return {"process.gpu.memory": None}
         return {"process.gpu.memory": sum(own) / MIB}
-
-
-_OFFERED = frozenset(
-    name
-    for name in COLUMNS
-    if not is_of_host(name) and name not in {"timestamp", "time_ns", "index"}
-)
-"""The columns that an NVIDIA GPU can have."""
 
 
 def _utilisation(rates: Any) -> Mapping[str, Value]:

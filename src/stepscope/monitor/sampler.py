@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from stepscope.errors import UsageError
 from stepscope.monitor.amd import AmdSource
-from stepscope.monitor.columns import DEFAULT_COLUMNS, Column, GpuSource, Value, is_of_host
+from stepscope.monitor.columns import DEFAULT_COLUMNS, Column, Value, is_of_host
+from stepscope.monitor.gpus import GpuSource
 from stepscope.monitor.host import HostSource
 from stepscope.monitor.notes import Notes
 from stepscope.monitor.nvidia import NvidiaSource
@@ -58,15 +59,12 @@ class Sampler:
         )
         self._is_waiting = False
         self._host = HostSource(watched.pid, notes, is_root_watched=watched.is_root)
-        self._gpus: list[GpuSource] = []
+        self._gpus: GpuSource | None = None
         if self._wanted_of_gpus:
-            opened: GpuSource | None
-            opened = NvidiaSource.open(notes, variables, watched.ids)
-            if opened is None:
-                opened = AmdSource.open(notes, variables, watched.ids)
-            if opened is not None:
-                self._gpus.append(opened)
-            elif watched.ids and watched.ids != ("all",):
+            self._gpus = NvidiaSource.open(notes, variables, watched.ids) or AmdSource.open(
+                notes, variables, watched.ids
+            )
+            if self._gpus is None and watched.ids and watched.ids != ("all",):
                 raise UsageError(
                     f"--id: {','.join(watched.ids)}: no GPU of this machine can be read: "
                     + "; ".join(note.why for note in notes.entries)
@@ -76,14 +74,12 @@ class Sampler:
     @property
     def gpus(self) -> tuple[GpuDescription, ...]:
         """The sampled GPUs, in the order of their rows."""
-        if self._is_waiting:
-            return ()
-        return tuple(gpu for source in self._gpus for gpu in source.gpus)
+        return () if self._is_waiting or self._gpus is None else tuple(self._gpus.gpus)
 
     def use_gpu(self, uuid: str) -> None:
         """Sample only this GPU from now on; all of them if it is empty or not among them."""
         self._is_waiting = False
-        if uuid and not any(source.use(uuid) for source in self._gpus) and self._gpus:
+        if uuid and self._gpus is not None and not self._gpus.use(uuid):
             self.notes.add(f"GPU {uuid}", "not among the visible GPUs: all of those are shown")
 
     def read(self) -> list[dict[str, Value]]:
@@ -92,11 +88,9 @@ class Sampler:
         common: dict[str, Value] = {"timestamp": timestamp(now_ns), "time_ns": now_ns}
         common.update(self._host.read(self._wanted_of_host))
         rows: list[Mapping[str, Value]] = []
-        if not self._is_waiting:
+        if not self._is_waiting and self._gpus is not None:
             needs_pids = "process.gpu.memory" in self._wanted_of_gpus
-            pids = self._host.pids() if needs_pids and self._gpus else ()
-            for source in self._gpus:
-                rows += source.read(self._wanted_of_gpus, pids)
+            rows += self._gpus.read(self._wanted_of_gpus, self._host.pids() if needs_pids else ())
         return [{**row, **common} for row in rows] or [common]
 
     def read_once(self) -> list[dict[str, Value]]:
@@ -108,9 +102,9 @@ class Sampler:
 
     def close(self) -> None:
         """Release the drivers."""
-        for source in self._gpus:
-            source.close()
-        self._gpus = []
+        gpus, self._gpus = self._gpus, None
+        if gpus is not None:
+            gpus.close()
 
 
 class Ticks:

@@ -348,14 +348,12 @@ def test_a_module_that_fails_costs_no_other(tmp_path):
 
 
 def test_one_artifact_that_fails_costs_no_other(tmp_path):
-    config = CaptureConfig(with_stack=True, stacks_metric="self_cuda_time_total")
-    job = job_for(tmp_path, STEP, steps=(0,), config=config)
+    job = job_for(tmp_path, STEP, steps=(0,), config=STACKS)
     (job.window_path / "key_averages.txt").mkdir()
     result = finish(job)
     problems = {item.kind: item.problem for item in result.artifacts}
-    assert "no stacks" in problems["stacks"]
     assert problems["key_averages"]
-    assert problems["trace"] == problems["key_averages_csv"] == ""
+    assert problems["trace"] == problems["stacks"] == problems["key_averages_csv"] == ""
 
 
 def test_the_table_agrees_with_torchs_own(tmp_path):

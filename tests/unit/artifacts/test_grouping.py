@@ -70,7 +70,7 @@ def test_without_shapes_and_stacks_the_recorded_grouping_is_by_name(tmp_path):
     averages = key_averages(gather(bare, {}), "recorded")
     assert not averages.has_shapes
     assert not averages.has_sources
-    write_csv(averages, tmp_path / "t.csv", "auto")
+    write_csv(averages, tmp_path / "t.csv")
     head, row = csv.reader((tmp_path / "t.csv").read_text().splitlines())
     assert "shapes" not in head
     assert row[1:3] == ["aten::mm", "2"]
@@ -78,11 +78,11 @@ def test_without_shapes_and_stacks_the_recorded_grouping_is_by_name(tmp_path):
 
 def test_text_and_csv_have_the_groups(tmp_path):
     averages = key_averages(gather(trace(), {}), "both")
-    write_text(averages, tmp_path / "t.txt", "auto", 100)
+    write_text(averages, tmp_path / "t.txt", 100)
     lines = (tmp_path / "t.txt").read_text().splitlines()
     assert lines[2].split()[-3:] == ["Input", "shapes", "Source"]
     assert any("[2, 2], [2, 2]  train.py(9): step" in line for line in lines)
-    write_csv(averages, tmp_path / "t.csv", "auto")
+    write_csv(averages, tmp_path / "t.csv")
     rows = list(csv.DictReader((tmp_path / "t.csv").read_text().splitlines()))
     assert {row["source"] for row in rows if row["name"] == "aten::linear"} == {"train.py(9): step"}
 

@@ -89,7 +89,7 @@ def test_every_package_is_in_the_contracts():
     ("module", "forbidden"),
     [
         ("stepscope", {"torch", "numpy", "polars"}),
-        ("stepscope.capture.profiler", {"torch", "numpy", "polars", "duckdb", "llvmlite"}),
+        ("stepscope.capture.session", {"torch", "numpy", "polars", "duckdb", "llvmlite"}),
         ("stepscope.run.reader", {"torch", "numpy", "polars", "duckdb", "llvmlite"}),
         ("stepscope.trace.load", {"torch"}),
         ("stepscope.memory.load", {"torch"}),

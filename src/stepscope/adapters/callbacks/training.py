@@ -242,7 +242,7 @@ class TrainingRecorder(Policy):
         if self._detector is not None:
             self._detector.has_stepped = False
         self.profiler.step()
-        return self.profiler.should_stop
+        return self.profiler.config.max_steps > 0 and self.profiler.should_stop
 
     def suspend_steps(self, kind: str) -> None:
         """Exclude what follows, such as an evaluation, from the steps until `resume_steps`.

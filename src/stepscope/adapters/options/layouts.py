@@ -15,11 +15,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from stepscope.capture.messages import say
 from stepscope.capture.ranks import RankIdentity
 from stepscope.run.files import replacing, write_atomically
-from stepscope.run.manifest import WindowRecord
+from stepscope.run.manifest import ArtifactRecord, WindowRecord
 from stepscope.system import peak_resident_bytes
+
+if TYPE_CHECKING:
+    from stepscope.capture.session import CaptureSession
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._+=@-]+")
 
@@ -42,146 +47,117 @@ class Destination:
     overviews: tuple[Callable[[], str], ...] = ()
     is_newest: bool = True
 
-    @property
-    def model(self) -> str:
-        """The name of the model, without the organisation or folder before it."""
-        return _plain(self.words.get("model_name", "").rstrip("/").rpartition("/")[2], "model")
-
-    @property
-    def train_type(self) -> str:
-        """The kind of training."""
-        return _plain(self.words.get("train_type", ""), "train")
-
-    def by_rank(self, stem: str) -> str:
-        """A name that is unique to the rank: the first rank has the plain one."""
-        rank = self.identity.rank
-        return stem if rank == 0 else f"{stem}-rank{rank}"
+    def fields(self) -> dict[str, str]:
+        """What the names of files are made of, but for what each file adds to it."""
+        model = self.words.get("model_name", "").rstrip("/").rpartition("/")[2]
+        identity = self.identity
+        return {
+            "model": _plain(model, "model"),
+            "training": _plain(self.words.get("train_type", ""), "train"),
+            "rank": str(identity.rank),
+            "local": str(identity.local_rank),
+            # The first rank has the plain name.
+            "of_rank": "" if identity.rank == 0 else f"-rank{identity.rank}",
+        }
 
 
-Layout = Callable[[Destination, Path, WindowRecord], list[Path]]
-"""Puts a finished window's files in place, given the destination, the rank's folder and the window.
-"""
+@dataclass(frozen=True)
+class _File:
+    """A file of a layout.
+
+    Attributes:
+        kind: What it is in the run.
+        path: Where it lies in the layout, with names of fields in braces.
+        is_shared: Whether the windows share it: then it is that of the newest.
+        with_memory: Whether an overview of memory follows its content.
+        is_lone: Whether it belongs to no window.
+    """
+
+    kind: str
+    path: str
+    is_shared: bool = True
+    with_memory: bool = False
+    is_lone: bool = False
 
 
-FSDP_NAMES = {
-    "trace": "chrome-trace",
-    "key_averages": "key_averages",
-    "memory_timeline": "memory-timeline",
-    "stacks": "stacks",
+_FSDP = "{model}_{training}-{local}/{model}-{training}-"
+LAYOUTS: dict[str, tuple[_File, ...]] = {
+    "fsdp-qlora": (
+        _File("trace", _FSDP + "chrome-trace.{suffix}"),
+        _File("key_averages", _FSDP + "key_averages.{suffix}"),
+        _File("memory_timeline", _FSDP + "memory-timeline.{suffix}"),
+        _File("stacks", _FSDP + "stacks.{suffix}"),
+    ),
+    "recipe": (
+        _File("trace", "trace{of_rank}.{suffix}"),
+        _File("snapshot", "{stem}{of_rank}.{suffix}", is_lone=True),
+    ),
+    "sfm": (
+        _File("trace", "trace-rank{rank}-window{window}.{suffix}", is_shared=False),
+        _File("key_averages", "profiler_list{of_rank}.dat", with_memory=True),
+        _File("deepspeed_flops", "profiler_ds{of_rank}.txt", is_lone=True),
+    ),
+    "torchtitan": (
+        _File("trace", "iteration_{done}/{leaf}/rank{rank}_trace.{suffix}", is_shared=False),
+    ),
+    "torchtune": (
+        _File("key_averages", "iteration_{done}/rank{rank}_key_averages.txt", is_shared=False),
+        _File("stacks", "iteration_{done}/rank{rank}_stacks.txt", is_shared=False),
+        _File(
+            "memory_timeline", "iteration_{done}/rank{rank}_memory-timeline.html", is_shared=False
+        ),
+        # TensorBoard's name.
+        _File("trace", "iteration_{done}/rank{rank}.{ns}.pt.trace.json.gz", is_shared=False),
+    ),
 }
-"""Kind of file to its name in fsdp-qlora's guide."""
 
 
-def fsdp_qlora(destination: Destination, rank_directory: Path, window: WindowRecord) -> list[Path]:
-    """`{model}_{train_type}-{local_rank}/`, with the four files of the newest window."""
-    if not destination.is_newest:
-        return []
-    folder, stem = fsdp_folder(destination)
+def put_window(
+    layout: str, destination: Destination, rank_directory: Path, window: WindowRecord
+) -> list[Path]:
+    """Put the files of a finished window in place; returns them."""
+    last = window.last_step if window.last_step is not None else (window.first_step or 0) - 1
+    fields = {
+        **destination.fields(),
+        "window": str(window.index),
+        # Steps done when the window ended, with those before a resumption.
+        "done": str(int(destination.words.get("steps_before", "0")) + last + 1),
+        "leaf": destination.words.get("leaf", ""),
+        "ns": str(time.time_ns()),
+    }
+    sources = _files(rank_directory, window)
     put = []
-    for kind, source in _files(rank_directory, window).items():
-        if kind in FSDP_NAMES:
-            suffix = source.name.partition(".")[2]
-            put.append(put_file(source, folder / f"{stem}-{FSDP_NAMES[kind]}.{suffix}"))
-    return put
-
-
-def fsdp_folder(destination: Destination) -> tuple[Path, str]:
-    """The folder of the local rank, and how its files' names begin."""
-    model, train_type = destination.model, destination.train_type
-    folder = destination.root / f"{model}_{train_type}-{destination.identity.local_rank}"
-    return folder, f"{model}-{train_type}"
-
-
-def recipe(destination: Destination, rank_directory: Path, window: WindowRecord) -> list[Path]:
-    """`trace.json`: the trace of the newest window."""
-    source = _files(rank_directory, window).get("trace")
-    if source is None or not destination.is_newest:
-        return []
-    suffix = source.name.partition(".")[2]
-    return [put_file(source, destination.root / f"{destination.by_rank('trace')}.{suffix}")]
-
-
-def sfm(destination: Destination, rank_directory: Path, window: WindowRecord) -> list[Path]:
-    """One trace per window, and `profiler_list.dat` of the newest."""
-    files = _files(rank_directory, window)
-    put = []
-    if "trace" in files:
-        suffix = files["trace"].name.partition(".")[2]
-        name = f"trace-rank{destination.identity.rank}-window{window.index}.{suffix}"
-        put.append(put_file(files["trace"], destination.root / name))
-    if "key_averages" in files and destination.is_newest:
-        target = destination.root / f"{destination.by_rank('profiler_list')}.dat"
-        table = files["key_averages"].read_text(encoding="utf-8")
-        more = "".join(f"\n{overview()}" for overview in destination.overviews)
-        write_atomically(target, f"{table}\n{memory_overview()}{more}".encode())
+    for file in LAYOUTS[layout]:
+        source = None if file.is_lone else sources.get(file.kind)
+        if source is None or (file.is_shared and not destination.is_newest):
+            continue
+        suffix = source.name.partition(".")[2]
+        target = destination.root / file.path.format(**fields, suffix=suffix)
+        if file.with_memory:
+            more = "".join(f"\n{overview()}" for overview in destination.overviews)
+            text = f"{source.read_text(encoding='utf-8')}\n{memory_overview()}{more}"
+            write_atomically(target, text.encode())
+        else:
+            put_file(source, target)
         put.append(target)
     return put
 
 
-def torchtitan(destination: Destination, rank_directory: Path, window: WindowRecord) -> list[Path]:
-    """`iteration_{step}/{leaf}/rank{rank}_trace.json[.gz]`, with the trainer's step count."""
-    source = _files(rank_directory, window).get("trace")
-    if source is None:
-        return []
-    folder = (
-        destination.root
-        / f"iteration_{_steps_done(destination, window)}"
-        / destination.words.get("leaf", "")
-    )
-    suffix = source.name.partition(".")[2]
-    return [put_file(source, folder / f"rank{destination.identity.rank}_trace.{suffix}")]
-
-
-def torchtune(destination: Destination, rank_directory: Path, window: WindowRecord) -> list[Path]:
-    """`iteration_{step}/rank{rank}_*`: the table, the stacks and the memory timeline.
-
-    The trace has TensorBoard's name there: `rank{rank}.{ns}.pt.trace.json.gz`.
-    """
-    folder = destination.root / f"iteration_{_steps_done(destination, window)}"
-    names = {
-        "key_averages": "_key_averages.txt",
-        "stacks": "_stacks.txt",
-        "memory_timeline": "_memory-timeline.html",
-        "trace": f".{time.time_ns()}.pt.trace.json.gz",
-    }
-    files = _files(rank_directory, window)
-    return [
-        put_file(files[kind], folder / f"rank{destination.identity.rank}{name}")
-        for kind, name in names.items()
-        if kind in files
-    ]
-
-
-def _steps_done(destination: Destination, window: WindowRecord) -> int:
-    """Number of steps done when the window ended, including those before a resumption."""
-    last = window.last_step if window.last_step is not None else (window.first_step or 0) - 1
-    return int(destination.words.get("steps_before", "0")) + last + 1
-
-
-LAYOUTS: dict[str, Layout] = {
-    "fsdp-qlora": fsdp_qlora,
-    "recipe": recipe,
-    "sfm": sfm,
-    "torchtitan": torchtitan,
-    "torchtune": torchtune,
-}
-LONE_FILES = {"sfm": {"deepspeed_flops": "profiler_ds.txt"}, "recipe": {"snapshot": ""}}
-"""By layout and kind: names of files that belong to no window; empty to keep their own name."""
-
-
 def put_lone_file(layout: str, destination: Destination, kind: str, source: Path) -> Path | None:
     """Put a file that belongs to no window in place; None if the layout does not have it."""
-    name = LONE_FILES.get(layout, {}).get(kind)
-    if name is None:
-        return None
-    wanted = Path(name or source.name)
-    stem = wanted.stem.removesuffix(f"_rank{destination.identity.rank}")
-    return put_file(source, destination.root / f"{destination.by_rank(stem)}{wanted.suffix}")
+    for file in LAYOUTS.get(layout, ()):
+        if file.is_lone and file.kind == kind:
+            stem, suffix = source.stem, source.suffix.lstrip(".")
+            stem = stem.removesuffix(f"_rank{destination.identity.rank}")
+            path = file.path.format(**destination.fields(), stem=stem, suffix=suffix)
+            return put_file(source, destination.root / path)
+    return None
 
 
 def put_snapshot(target: Path, destination: Destination, source: Path) -> Path:
     """Put a memory snapshot under the user's path; ranks after the first add their number."""
-    return put_file(source, target.with_name(f"{destination.by_rank(target.stem)}{target.suffix}"))
+    name = f"{target.stem}{destination.fields()['of_rank']}{target.suffix}"
+    return put_file(source, target.with_name(name))
 
 
 def memory_overview() -> str:
@@ -234,63 +210,12 @@ EARLIER = "earlier"
 """Folder that the files are moved to, beside the new ones."""
 _MOST_RANKS = 4096
 
-Patterns = Callable[[Destination], Iterator[tuple[Path, str]]]
-"""The folders and the names that a layout may have written for this rank, as glob patterns. The
-first rank also lists those of ranks that the job does not have."""
-
-
-def _fsdp_qlora_patterns(destination: Destination) -> Iterator[tuple[Path, str]]:
-    folder, stem = fsdp_folder(destination)
-    folders = [folder]
-    if destination.identity.rank == 0:
-        name, _, _ = folder.name.rpartition("-")
-        for other in folder.parent.glob(f"{glob.escape(name)}-*"):
-            number = other.name.removeprefix(f"{name}-")
-            if number.isdecimal() and int(number) >= destination.identity.world_size:
-                folders.append(other)
-    for one in folders:
-        for name in FSDP_NAMES.values():
-            yield one, f"{glob.escape(stem)}-{name}.*"
-
-
-def _recipe_patterns(destination: Destination) -> Iterator[tuple[Path, str]]:
-    for name in _by_rank(destination, "trace"):
-        yield destination.root, f"{name}.json*"
-
-
-def _sfm_patterns(destination: Destination) -> Iterator[tuple[Path, str]]:
-    identity = destination.identity
-    yield destination.root, f"trace-rank{identity.rank}-window*.json*"
-    if identity.rank == 0:
-        for path in destination.root.glob("trace-rank*-window*.json*"):
-            number = path.name.removeprefix("trace-rank").partition("-")[0]
-            if number.isdecimal() and int(number) >= identity.world_size:
-                yield destination.root, glob.escape(path.name)
-    for stem, suffix in (("profiler_list", ".dat"), ("profiler_ds", ".txt")):
-        for name in _by_rank(destination, stem):
-            yield destination.root, f"{name}{suffix}"
-
-
-def _by_rank(destination: Destination, stem: str) -> Iterator[str]:
-    yield destination.by_rank(stem)
-    if destination.identity.rank == 0:
-        for path in destination.root.glob(f"{stem}-rank*"):
-            number = path.name.removeprefix(f"{stem}-rank").partition(".")[0]
-            if number.isdecimal() and int(number) >= destination.identity.world_size:
-                yield f"{stem}-rank{number}"
-
-
-_PATTERNS: dict[str, Patterns] = {
-    "fsdp-qlora": _fsdp_qlora_patterns,
-    "recipe": _recipe_patterns,
-    "sfm": _sfm_patterns,
-}
-
 
 def move_earlier(layout: str, destination: Destination) -> list[Path]:
     """Move files that an earlier recording left under a layout's names.
 
-    Each goes to `earlier/{time}/` in its folder, where the time is that of the newest of them.
+    Each goes to `earlier/{time}/` in its folder, where the time is that of the newest of them. The
+    first rank also moves those of ranks that the job does not have.
 
     Returns:
         The folders that they were moved to.
@@ -298,19 +223,46 @@ def move_earlier(layout: str, destination: Destination) -> list[Path]:
     Raises:
         OSError: A file cannot be moved.
     """
-    patterns = _PATTERNS.get(layout)
     found: dict[Path, set[Path]] = {}
-    for folder, pattern in patterns(destination) if patterns is not None else ():
-        found.setdefault(folder, set()).update(
-            path for path in folder.glob(pattern) if path.is_file()
-        )
+    for path in _earlier_files(layout, destination):
+        found.setdefault(path.parent, set()).add(path)
     targets = []
     for folder, paths in found.items():
-        if paths:
-            targets.append(_target(folder, paths))
-            for path in paths:
-                path.replace(targets[-1] / path.name)
+        targets.append(_target(folder, paths))
+        for path in paths:
+            path.replace(targets[-1] / path.name)
     return targets
+
+
+def _earlier_files(layout: str, destination: Destination) -> Iterator[Path]:
+    named, world_size = destination.fields(), destination.identity.world_size
+    plain = {name: re.escape(text) for name, text in named.items()}
+    for file in LAYOUTS.get(layout, ()):
+        if "{done}" in file.path or "{stem}" in file.path:
+            continue  # no recording has the names of another
+        own = {name: glob.escape(text) for name, text in named.items()}
+        own |= {"window": "*", "suffix": "json*" if file.kind == "trace" else "*"}
+        yield from filter(Path.is_file, destination.root.glob(file.path.format(**own)))
+        if destination.identity.rank:
+            continue
+        shape = re.escape(file.path)
+        for name, text in {**plain, **_ANY_RANK}.items():
+            shape = shape.replace(re.escape(f"{{{name}}}"), text)
+        others = own | {"rank": "*", "local": "*", "of_rank": "-rank*"}
+        for path in destination.root.glob(file.path.format(**others)):
+            found = re.fullmatch(shape, path.relative_to(destination.root).as_posix())
+            if path.is_file() and found is not None and int(found[1]) >= world_size:
+                yield path
+
+
+_ANY_RANK = {
+    "rank": r"(\d+)",
+    "local": r"(\d+)",
+    "of_rank": r"-rank(\d+)",
+    "window": r"\d+",
+    "suffix": ".*",
+}
+"""The fields of a name that differ between ranks and windows, as regular expressions."""
 
 
 def _target(folder: Path, paths: set[Path]) -> Path:
@@ -325,3 +277,78 @@ def _target(folder: Path, paths: set[Path]) -> Path:
             continue
         return target
     raise FileExistsError(f"{folder / EARLIER / name}: too many folders have this name")
+
+
+class Placing:
+    """Puts the files of one recording beside its run.
+
+    Args:
+        layout: Name of the layout; empty for none.
+        words: Parts of the layout's names.
+        snapshot_path: Where to put the newest memory snapshot as well, or None.
+        placed: Called with the files that were put in place for a window.
+    """
+
+    def __init__(
+        self,
+        session: CaptureSession,
+        layout: str,
+        words: Mapping[str, str],
+        snapshot_path: Path | None,
+        placed: Callable[[list[Path]], object] | None,
+    ) -> None:
+        self._session = session
+        self._layout = layout
+        self._words = words
+        self._snapshot_path = snapshot_path
+        self._placed = placed
+        self._newest = -1
+        self._has_placed = False
+
+    def put_window(self, window: WindowRecord) -> list[Path]:
+        """Put the files of a window in place; returns them. Raises nothing."""
+        destination, folder = self._destination(window.index), self._session.rank_path
+        if not self._layout or folder is None or window.state not in {"complete", "partial"}:
+            return []
+        self._newest = max(self._newest, window.index)
+        self._make_room(destination)
+        files: list[Path] = []
+        with self._session.contain("writing the files of the layout"):
+            files = put_window(self._layout, destination, folder, window)
+            self._session.copy_beside(files)
+            if self._placed is not None and files:
+                self._placed(files)
+        return files
+
+    def put_file(self, record: ArtifactRecord) -> None:
+        """Put a file that belongs to no window in place. Raises nothing."""
+        destination, folder = self._destination(), self._session.rank_path
+        if folder is None:
+            return
+        if any(file.is_lone for file in LAYOUTS.get(self._layout, ()) if file.kind == record.kind):
+            self._make_room(destination)
+        with self._session.contain("writing a file of the layout"):
+            lone = put_lone_file(self._layout, destination, record.kind, folder / record.path)
+            self._session.copy_beside([lone] if lone is not None else [])
+            if record.kind == "snapshot" and self._snapshot_path is not None:
+                put_snapshot(self._snapshot_path, destination, folder / record.path)
+
+    def _make_room(self, destination: Destination) -> None:
+        """Move the files of an earlier recording, before the first file of this one."""
+        if self._has_placed:
+            return
+        self._has_placed = True
+        with self._session.contain("moving the files of an earlier recording"):
+            for folder in move_earlier(self._layout, destination):
+                if self._session.config.announce:
+                    say(f"files of an earlier recording were moved to {folder}")
+
+    def _destination(self, window: int | None = None) -> Destination:
+        journal = self._session.journal
+        return Destination(
+            journal.layout.root.parent if journal is not None else Path(),
+            self._session.identity,
+            self._words,
+            tuple(self._session.overviews),
+            is_newest=window is None or window >= self._newest,
+        )

@@ -23,12 +23,12 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+from stepscope.adapters.profiler import Profiler, running_profiler
 from stepscope.adapters.script.engines import ENGINE, PIPELINE, EngineFollower, Engines
 from stepscope.capture.containment import attempt
 from stepscope.capture.ending import ScriptExit
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import flags_of_run, options_of
-from stepscope.capture.profiler import Profiler, running_profiler
 from stepscope.capture.ranks import NestedProfilerError
 from stepscope.capture.steps.detector import Detector, Policy
 from stepscope.capture.steps.step_policy import BY_FORWARD, STEP, StepPolicy

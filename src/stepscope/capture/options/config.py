@@ -182,27 +182,6 @@ class CaptureConfig:
         "The files are `key_averages.txt` and `key_averages.csv`.",
         artifact="key_averages",
     )
-    key_averages_sort: str = option(
-        "auto",
-        "Column by which the table of operators is sorted.",
-        '"auto" is self_device_time_total if a device was recorded, and self_cpu_time_total '
-        "otherwise.",
-        choices=(
-            "auto",
-            "cpu_time",
-            "cpu_time_total",
-            "cpu_memory_usage",
-            "self_cpu_time_total",
-            "self_cpu_memory_usage",
-            "device_time",
-            "device_time_total",
-            "device_memory_usage",
-            "self_device_time_total",
-            "self_device_memory_usage",
-            "count",
-        ),
-        artifact="key_averages",
-    )
     key_averages_by: str = option(
         "name",
         "What divides the rows of the table of operators besides the name.",
@@ -216,13 +195,6 @@ class CaptureConfig:
         "Maximum number of rows in the table of operators; -1 for all.",
         least=-1,
         artifact="key_averages",
-    )
-    stacks_metric: str = option(
-        "auto",
-        "Metric that weights the stacks.",
-        "auto, self_cpu_time_total or self_cuda_time_total.",
-        choices=("auto", "self_cpu_time_total", "self_cuda_time_total"),
-        artifact="stacks",
     )
     memory_timeline: str = option(
         "off",
@@ -273,12 +245,6 @@ class CaptureConfig:
     )
     memory_max_entries: int = option(
         100_000, "Maximum number of entries in the allocator's history.", least=1
-    )
-    memory_stacks: str = option(
-        "python",
-        "Stacks in the allocator's history: python, or all to include C++.",
-        "C++ frames take much longer to write.",
-        choices=("python", "all"),
     )
     memory_snapshot_at_end: bool = option(
         False,

@@ -1,18 +1,104 @@
-"""Runs the monitor beside a rank and tells it which GPU the rank uses."""
+"""Metrics during a training: the recorder in a process of its own, and which GPU a rank uses."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
+import sys
 
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.ranks import RankIdentity
-from stepscope.monitor.beside import PATIENCE_S, RecordingBeside
-from stepscope.monitor.recorder import RecordingJob
+from stepscope.monitor.recorder import GPU, STOP, RecordingJob
 from stepscope.monitor.sampler import Watched
+from stepscope.run.helper_processes import command_of, environment_of
 from stepscope.run.layout import RankLayout
 
+PATIENCE_S = 30.0
+"""How long the end waits for the last sample. It normally arrives at once, unless the machine is so
+busy that the recorder, which has low priority, has hardly started."""
 
-class RankMonitor:
+
+class RecordingBeside:
+    """Records metrics until it is closed or this process ends, in whatever way.
+
+    Args:
+        job: What to record; it watches this process.
+
+    Attributes:
+        problem: What has gone wrong, or an empty text.
+    """
+
+    def __init__(self, job: RecordingJob) -> None:
+        self._process_id = os.getpid()
+        self._child: subprocess.Popen[bytes] | None = None
+        self.problem = ""
+        if sys.platform == "win32":
+            # A child cannot wait there both for orders and for our end.
+            self.problem = "the monitor does not run under Windows"
+            return
+        try:
+            self._child = _start(job)
+        except (OSError, ValueError) as error:
+            self.problem = f"the monitor's process cannot be started: {error}"
+
+    @property
+    def process_id(self) -> int | None:
+        """Its process ID, if it is a separate process."""
+        return self._child.pid if self._child is not None else None
+
+    def use_gpu(self, uuid: str) -> None:
+        """Record only this GPU from now on; all visible ones if `uuid` is empty."""
+        self._tell(f"{GPU}{uuid}")
+
+    def close(self, patience_s: float = PATIENCE_S) -> str:
+        """End it, with a last sample; returns what went wrong, or an empty text.
+
+        Args:
+            patience_s: A recorder that takes longer than this to end is killed.
+        """
+        if os.getpid() != self._process_id:
+            return ""  # a forked child has a copy of this object, but no recorder
+        self._tell(STOP)
+        child, self._child = self._child, None
+        if child is not None:
+            self._collect(child, min(PATIENCE_S, patience_s))
+        return self.problem
+
+    def _tell(self, order: str) -> None:
+        if self._child is not None and self._child.stdin is not None:
+            # A recorder that has ended needs no orders.
+            with contextlib.suppress(OSError, ValueError):
+                self._child.stdin.write(f"{order}\n".encode())
+                self._child.stdin.flush()
+
+    def _collect(self, child: subprocess.Popen[bytes], patience_s: float) -> None:
+        try:
+            # Closes its standard input first, which also ends it.
+            _, messages = child.communicate(timeout=patience_s)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            _, messages = child.communicate()
+            self.problem = f"the sampler did not end within {patience_s:g} s, and was killed"
+            return
+        if child.returncode:
+            words = (messages or b"").decode("utf-8", "replace").strip().splitlines()
+            words = words or [f"the sampler ended with {child.returncode}: see metrics.json"]
+            self.problem = words[-1]
+
+
+def _start(job: RecordingJob) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command_of("stepscope.monitor", job.encode()),
+        env=environment_of(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+class RankMonitor(RecordingBeside):
     """Samples the rank's GPU, its host and its processes into `metrics.csv`.
 
     A single rank gets all visible GPUs. With several ranks, each can usually see all GPUs of the
@@ -21,15 +107,9 @@ class RankMonitor:
 
     def __init__(self, config: CaptureConfig, layout: RankLayout, identity: RankIdentity) -> None:
         self.is_waiting = identity.world_size > 1
+        path, interval_s = str(layout.metrics.absolute()), config.monitor_interval_s
         watched = Watched(os.getpid(), waits_for_gpu=self.is_waiting)
-        self._beside = RecordingBeside(
-            RecordingJob(
-                str(layout.metrics.absolute()),
-                watched,
-                config.monitor_interval_s,
-                config.monitor_max_bytes,
-            )
-        )
+        super().__init__(RecordingJob(path, watched, interval_s, config.monitor_max_bytes))
 
     def step_ended(self) -> None:
         """Check whether the rank has begun to use its GPU; free once it has."""
@@ -49,8 +129,4 @@ class RankMonitor:
             return
         # If torch does not report the UUID, all visible GPUs are sampled.
         properties = cuda.get_device_properties(used[0])
-        self._beside.use_gpu(str(getattr(properties, "uuid", "")) if len(used) == 1 else "")
-
-    def close(self, patience_s: float = PATIENCE_S) -> str:
-        """End the monitor within these seconds at most; returns the problem, or an empty string."""
-        return self._beside.close(min(PATIENCE_S, patience_s))
+        self.use_gpu(str(getattr(properties, "uuid", "")) if len(used) == 1 else "")

@@ -27,14 +27,13 @@ from stepscope.capture.steps.devices import (
     Peaks,
 )
 from stepscope.capture.steps.pauses import CompileClock, GcPauses
-from stepscope.capture.steps.step_notes import StepNotes, no_schedstat, pread
+from stepscope.capture.steps.step_notes import JUST_NOW_NS, StepNotes
 from stepscope.run.step_record import EVALUATION
 from stepscope.run.step_ring import (
     ANEW,
     BEGINS,
     DETAILED,
     PARTIAL,
-    SCHEDSTAT_BYTES,
     SLOT_BYTES,
     WINDOW_BIT,
     Reading,
@@ -71,6 +70,8 @@ class StepCore(StepNotes):
         census: Notes where tensors lie, with `memory_census`; None otherwise.
         probe: Looks for a device in use; None once one was found, or where there is none.
         lost_ends: Steps whose end came at Python's recursion limit.
+        was_stepped: Whether a step has been ended since `watch` last set this to False.
+        when_off: Called at the end of a step while nothing is recorded.
     """
 
     __slots__ = (
@@ -95,6 +96,8 @@ class StepCore(StepNotes):
         "probe",
         "rows",
         "wake_writer",
+        "was_stepped",
+        "when_off",
         "windows",
     )
 
@@ -113,6 +116,8 @@ class StepCore(StepNotes):
         self.census: MemoryCensus | None = None
         self.probe: DeviceProbe | None = None
         self.lost_ends = 0
+        self.was_stepped = False
+        self.when_off: Callable[[], object] = bool
         self._lock = containment.lock
         # The step at whose end there is more to do than to read clocks.
         self._due = _NOW
@@ -231,16 +236,22 @@ class StepCore(StepNotes):
 
     # -- boundaries -----------------------------------------------------------------------------
 
-    def end_step(self, tokens: int | None = None, samples: int | None = None) -> None:
-        """End the current step and begin the next at the same moment. Raises no `Exception`.
+    def end_step(self, *, tokens: int | None = None, samples: int | None = None) -> None:
+        """End the current step and begin the next at the same moment; see `Profiler.step`.
+
+        Raises no `Exception`.
 
         Args:
             tokens: Tokens processed in the step, beside those counted already.
             samples: Samples, likewise.
         """
-        # The whole boundary of most steps. A signal's handler may end the capture after any call in
-        # here, so that the step has ended before the first call that needs it to.
+        # The whole boundary of most steps, and one function: each further one costs microseconds
+        # where the training's own work has pushed it out of the CPU's caches. A signal's handler
+        # may end the capture after any call in here, so that the step has ended before the first
+        # call that needs it to.
         has_work = tokens is not None or samples is not None
+        self.was_stepped = True
+        number = self.number
         try:
             with self._lock:
                 number = self.number
@@ -260,11 +271,17 @@ class StepCore(StepNotes):
                                 ring.put_text(now_ns, details)
                         finally:
                             self.busy -= 1
+                    cpu_ns = thread_time_ns()
+                    off_cpu_ns = now_ns - cpu_ns
+                    if off_cpu_ns > self._off_cpu_ns + JUST_NOW_NS:
+                        self._read_queue(off_cpu_ns)
+                    elif off_cpu_ns < self._off_cpu_ns:
+                        self._off_cpu_ns = off_cpu_ns
                     row: Reading = (
                         now_ns,
                         number,
-                        thread_time_ns(),
-                        self._pread(self._schedstat, SCHEDSTAT_BYTES, 0),
+                        cpu_ns,
+                        self._queue,
                         gc.total_ns,
                         gc.called_ns,
                         compiler.total_ns() if compiler.started_ns else compiler.done_ns,
@@ -286,17 +303,22 @@ class StepCore(StepNotes):
                     if self.has_postponed:
                         self._containment.resume()
                     return
+            self._end_with_more(tokens, samples)
         except RecursionError:
-            raise
+            # The loop called this with hardly any of Python's stack left.
+            if self.number == number:
+                self.lost_ends += 1
+                self._due = _NOW
         except Exception as error:  # noqa: BLE001 - the training must go on
             self._failed("ending a step", error)
-            return
-        self._end_with_more(tokens, samples)
 
     def _end_with_more(self, tokens: int | None, samples: int | None) -> None:
         """End a step that has more to it than its times, or at whose end something is due."""
+        if not self.is_on:
+            self.number += 1  # `should_stop` counts on
+            self.when_off()
+            return
         self.busy += 1
-        before = self.number
         try:
             with self._lock:
                 if self._is_outside or self.is_closing:
@@ -315,11 +337,6 @@ class StepCore(StepNotes):
                 self._end(ended)
                 if ended >= self._due:
                     self._advance()
-        except RecursionError:
-            if self.number == before:
-                raise
-        except Exception as error:  # noqa: BLE001 - the training must go on
-            self._failed("ending a step", error)
         finally:
             self.busy -= 1
             if self.has_postponed:
@@ -368,11 +385,13 @@ class StepCore(StepNotes):
         self, now_ns: int, step: int, flags: int, details: dict[str, Any] | None = None
     ) -> Reading:
         """Read the clocks, and put the reading into the ring."""
+        cpu_ns = thread_time_ns()
+        self._read_queue(now_ns - cpu_ns)
         row = (
             now_ns,
             step,
-            thread_time_ns(),
-            self._pread(self._schedstat, SCHEDSTAT_BYTES, 0),
+            cpu_ns,
+            self._queue,
             self._gc.total_ns,
             self._gc.called_ns,
             self._compiler.total_ns(),
@@ -459,11 +478,9 @@ class StepCore(StepNotes):
         # The file that is opened is that of the thread which opens it.
         with contextlib.suppress(OSError):
             self._schedstat = os.open(_SCHEDSTAT, os.O_RDONLY | os.O_CLOEXEC)
-            self._pread = pread
 
     def _forget_thread(self) -> None:
         self._clocked_thread = -1
-        self._pread = no_schedstat
         descriptor, self._schedstat = self._schedstat, -1
         if descriptor >= 0:
             with contextlib.suppress(OSError):

@@ -44,16 +44,10 @@ if TYPE_CHECKING:
 
 _MOST_EVENTS = 4096
 """Events after which their times are taken at once, in steps that do not end."""
-_JUST_NOW_NS = 20_000
+JUST_NOW_NS = 20_000
 """Within so short a time, what was read is not read again."""
 WaitBegan = tuple[Any, int, int, bytes]
 """A wait for a batch: its range in the trace, and the readings of the clocks as it began."""
-pread: Callable[[int, int, int], bytes] = getattr(os, "pread", None) or (lambda *_: b"")
-
-
-def no_schedstat(*_: int) -> bytes:
-    """What is read where the system does not say how long threads wait for a CPU."""
-    return b""
 
 
 class Read(NamedTuple):
@@ -108,9 +102,10 @@ class StepNotes:
         "_has_work",
         "_kind",
         "_loss",
+        "_off_cpu_ns",
         "_offered",
         "_phase_names",
-        "_pread",
+        "_queue",
         "_ranges",
         "_sampler_ns",
         "_samples",
@@ -148,7 +143,10 @@ class StepNotes:
         # The thread whose clocks are read, and the file that says how long it waits for a CPU.
         self._clocked_thread = -1
         self._schedstat = -1
-        self._pread: Callable[[int, int, int], bytes] = no_schedstat
+        # What that file said, and how long the thread had been off the CPUs by then: a thread that
+        # has not been off them since has waited for none.
+        self._queue = b""
+        self._off_cpu_ns = 0
         self._events: list[Event] = []
         self._times = PhaseTimes()
         self._ranges: list[tuple[object, Any]] = []
@@ -326,12 +324,12 @@ class StepNotes:
         now_ns, begun = perf_counter_ns(), self._begun
         if get_ident() != self._clocked_thread:
             return entered, now_ns, thread_time_ns(), b""
-        if begun is not None and now_ns - begun[0] < _JUST_NOW_NS:
+        if begun is not None and now_ns - begun[0] < JUST_NOW_NS:
             return entered, now_ns, begun[2], begun[3]
-        schedstat = b""
-        with contextlib.suppress(OSError):
-            schedstat = self._pread(self._schedstat, SCHEDSTAT_BYTES, 0)
-        return entered, now_ns, thread_time_ns(), schedstat
+        cpu_ns = thread_time_ns()
+        if now_ns - cpu_ns > self._off_cpu_ns + JUST_NOW_NS:
+            self._read_queue(now_ns - cpu_ns)
+        return entered, now_ns, cpu_ns, self._queue
 
     def end_wait(
         self, began: WaitBegan, *, counts: bool = True, is_own: bool = False
@@ -344,12 +342,12 @@ class StepNotes:
             is_own: As for `begin_wait`.
         """
         entered, began_ns, cpu_ns, schedstat = began
-        waited_ns = perf_counter_ns() - began_ns
-        cpu_ns = thread_time_ns() - cpu_ns
-        if waited_ns - cpu_ns > _JUST_NOW_NS and schedstat:  # it may have waited for a CPU, too
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                now = self._pread(self._schedstat, SCHEDSTAT_BYTES, 0)
-                cpu_ns += queued_in(now) - queued_in(schedstat)
+        now_ns, cpu_now_ns = perf_counter_ns(), thread_time_ns()
+        waited_ns, cpu_ns = now_ns - began_ns, cpu_now_ns - cpu_ns
+        if waited_ns - cpu_ns > JUST_NOW_NS and schedstat:  # it may have waited for a CPU, too
+            self._read_queue(now_ns - cpu_now_ns)
+            with contextlib.suppress(ValueError, IndexError):
+                cpu_ns += queued_in(self._queue) - queued_in(schedstat)
         if entered is not None:
             self.leave_range(entered)
         if counts:
@@ -360,6 +358,19 @@ class StepNotes:
         if is_own and self.detector is not None:
             self._attempt("detecting phases", self.detector.end_own_fetch, counts)
         return waited_ns, cpu_ns
+
+    def _read_queue(self, off_cpu_ns: int) -> None:
+        """Read how long the thread has waited for CPUs; nothing where the system does not say.
+
+        Args:
+            off_cpu_ns: How long it has been off the CPUs so far, for that or any other reason.
+        """
+        self._off_cpu_ns = off_cpu_ns
+        try:
+            is_open = self._schedstat >= 0
+            self._queue = os.pread(self._schedstat, SCHEDSTAT_BYTES, 0) if is_open else b""
+        except OSError:
+            self._queue = b""
 
     def add_wait(self, duration_ns: int) -> None:
         """Add time up to now in which the training thread waited for its batch.

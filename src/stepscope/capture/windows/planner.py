@@ -14,9 +14,11 @@ from pathlib import Path
 from stepscope.capture.messages import duration_text, size_text
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.schedule import Action
-from stepscope.capture.ranks import RankIdentity, records
+from stepscope.capture.ranks import RankIdentity, parse_ranks, records
+from stepscope.errors import UsageError
 from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import WindowRecord
+from stepscope.run.triggers import Trigger
 
 log = logging.getLogger("stepscope")
 
@@ -49,26 +51,6 @@ class WindowPlan:
         return self.first_step + self.steps - 1
 
 
-@dataclass(frozen=True)
-class WindowRequest:
-    """A request for a window outside the schedule.
-
-    Attributes:
-        first_step: The first step to record; None for as soon as possible.
-        warmup: Number of warm-up steps before it.
-        is_ours: Whether this rank records it. If not, the rank only pauses with those that do.
-        details: Options that are on in this window, whatever the capture's are.
-    """
-
-    cause: str
-    steps: int
-    first_step: int | None = None
-    warmup: int = 1
-    is_ours: bool = True
-    with_memory: bool = False
-    details: tuple[str, ...] = ()
-
-
 class WindowPlanner:
     """Decides when a window begins, and numbers the windows.
 
@@ -91,17 +73,22 @@ class WindowPlanner:
         self._config = config
         self._schedule = config.schedule
         self._layout = layout
+        self._identity = identity
         self._note = note
         self._unavailable_reason = unavailable_reason
         self.follows_schedule = not unavailable_reason and records(config.ranks, identity)
         self._others: dict[int, int] = {}
-        self._requests: deque[WindowRequest] = deque()
+        self._requests: deque[Trigger] = deque()
+        self._warmup_on_request = max(1, config.warmup)
         self._next_index = 0
         self._last_cycle = -1
         self.wake: Callable[[], object] = bool
 
-    def request(self, request: WindowRequest) -> None:
-        """Request a window outside the schedule. May be called from any thread."""
+    def request(self, request: Trigger) -> None:
+        """Request a window outside the schedule. May be called from any thread.
+
+        One of other ranks is none here, but this one pauses with those that record it.
+        """
         if self._unavailable_reason:
             log.warning("stepscope: a requested window is skipped: %s", self._unavailable_reason)
         elif len(self._requests) < _MOST_REQUESTS:
@@ -115,7 +102,8 @@ class WindowPlanner:
         due = [ended + 1 for ended in self._others]
         if self._requests:
             first = self._requests[0]
-            due.append(step if first.first_step is None else first.first_step - first.warmup)
+            warmup = self._warmup_on_request
+            due.append(step if first.first_step is None else first.first_step - warmup)
         if self.follows_schedule:
             due.append(self._schedule.next_action(step))
         else:
@@ -139,11 +127,11 @@ class WindowPlanner:
     def next_plan(self, step: int) -> WindowPlan | None:
         """The window whose warm-up begins at this step, or None."""
         if self._requests:
-            request = self._requests[0]
-            first = step + request.warmup if request.first_step is None else request.first_step
-            if step >= first - request.warmup:
+            request, warmup = self._requests[0], self._warmup_on_request
+            first = step + warmup if request.first_step is None else request.first_step
+            if step >= first - warmup:
                 self._requests.popleft()
-                if not request.is_ours:
+                if not applies_to(request, self._identity, self.follows_schedule):
                     self._others[first + request.steps - 1] = first
                     return None
                 plan = self._plan(first, request.steps, request.cause, request)
@@ -171,7 +159,7 @@ class WindowPlanner:
         return plan
 
     def _plan(
-        self, first_step: int, steps: int, cause: str, request: WindowRequest | None = None
+        self, first_step: int, steps: int, cause: str, request: Trigger | None = None
     ) -> WindowPlan:
         index = self._next_index
         self._next_index += 1
@@ -188,6 +176,16 @@ class WindowPlanner:
             with_memory=request is not None and request.with_memory,
             details=details,
         )
+
+
+def applies_to(trigger: Trigger, identity: RankIdentity, default: bool) -> bool:
+    """Whether a rank should record the window that a trigger requests."""
+    if not trigger.ranks:
+        return default
+    try:
+        return records(parse_ranks(trigger.ranks), identity)
+    except UsageError:
+        return default
 
 
 def another_profiler_runs() -> bool:

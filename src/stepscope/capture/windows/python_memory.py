@@ -27,7 +27,6 @@ from stepscope.run.files import digest_of, write_atomically
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
 PYTHON_MEMORY_FILE = "python_memory.txt"
-_OWN_FOLDER = str(PACKAGE / "capture")
 _LONGEST_LINE = 80
 
 
@@ -233,8 +232,8 @@ def changes_between(
         by_stack: Whether a location is a whole stack rather than its innermost line.
     """
     own = [
-        tracemalloc.Filter(inclusive=False, filename_pattern=f"{_OWN_FOLDER}/*"),
-        tracemalloc.Filter(inclusive=False, filename_pattern=tracemalloc.__file__),
+        tracemalloc.Filter(inclusive=False, filename_pattern=pattern)
+        for pattern in (f"{PACKAGE}/adapters/*", f"{PACKAGE}/capture/*", tracemalloc.__file__)
     ]
     group = "traceback" if by_stack else "lineno"
     changes = last.filter_traces(own).compare_to(first.filter_traces(own), group)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from stepscope.adapters.options.layouts import (
-    LAYOUTS,
     Destination,
     memory_overview,
     put_lone_file,
     put_snapshot,
+    put_window,
 )
 from stepscope.capture.ranks import RankIdentity
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
@@ -37,8 +37,8 @@ def finished(folder, index):
 def test_what_windows_share_is_the_newest_ones_in_whatever_order_they_come(layout, tmp_path):
     rank = tmp_path / "run" / "rank00000"
     newer, older = finished(rank, 1), finished(rank, 0)
-    LAYOUTS[layout](Destination(tmp_path), rank, newer)
-    LAYOUTS[layout](Destination(tmp_path, is_newest=False), rank, older)
+    put_window(layout, Destination(tmp_path), rank, newer)
+    put_window(layout, Destination(tmp_path, is_newest=False), rank, older)
     assert "of window 1" in (tmp_path / SHARED[layout]).read_text()
 
 
@@ -71,7 +71,7 @@ def test_what_each_window_has_for_itself(layout, words, names, tmp_path):
     put = [
         path
         for index in (1, 0)
-        for path in LAYOUTS[layout](destination, rank, finished(rank, index))
+        for path in put_window(layout, destination, rank, finished(rank, index))
     ]
     found = {path.relative_to(tmp_path).as_posix() for path in put}
     assert {name for name in found if "pt.trace" not in name} == names
@@ -98,7 +98,7 @@ def test_files_of_no_window(tmp_path):
 def test_an_overview_of_memory_has_what_others_add(tmp_path):
     rank = tmp_path / "run" / "rank00000"
     destination = Destination(tmp_path, overviews=(lambda: "theirs\n",))
-    LAYOUTS["sfm"](destination, rank, finished(rank, 0))
+    put_window("sfm", destination, rank, finished(rank, 0))
     text = (tmp_path / "profiler_list.dat").read_text()
     assert text.startswith("key_averages of window 0")
     assert text.endswith("\ntheirs\n")

@@ -85,6 +85,15 @@ def test_what_a_new_recording_would_not_replace_is_moved(
     assert {(tmp_path / name).read_text() for name in moved} == set(stale)
 
 
+def test_numbers_in_the_name_of_the_model_are_no_ranks(tmp_path):
+    stale = ["Llama-2-7b_qlora-3/Llama-2-7b-qlora-stacks.txt"]
+    kept = ["Llama-2-7b_qlora-1/Llama-2-7b-qlora-stacks.txt", "Llama-2-7b_qlora-3/notes.txt"]
+    write(tmp_path, *stale, *kept)
+    words = {"model_name": "meta/Llama-2-7b", "train_type": "qlora"}
+    move_earlier("fsdp-qlora", Destination(tmp_path, RankIdentity(0, 0, 2), words))
+    assert {name for name in names_in(tmp_path) if "earlier/" not in name} == set(kept)
+
+
 def test_two_moves_within_a_second_keep_both(tmp_path):
     destination = Destination(tmp_path)
     for text in ("first", "second"):

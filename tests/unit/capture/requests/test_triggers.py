@@ -15,7 +15,8 @@ from stepscope.capture.options.schedule import Action, Schedule
 from stepscope.capture.pause import PauseTogether
 from stepscope.capture.ranks import RankIdentity
 from stepscope.capture.shared_store import SharedStore
-from stepscope.capture.triggers import SlowStepWatch, TriggerDesk, applies_to
+from stepscope.capture.triggers import SlowStepWatch, TriggerDesk
+from stepscope.capture.windows.planner import applies_to
 from stepscope.commands.trigger import command
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.run.manifest import JobRecord, RankManifest, write_record

@@ -35,7 +35,7 @@ class Time:
         for one in (module, step_notes):
             patch.setattr(one, "perf_counter_ns", self)
             patch.setattr(one, "thread_time_ns", lambda: self.ran)
-        patch.setattr(module, "pread", lambda *_: f"0 {self.queued} 0".encode())
+        patch.setattr(step_notes.os, "pread", lambda *_: f"0 {self.queued} 0".encode())
         patch.setattr(module.os, "open", lambda *_: 1 << 20)
         patch.setattr(module.os, "close", lambda _: None)
 
@@ -271,15 +271,50 @@ def test_no_step_waits_longer_than_it_lasts(steps):
         core.restart_step()
         late_before = 0
         for ran, queued, late in steps:
-            now.pass_by(late_before + ran + queued)
-            now.ran += ran
-            now.queued += queued + late
+            now.pass_by((late_before + ran + queued) * 1_000_000)
+            now.ran += ran * 1_000_000
+            now.queued += (queued + late) * 1_000_000
             core.end_step()
             late_before = late
         core.close_clocks()
     waits = [0, *(late for _, _, late in steps)]
     wanted = [before + queued for (_, queued, _), before in zip(steps, waits, strict=False)]
-    assert [queued for _, queued in cpu_times(Written(core))] == wanted
+    found = [queued / 1_000_000 for _, queued in cpu_times(Written(core))]
+    assert found == wanted
+
+
+def test_a_thread_that_stays_on_its_cpu_is_not_asked_how_long_it_waited(monkeypatch, time):
+    reads = 0
+
+    def pread(*_):
+        nonlocal reads
+        reads += 1
+        return f"0 {time.queued} 0".encode()
+
+    core = open_core()
+    core.restart_step()
+    for _ in range(8):  # in the first steps, more is looked at
+        core.end_step()
+    list(Written(core))
+    monkeypatch.setattr(step_notes.os, "pread", pread)
+
+    def step(ran, queued):
+        time.pass_by(ran + queued)
+        time.ran += ran
+        time.queued += queued
+        core.end_step()
+
+    for _ in range(9):
+        step(1_000_000, 0)
+    assert reads == 0
+    for queued in (15_000, 15_000, 0):
+        step(1_000_000, queued)
+    assert reads == 1  # where the two waits come to more than 20 µs
+    step(1_050_000, -40_000)  # the thread's clock is ahead of the machine's
+    step(1_000_000, 30_000)
+    assert reads == 2
+    core.close_clocks()
+    assert [queued for _, queued in cpu_times(Written(core))][-5:-2] == [0, 15_000, 0]
 
 
 def test_another_thread_begins_anew(core, time, written):

@@ -200,8 +200,8 @@ def test_a_loop_of_many_modules_notes_no_event_for_each(steps: StepCore) -> None
 def test_work_that_is_no_number_costs_no_step(steps: StepCore, failures: list[str]) -> None:
     for _ in range(20):
         steps.end_step()
-    steps.end_step(None, 4)
-    steps.end_step("many", 2)  # type: ignore[arg-type]
+    steps.end_step(samples=4)
+    steps.end_step(tokens="many", samples=2)  # type: ignore[arg-type]
     steps.end_step()
     assert [record.samples for record in records_of(steps)][-3:] == [4, None, None]
     assert len(records_of(steps)) == 23

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.schedule import NEVER, Action, Schedule
 from stepscope.capture.ranks import RankIdentity
-from stepscope.capture.windows.planner import WindowPlanner, WindowRequest
+from stepscope.capture.windows.planner import WindowPlanner
 from stepscope.run.layout import RankLayout
+from stepscope.run.triggers import Trigger
 
 STEPS = 120
 SCHEDULES = st.builds(
@@ -60,11 +61,11 @@ REQUESTS = st.lists(
     st.tuples(
         st.integers(0, 80),
         st.builds(
-            WindowRequest,
+            Trigger,
             cause=st.just("code"),
             steps=st.integers(1, 4),
             first_step=st.none() | st.integers(0, 100),
-            is_ours=st.booleans(),
+            ranks=st.sampled_from(["", "0", "1"]),
         ),
     ),
     max_size=4,

@@ -1,0 +1,132 @@
+"""What GPUs of all vendors have in common: which are sampled, and the ways to read each.
+
+Nothing here raises: what cannot be read is noted and left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from stepscope.monitor.columns import Value, same_uuid
+from stepscope.monitor.notes import Notes
+from stepscope.run.figures import error_in_words
+from stepscope.run.metrics import GpuDescription
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A way to read some columns; for each column, the first way in the list that works is used."""
+
+    columns: tuple[str, ...]
+    read: Callable[[], Mapping[str, Value]]
+
+
+class Gpu:
+    """One GPU, or a part of one, with the ways to read it that still work.
+
+    Attributes:
+        offered: The columns that it can have: one that it does not have is noted.
+        pids: The watched processes.
+        reasons: Why a column could not be read.
+        none_is_missing: Whether a column without a value is noted, too.
+    """
+
+    offered: Collection[str] = ()
+    none_is_missing = False
+    no_value = "the driver gives no value"
+
+    def __init__(self, description: GpuDescription) -> None:
+        self.description = description
+        self.pids: Collection[int] = ()
+        self.reasons: dict[str, str] = {}
+        self._noted: set[str] = set()
+        self._readers = self.readers()
+
+    def readers(self) -> list[Reader]:
+        """All ways to read it."""
+        raise NotImplementedError
+
+    def judge(self, error: Exception) -> tuple[str, bool]:
+        """Why a way to read failed, in words, and whether it need not be tried again."""
+        return f"unexpected answer: {error_in_words(error)}", True
+
+    def close(self) -> None:
+        """Release what the driver holds."""
+
+    def read(
+        self, wanted: Collection[str], pids: Collection[int], notes: Notes
+    ) -> Mapping[str, Value]:
+        """The values by column."""
+        self.pids = pids
+        values: dict[str, Value] = {
+            "index": self.description.index,
+            "name": self.description.name or None,
+            "uuid": self.description.uuid or None,
+        }
+        for reader in tuple(self._readers):
+            missing = [name for name in reader.columns if name in wanted and name not in values]
+            if not missing:
+                continue
+            try:
+                found = reader.read()
+            except Exception as error:  # noqa: BLE001 - a driver's quirks must not end the sampler
+                why, is_final = self.judge(error)
+                self.reasons.update(dict.fromkeys(reader.columns, why))
+                if is_final:
+                    self._readers.remove(reader)
+                continue
+            values.update((name, found[name]) for name in missing if name in found)
+        for name in wanted:
+            has_none = self.none_is_missing and values.get(name) is None
+            if name in self.offered and (name not in values or has_none):
+                self._note(name, notes)
+        return values
+
+    def reason(self, name: str) -> str:
+        """Why a column has no value."""
+        return self.reasons.get(name, self.no_value)
+
+    def _note(self, name: str, notes: Notes) -> None:
+        why = self.reason(name)
+        if f"{name}: {why}" not in self._noted:
+            self._noted.add(f"{name}: {why}")
+            notes.add(f"{name} of GPU {self.description.index}", why)
+
+
+class GpuSource:
+    """The sampled GPUs of one vendor.
+
+    Args:
+        release: Releases the driver.
+    """
+
+    def __init__(self, gpus: Sequence[Gpu], notes: Notes, release: Callable[[], object]) -> None:
+        self._gpus = list(gpus)
+        self._notes = notes
+        self._release = release
+
+    @property
+    def gpus(self) -> Sequence[GpuDescription]:
+        """The sampled GPUs, in the order of `read`."""
+        return [gpu.description for gpu in self._gpus]
+
+    def use(self, uuid: str) -> bool:
+        """Sample only this one from now on; False, without a change, if it is not among them."""
+        fitting = [gpu for gpu in self._gpus if same_uuid(gpu.description.uuid, uuid)]
+        if fitting:
+            for gpu in self._gpus:
+                if gpu not in fitting:
+                    gpu.close()
+            self._gpus = fitting
+        return bool(fitting)
+
+    def read(self, wanted: Collection[str], pids: Collection[int]) -> list[Mapping[str, Value]]:
+        """The values of each GPU by column; missing columns have no value."""
+        return [gpu.read(wanted, pids, self._notes) for gpu in self._gpus]
+
+    def close(self) -> None:
+        """Release the driver."""
+        for gpu in self._gpus:
+            gpu.close()
+        self._release()
