@@ -440,6 +440,15 @@ def test_the_map_of_ranks_is_as_large_on_a_narrow_page(opened, width):
     assert min(opacity) == pytest.approx(0.12)
 
 
+def test_the_ranks_stand_in_one_picture_the_late_one_on_top(opened):
+    found = opened("job")
+    names = found.page.locator("#ranks .all-lanes .step-lanes-title").all_text_contents()
+    assert names == ["rank 2", "rank 0", "rank 1"]
+    assert "hatched" in found.text("#ranks .all-lanes ~ figcaption").lower()
+    assert "idle: waiting for communication" in found.text("#ranks .picture:has(.all-lanes) ul")
+    assert found.text("#ranks .bars .bars-name") == "rank 2"
+
+
 def test_on_paper_everything_is_light_and_unfolded(opened):
     found = opened("slow")
     found.page.emulate_media(color_scheme="dark")

@@ -29,6 +29,7 @@ from stepscope.advice.job.accused import (
 )
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.blame.compared import StragglerReport, compare_ranks
+from stepscope.analysis.blame.lanes import JobLanes
 from stepscope.analysis.blame.report import Blame
 from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.ranks.local_time import COMPUTE
@@ -36,7 +37,6 @@ from stepscope.analysis.ranks.rank_clocks import RankClocks
 from stepscope.analysis.record.gpu_clocks import SlowClock, slow_clocks
 from stepscope.analysis.selection.scope import AnsweredScope
 from stepscope.fleet.job import Job
-from stepscope.fleet.lanes import JobLanes, job_lanes
 from stepscope.run.figures import duration, percent
 from stepscope.skew.rank_causes import FEWEST_RANKS, LATE_START, OTHER, in_words
 from stepscope.skew.rank_skew import RankSkew, rank_skew
@@ -188,8 +188,6 @@ def stragglers_of_job(job: Job) -> Stragglers:
         *job.notes,
     ]
     causes = _causes(blame, late)
-    ranks = _ranks(report, blame, clocks)
-    blamed = ranks.filter(pl.col("caused_wait_ns") > 0)["rank"].head(1).to_list()
     return Stragglers(
         straggler=_straggler(causes, blame, late, found.recorded) if report.fits else None,
         verdict=_verdict(causes, blame, report, late, found.recorded),
@@ -199,7 +197,7 @@ def stragglers_of_job(job: Job) -> Stragglers:
         clock=report.clock,
         clock_reason=report.clock_reason,
         matched_by=report.matched_by,
-        ranks=ranks,
+        ranks=_ranks(report, blame, clocks),
         causes=causes if report.fits else causes.clear(),
         groups=blame.groups,
         sets=report.sets,
@@ -207,7 +205,7 @@ def stragglers_of_job(job: Job) -> Stragglers:
         scopes=report.scopes,
         scope=report.scope.leaving_out(blame.left_out),
         notes=tuple(notes),
-        lanes=job_lanes(job, report.sets, report.arrivals, blamed) if report.fits else None,
+        lanes=found.windows.lanes(job.met, late),
     )
 
 
