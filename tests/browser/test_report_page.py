@@ -30,6 +30,10 @@ COLUMN = """([section, title, at]) => {
     const block = blocks.find((one) => one.querySelector("h3")?.textContent === title);
     return [...block.querySelectorAll("tbody tr")].map((row) => row.cells[at].textContent);
 }"""
+CUT = """() => [...document.querySelectorAll("main *")]
+    .filter((one) => one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).overflowX !== "visible")
+    .map((one) => `${one.className} ${one.textContent.slice(0, 60)}`)
+    .filter((one) => !one.startsWith("bar-"))"""
 LUMINANCE = """() => {
     const parts = getComputedStyle(document.body).backgroundColor.match(/[0-9.]+/g).map(Number);
     return (parts[0] + parts[1] + parts[2]) / 3;
@@ -466,10 +470,32 @@ def test_on_paper_a_cut_table_says_so_and_none_is_wider_than_the_paper(opened):
     found = opened("hostile")
     note = found.page.locator("#kernels .on-paper", has_text="and 8 more rows")
     assert not note.is_visible()
-    found.page.emulate_media(media="print")
-    found.page.set_viewport_size({"width": 794, "height": 1123})
+    found.page.emulate_media(media="print", color_scheme="dark")
+    found.page.set_viewport_size({"width": 680, "height": 1000})
+    found.when(lambda: found.page.evaluate(LUMINANCE) == 255)
     assert note.is_visible()
     assert found.page.evaluate(FITS)
+    assert found.page.evaluate(CUT) == []
+    found.page.emulate_media(media="screen", color_scheme="light")
+
+
+@pytest.mark.parametrize("name", ["slow", "run", "job", "compare", "memory"])
+def test_on_paper_headings_stay_with_what_follows_and_rows_are_whole(opened, name):
+    found = opened(name)
+    found.page.emulate_media(media="print")
+    found.page.set_viewport_size({"width": 680, "height": 1000})
+    assert found.page.evaluate(FITS)
+    assert found.page.evaluate(CUT) == []
+    breaks = found.page.evaluate(
+        """() => {
+            const of = (selector, name) => [...new Set([...document.querySelectorAll(selector)].map((one) => getComputedStyle(one)[name]))];
+            return [of("h2, h3, h2 + p:has(+ .picture)", "breakAfter"), of("tr, .finding, .picture", "breakInside"), of("thead", "display"), of(".note", "breakBefore")];
+        }"""  # noqa: E501
+    )
+    heads, whole, repeated, notes = (one or [None] for one in breaks)
+    assert (heads, whole) == (["avoid"], ["avoid"])
+    assert repeated in (["table-header-group"], [None])
+    assert notes in (["avoid"], [None])
     found.page.emulate_media(media="screen")
 
 
