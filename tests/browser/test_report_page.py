@@ -31,7 +31,8 @@ COLUMN = """([section, title, at]) => {
     return [...block.querySelectorAll("tbody tr")].map((row) => row.cells[at].textContent);
 }"""
 CUT = """() => [...document.querySelectorAll("main *")]
-    .filter((one) => one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).overflowX !== "visible")
+    .filter((one) => one.scrollWidth > one.clientWidth + 1
+        && getComputedStyle(one).overflowX !== "visible")
     .map((one) => `${one.className} ${one.textContent.slice(0, 60)}`)
     .filter((one) => !one.startsWith("bar-"))"""
 LUMINANCE = """() => {

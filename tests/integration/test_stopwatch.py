@@ -109,6 +109,19 @@ for x, y in DataLoader(data(40), 32):
     second.zero_grad()
     learn(model, optimizer, x, y)
 """
+CLOSURE = """
+optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
+for x, y in DataLoader(data(40), 32):
+    def closure():
+        optimizer.zero_grad()
+        with timed("forward"):
+            loss = nn.functional.cross_entropy(model(x), y)
+        with timed("backward"):
+            loss.backward()
+        return loss
+    optimizer.step(closure)
+    step()
+"""
 RL = """
 policy = nn.Linear(8, 4)
 optimizer = watched(torch.optim.Adam)(policy.parameters())
@@ -242,6 +255,7 @@ def compare(folder, body, *, steps=40, passes=1, options=()):
         pytest.param(ACCUMULATED, (), None, id="accumulated"),
         pytest.param(EVALUATED, (), None, id="notebook-with-evaluation"),
         pytest.param(GAN, (), None, id="gan"),
+        pytest.param(CLOSURE, (), None, id="closure"),
         pytest.param(RL, (), "cpu-bound-python", id="rl"),
         pytest.param(INFERENCE, ("--step-on", "batch"), None, id="inference"),
     ],
