@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 
 from stepscope.analysis.record.metrics import summarise_metrics
-from stepscope.monitor.beside import RecordingBeside
+from stepscope.capture.record.monitoring import RecordingBeside
 from stepscope.monitor.recorder import RecordingJob
 from stepscope.monitor.sampler import Watched
 

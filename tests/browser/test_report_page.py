@@ -30,6 +30,11 @@ COLUMN = """([section, title, at]) => {
     const block = blocks.find((one) => one.querySelector("h3")?.textContent === title);
     return [...block.querySelectorAll("tbody tr")].map((row) => row.cells[at].textContent);
 }"""
+CUT = """() => [...document.querySelectorAll("main *")]
+    .filter((one) => one.scrollWidth > one.clientWidth + 1
+        && getComputedStyle(one).overflowX !== "visible")
+    .map((one) => `${one.className} ${one.textContent.slice(0, 60)}`)
+    .filter((one) => !one.startsWith("bar-"))"""
 LUMINANCE = """() => {
     const parts = getComputedStyle(document.body).backgroundColor.match(/[0-9.]+/g).map(Number);
     return (parts[0] + parts[1] + parts[2]) / 3;
@@ -440,6 +445,15 @@ def test_the_map_of_ranks_is_as_large_on_a_narrow_page(opened, width):
     assert min(opacity) == pytest.approx(0.12)
 
 
+def test_the_ranks_stand_in_one_picture_the_late_one_on_top(opened):
+    found = opened("job")
+    names = found.page.locator("#ranks .all-lanes .step-lanes-title").all_text_contents()
+    assert names == ["rank 2", "rank 0", "rank 1"]
+    assert "hatched" in found.text("#ranks .all-lanes ~ figcaption").lower()
+    assert "idle: waiting for communication" in found.text("#ranks .picture:has(.all-lanes) ul")
+    assert found.text("#ranks .bars .bars-name") == "rank 2"
+
+
 def test_on_paper_everything_is_light_and_unfolded(opened):
     found = opened("slow")
     found.page.emulate_media(color_scheme="dark")
@@ -457,10 +471,32 @@ def test_on_paper_a_cut_table_says_so_and_none_is_wider_than_the_paper(opened):
     found = opened("hostile")
     note = found.page.locator("#kernels .on-paper", has_text="and 8 more rows")
     assert not note.is_visible()
-    found.page.emulate_media(media="print")
-    found.page.set_viewport_size({"width": 794, "height": 1123})
+    found.page.emulate_media(media="print", color_scheme="dark")
+    found.page.set_viewport_size({"width": 680, "height": 1000})
+    found.when(lambda: found.page.evaluate(LUMINANCE) == 255)
     assert note.is_visible()
     assert found.page.evaluate(FITS)
+    assert found.page.evaluate(CUT) == []
+    found.page.emulate_media(media="screen", color_scheme="light")
+
+
+@pytest.mark.parametrize("name", ["slow", "run", "job", "compare", "memory"])
+def test_on_paper_headings_stay_with_what_follows_and_rows_are_whole(opened, name):
+    found = opened(name)
+    found.page.emulate_media(media="print")
+    found.page.set_viewport_size({"width": 680, "height": 1000})
+    assert found.page.evaluate(FITS)
+    assert found.page.evaluate(CUT) == []
+    breaks = found.page.evaluate(
+        """() => {
+            const of = (selector, name) => [...new Set([...document.querySelectorAll(selector)].map((one) => getComputedStyle(one)[name]))];
+            return [of("h2, h3, h2 + p:has(+ .picture)", "breakAfter"), of("tr, .finding, .picture", "breakInside"), of("thead", "display"), of(".note", "breakBefore")];
+        }"""  # noqa: E501
+    )
+    heads, whole, repeated, notes = (one or [None] for one in breaks)
+    assert (heads, whole) == (["avoid"], ["avoid"])
+    assert repeated in (["table-header-group"], [None])
+    assert notes in (["avoid"], [None])
     found.page.emulate_media(media="screen")
 
 

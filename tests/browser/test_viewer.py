@@ -1122,6 +1122,13 @@ def test_the_keyboard_alone_reaches_every_slice_and_hears_of_it(page):
     assert press("ArrowUp") in seen
     page.page.keyboard.press("Escape")
     page.when(lambda: page.page.evaluate(said) == "")
+    page.page.keyboard.press("m")  # no slice is selected: what is in view
+    view = "() => { const { camera } = window.stepscope.timeline.timeline; return [camera.start, camera.end]; }"  # noqa: E501
+    start, end = page.page.evaluate(view)
+    page.until("() => document.querySelector('[data-panel=range][data-ready]')")
+    assert page.page.evaluate("() => window.stepscope.selection.range()") == pytest.approx(
+        [max(0, start), end], abs=1
+    )
 
 
 def test_the_views_are_one_tab_stop(page):

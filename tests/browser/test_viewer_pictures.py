@@ -333,3 +333,57 @@ def test_a_snapshot_without_categories_has_the_colours_of_its_lines(browser, tmp
     assert "var(--colour-memory-unknown)" not in fills
     assert found.errors == []
     found.close()
+
+
+PAPER = """() => {
+    const cut = [...document.querySelectorAll("#app *")].filter((one) => {
+        const style = getComputedStyle(one);
+        const isOver = one.scrollWidth > one.clientWidth + 1 || one.scrollHeight > one.clientHeight + 1;
+        return isOver && style.display !== "inline" && style.overflowX !== "visible" && one.clientWidth > 0
+            && !one.closest(".timeline, .flame-path, .in-two, .bar") && !one.matches("select, option, textarea");
+    });
+    const dark = [...document.querySelectorAll("body, .view, .side, .panel, th, td")].filter((one) => {
+        const [red, green, blue, alpha = 1] = getComputedStyle(one).backgroundColor.match(/[0-9.]+/g).map(Number);
+        return alpha > 0 && red + green + blue < 3 * 128;
+    });
+    return {
+        cut: cut.map((one) => `${one.tagName} ${one.className}`), dark: dark.length,
+        pressed: [...document.querySelectorAll(".views, .searching, .questions, input")].filter((one) => one.checkVisibility()).length,
+        shrunk: document.documentElement.scrollWidth / innerWidth,
+    };
+}"""  # noqa: E501
+MOST_SHRUNK = 1.3
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        "view=timeline", "view=tables&question=kernels", "view=tables&question=ladder",
+        "view=flame&by=module", "view=sql",
+    ],
+)  # fmt: skip
+def test_a_view_on_paper_is_light_and_whole(page, link):
+    page.page.emulate_media(color_scheme="dark")
+    to(page, link)
+    if link.startswith("view=tables"):
+        page.until(READY)
+    page.page.set_viewport_size({"width": 720, "height": 1000})
+    page.page.emulate_media(media="print", color_scheme="dark")
+    page.until("() => document.documentElement.hasAttribute('data-paper')")
+    page.page.wait_for_timeout(300)
+    found = page.page.evaluate(PAPER)
+    assert found.pop("shrunk") <= MOST_SHRUNK  # to which browsers shrink a sheet with a wide table
+    assert found == {"cut": [], "dark": 0, "pressed": 0}
+    if link == "view=timeline":
+        colours = page.page.evaluate(
+            """() => {
+                const copy = document.querySelector(".copied + canvas");
+                const pixels = copy.getContext("2d").getImageData(0, 0, copy.width, copy.height).data;
+                return new Set(new Uint32Array(pixels.buffer)).size;
+            }"""  # noqa: E501
+        )
+        assert colours > 3  # slices, though WebGL's are gone when the sheet is drawn
+    page.page.emulate_media(media="screen", color_scheme="light")
+    page.until("() => !document.documentElement.hasAttribute('data-paper')")
+    assert page.page.locator(".copied").count() == 0
+    page.page.set_viewport_size({"width": 1280, "height": 800})

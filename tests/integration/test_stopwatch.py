@@ -109,6 +109,20 @@ for x, y in DataLoader(data(40), 32):
     second.zero_grad()
     learn(model, optimizer, x, y)
 """
+CLOSURE = """
+optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
+for x, y in DataLoader(data(40), 32):
+    def closure():
+        optimizer.zero_grad()
+        time.sleep(0.002)  # as zero_grad takes of many parameters: no part of forward
+        with timed("forward"):
+            loss = nn.functional.cross_entropy(model(x), y)
+        with timed("backward"):
+            loss.backward()
+        return loss
+    optimizer.step(closure)
+    step()
+"""
 RL = """
 policy = nn.Linear(8, 4)
 optimizer = watched(torch.optim.Adam)(policy.parameters())
@@ -242,6 +256,7 @@ def compare(folder, body, *, steps=40, passes=1, options=()):
         pytest.param(ACCUMULATED, (), None, id="accumulated"),
         pytest.param(EVALUATED, (), None, id="notebook-with-evaluation"),
         pytest.param(GAN, (), None, id="gan"),
+        pytest.param(CLOSURE, (), None, id="closure"),
         pytest.param(RL, (), "cpu-bound-python", id="rl"),
         pytest.param(INFERENCE, ("--step-on", "batch"), None, id="inference"),
     ],

@@ -119,7 +119,7 @@ def browsing(folder: Path, width: int = 1280, height: int = 800) -> Iterator[Cal
         def give_back(page: Any) -> None:
             page.goto("about:blank")
             page.mouse.move(-1, -1)  # over nothing, as in a new tab
-            page.emulate_media(color_scheme="light")
+            page.emulate_media(media="screen", color_scheme="light")
             page.set_viewport_size({"width": width, "height": height})
             context.set_offline(False)
             free.append(page)

@@ -48,7 +48,9 @@ from stepscope.run.reader import Run, one_job, open_run
 from stepscope.skew.rank_skew import ARRIVALS, RECORDED_WAITS, RankSkew, rank_skew
 
 if TYPE_CHECKING:
+    from stepscope.advice.job.accused import InWindows
     from stepscope.advice.rank.window_details import WindowDetails
+    from stepscope.analysis.blame.lanes import JobLanes
     from stepscope.analysis.record.step_strip import StepStrip
     from stepscope.trace.model import Trace
 
@@ -77,8 +79,10 @@ class Diagnosis:
         skew: Which rank comes late; where none does, how far apart the step records of all show the
             ranks to come, None if they do not say.
         notes: What limits the comparison of the ranks.
+        windows: What the windows of several ranks show together; None where none were matched.
         details: Answers about the window of the rank shown, where an output asks for them.
         strips: The steps of the rank shown, then of others, likewise.
+        lanes: All ranks in the step with the most waiting, likewise.
     """
 
     run: Run
@@ -90,8 +94,10 @@ class Diagnosis:
     shown: RankSummary
     skew: RankSkew | None = None
     notes: tuple[str, ...] = ()
+    windows: InWindows | None = None
     details: WindowDetails | None = None
     strips: tuple[StepStrip, ...] = ()
+    lanes: JobLanes | None = None
 
 
 def diagnose(
@@ -202,7 +208,9 @@ def judge(
     if between is not None or any(rank.manifest is not None for rank in run.ranks):
         odd = odd_parts(partitions, limits)
     known = judged or skew
-    return Diagnosis(run, verdict, tuple(ranks), findings, between, odd, shown, known, notes)
+    return Diagnosis(
+        run, verdict, tuple(ranks), findings, between, odd, shown, known, notes, windows
+    )
 
 
 def _findings(

@@ -217,11 +217,15 @@ def _write_diagnosis(run: Run, asked: Request, output: Output, sink: Sink, layou
         return
     if output.wants_details:
         with working("Filling the page"):
-            from stepscope.advice.job.rank_steps import rank_strips
+            from stepscope.advice.job.rank_steps import rank_lanes, rank_strips
             from stepscope.advice.job.reading import details_of
 
-            details, strips = details_of(diagnosis.shown), rank_strips(diagnosis)
-            diagnosis = replace(diagnosis, details=details, strips=strips)
+            diagnosis = replace(
+                diagnosis,
+                details=details_of(diagnosis.shown),
+                strips=rank_strips(diagnosis),
+                lanes=rank_lanes(diagnosis),
+            )
     output.write(diagnosis, sink, layout)
 
 

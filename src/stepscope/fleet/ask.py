@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from stepscope.analysis.blame.compared import check_ranks, compare_ranks
+from stepscope.analysis.blame.lanes import job_lanes
 from stepscope.analysis.questions import Answer, Answers, Question
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UsageError
 from stepscope.fleet.collectives import LinkSpeeds
 from stepscope.fleet.engines.outcome import Engine
 from stepscope.fleet.job import Job, read_job
-from stepscope.fleet.lanes import job_lanes
 from stepscope.fleet.pipeline import PipelineBubbles, find_bubbles
 from stepscope.fleet.what_if.tables import what_if_of_operations
 from stepscope.run.figures import some_in_words
@@ -52,7 +52,7 @@ def pipeline_of_job(job: Job) -> PipelineBubbles:
     if len(job.parts) < 2:
         return found
     met = compare_ranks([part.arrivals for part in job.parts])
-    return replace(found, lanes=job_lanes(job, met.sets, met.arrivals))
+    return replace(found, lanes=job_lanes(job.met, met))
 
 
 def is_of_operations(paths: Sequence[str]) -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.blame.lanes import read_pieces
 from stepscope.analysis.host.steady_steps import steady_steps
 from stepscope.analysis.ranks.arrivals import read_arrivals
 from stepscope.analysis.ranks.rank_arrivals import RankArrivals
@@ -28,7 +29,6 @@ from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.fleet.engines.local import LocalEngine
 from stepscope.fleet.engines.outcome import Engine, ProgressReport, ranks_done
-from stepscope.fleet.lanes import read_pieces
 from stepscope.fleet.pipeline import read_pipeline
 from stepscope.fleet.rank_steps import STEPS, read_steps
 from stepscope.run.discover import rank_of
@@ -125,6 +125,11 @@ class Job:
     def pipelines(self) -> dict[int, PackedColumns]:
         """What each rank did that is a stage of a pipeline."""
         return {part.rank: part.pipeline for part in self.parts if part.pipeline is not None}
+
+    @property
+    def met(self) -> list[tuple[RankArrivals, PackedColumns | None]]:
+        """Of each rank its collectives, and what its GPUs did in its last steps."""
+        return [(part.arrivals, part.pieces) for part in self.parts]
 
     @property
     def steady_steps(self) -> tuple[int, ...] | None:

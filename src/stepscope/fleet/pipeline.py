@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.blame.lanes import JobLanes
 from stepscope.analysis.calls.collectives import POINT_TO_POINT, read_collectives
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UsageError
-from stepscope.fleet.lanes import JobLanes
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Intervals
 from stepscope.trace.arrays.packed_columns import PackedColumns

@@ -29,13 +29,13 @@ from stepscope.advice.job.accused import (
 )
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.blame.compared import Compared, compare_ranks
+from stepscope.analysis.blame.lanes import JobLanes
 from stepscope.analysis.blame.report import Blame
 from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.ranks.local_time import COMPUTE
 from stepscope.analysis.record.gpu_clocks import SlowClock, slow_clocks
 from stepscope.analysis.selection.scope import AnsweredScope
 from stepscope.fleet.job import Job
-from stepscope.fleet.lanes import JobLanes, job_lanes
 from stepscope.run.figures import duration, percent
 from stepscope.skew.rank_causes import FEWEST_RANKS, LATE_START, OTHER, in_words
 from stepscope.skew.rank_skew import RankSkew, rank_skew
@@ -185,8 +185,6 @@ def stragglers_of_job(job: Job) -> Stragglers:
         *job.notes,
     ]
     causes = _causes(blame, late)
-    ranks = _ranks(compared, blame)
-    blamed = ranks.filter(pl.col("caused_wait_ns") > 0)["rank"].head(1).to_list()
     return Stragglers(
         straggler=_straggler(causes, blame, late, found.recorded) if compared.fits else None,
         verdict=_verdict(causes, blame, compared, late, found.recorded),
@@ -196,7 +194,7 @@ def stragglers_of_job(job: Job) -> Stragglers:
         clock=compared.clock,
         clock_reason=compared.clock_reason,
         matched_by=compared.matched_by,
-        ranks=ranks,
+        ranks=_ranks(compared, blame),
         causes=causes if compared.fits else causes.clear(),
         groups=blame.groups,
         sets=compared.sets,
@@ -204,7 +202,7 @@ def stragglers_of_job(job: Job) -> Stragglers:
         scopes=compared.scopes,
         scope=compared.scope.leaving_out(blame.left_out),
         notes=tuple(notes),
-        lanes=job_lanes(job, compared.sets, compared.arrivals, blamed) if compared.fits else None,
+        lanes=found.windows.lanes(job.met, late),
     )
 
 

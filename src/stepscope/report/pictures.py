@@ -17,7 +17,7 @@ from stepscope.trace.arrays.time_columns import time_columns
 from stepscope.trace.classify import COLLECTIVE_GROUPS
 
 if TYPE_CHECKING:
-    from stepscope.fleet.lanes import JobLanes
+    from stepscope.analysis.blame.lanes import JobLanes
 
 MOST_POINTS = 400
 """Points of a picture, the most costly first."""
@@ -333,20 +333,15 @@ def _scatter(
         yield Figure({"is": "scatter", **drawn})
 
 
-def arrival_skew(arrivals: pl.DataFrame, sets: pl.DataFrame) -> Figure | None:
-    """When each rank came to the collective with the most waiting, and how long it waited.
-
-    Args:
-        arrivals: `Stragglers.arrivals`.
-        sets: `Stragglers.sets`.
-    """
+def _arrival_skew(arrivals: pl.DataFrame, sets: pl.DataFrame) -> Iterator[Figure]:
+    """When each rank came to the collective with the most waiting, and how long it waited."""
     if sets.is_empty():
-        return None
+        return
     worst = sets.sort("total_wait_ns", descending=True).row(0, named=True)
     mine = arrivals.filter(pl.col("set") == worst["set"]).sort("arrival_ns", descending=True)
     first = mine["arrival_ns"].min()
     if first is None or worst["spread_ns"] <= 0:
-        return None
+        return
     rows = []
     left_out = max(0, len(mine) - MOST_BARS)
     if left_out:
@@ -373,13 +368,20 @@ def arrival_skew(arrivals: pl.DataFrame, sets: pl.DataFrame) -> Figure | None:
         f"; {plural(left_out, 'rank')} between the last and the first left out" if left_out else ""
     )
     title = f"The collective with the most waiting: {what}{rest}"
-    return next(bars(rows, title), None)
+    yield from bars(rows, title)
 
 
-def _stragglers(result: Any, _origin_ns: int) -> Iterator[Figure]:
-    """When each rank came to the worst collective, and all ranks in the step with most waiting."""
-    yield from filter(None, [arrival_skew(result.arrivals, result.sets)])
-    yield from _rank_lanes(result.lanes)
+def rank_pictures(
+    arrivals: pl.DataFrame, sets: pl.DataFrame, lanes: JobLanes | None
+) -> Iterator[Figure]:
+    """When each rank came to the worst collective, and all ranks in the step with most waiting.
+
+    Args:
+        arrivals: Columns `analysis.blame.compared.ARRIVALS`.
+        sets: Columns `SETS`.
+    """
+    yield from _arrival_skew(arrivals, sets)
+    yield from _rank_lanes(lanes)
 
 
 def _rank_lanes(found: JobLanes | None) -> Iterator[Figure]:
@@ -474,7 +476,7 @@ _PICTURES: Mapping[str, Callable[[Any, int], Iterator[Figure]]] = {
     "communication": _communication,
     "memory": _memory,
     "critical-path": _critical_path,
-    "stragglers": _stragglers,
+    "stragglers": lambda result, _: rank_pictures(result.arrivals, result.sets, result.lanes),
     "pipeline": lambda result, _: _rank_lanes(result.lanes),
     "modules": _modules,
     "memory-held": _held,

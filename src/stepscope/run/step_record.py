@@ -93,7 +93,8 @@ class StepRecord:
         tokens: Tokens processed in the step, if the loop said so.
         samples: Samples processed in the step, if the loop said so.
         loss: The last loss that the training logged in the step. Frameworks log between two steps
-            what the steps before came to: it is with the step that begins there.
+            what the steps before came to: it is with the step that begins there. After the last
+            step, a partial one has it.
         device_ns: Time between the device events recorded at the step's two boundaries on the
             current stream, if there is a GPU.
         device_phases: The same for each phase, between its beginning and its end. It excludes work

@@ -7,9 +7,9 @@ from tests.support.gpu_trace import ms
 from tests.support.pipeline_traces import Pipeline, pipeline_traces
 from tests.support.rank_jobs import rank_of_job
 
+from stepscope.analysis.blame.lanes import BACKWARD, COMPUTE, FORWARD, MOST_LANES, WAITING
 from stepscope.fleet.ask import pipeline_of_job
 from stepscope.fleet.job import read_job
-from stepscope.fleet.lanes import BACKWARD, COMPUTE, FORWARD, MOST_LANES, WAITING
 from stepscope.fleet.stragglers import stragglers_of_job
 from stepscope.report.pictures import MOST_BARS, pictures_of
 from stepscope.trace.paths import resolve_traces

@@ -307,12 +307,16 @@ def test_lines_beside_the_strip_are_rates_and_the_loss_where_it_was_logged(tmp_p
         dataclasses.replace(one, samples=8, loss=4.0 - at / 10 if at % 5 == 0 else None)
         for at, one in enumerate(step_records([100] * 22))
     ]
+    after = {"step": 22, "start_ns": records[-1].start_ns + records[-1].dur_ns, "dur_ns": 1000}
+    records.append(dataclasses.replace(records[-1], **after, is_partial=True, loss=1.5))
     file = tmp_path / "report.html"
     run("report", write_run(tmp_path, {0: records}), "--output", file)
     (strip,) = blocks_of(data_of(file.read_text("utf-8")), "strips")[0]["strips"]
     (samples, per_second), (loss, values) = strip["lines"]
     assert (samples, set(per_second)) == ("samples/s", {80.0})
     assert (loss, values[:6]) == ("loss", [4.0, None, None, None, None, 3.5])
+    assert values[-2:] == [2.0, 1.5]  # logged after the last step
+    assert "partial" not in json.dumps(data_of(file.read_text("utf-8"))["sections"])
     grouped = StepStrip.of("run", range(720), [1] * 720, losses=[2.0, None] + [None] * 718)
     assert grouped.lines[0][1][:2] == (2.0, None)
 

@@ -16,8 +16,11 @@ from tests.support.viewer import training
 
 from stepscope.analysis.questions import question
 from stepscope.commands.main import cli
-from stepscope.report.pictures import arrival_skew, pictures_of
+from stepscope.fleet.job import read_job
+from stepscope.fleet.stragglers import stragglers_of_job
+from stepscope.report.pictures import pictures_of, rank_pictures
 from stepscope.trace.load import load
+from stepscope.trace.paths import resolve_traces
 
 
 def run(*arguments):
@@ -151,14 +154,29 @@ def test_ranks_stand_in_the_order_in_which_they_came_the_last_first(tmp_path):
         (tmp_path / f"rank{rank}.json").write_bytes(rank_of_job(rank, delays, steps=3).json())
     out = run("show", "stragglers", tmp_path, "--format", "json")
     answer = json.loads(out.stdout)
-    figure = arrival_skew(pl.DataFrame(answer["arrivals"]), pl.DataFrame(answer["sets"]))
-    assert figure is not None
+    (figure,) = rank_pictures(pl.DataFrame(answer["arrivals"]), pl.DataFrame(answer["sets"]), None)
     rows = figure.drawn["rows"]
     assert rows[0]["rank"] == 1
     assert rows[0]["words"] == "comes last"
     assert [one["from"] for one in rows] == sorted((one["from"] for one in rows), reverse=True)
     worst = max(one["total_wait_ns"] for one in answer["sets"])
     assert sum(one["gone"] - one["from"] for one in rows) == worst
+
+
+def test_a_report_s_page_draws_how_the_ranks_meet_as_the_question_does(tmp_path):
+    traces = tmp_path / "job"
+    traces.mkdir()
+    for rank in range(4):
+        trace = rank_of_job(rank, (0.0, 3.0, 1.0, 0.5), steps=3)
+        (traces / f"rank{rank}.json").write_bytes(trace.json())
+    run("report", traces, "-o", tmp_path / "page.html")
+    sections = data_of((tmp_path / "page.html").read_text())["sections"]
+    ranks = next(one for one in sections if one["id"] == "ranks")
+    arrivals, lanes = (one for one in ranks["blocks"] if one["is"] in ("bars", "lanes"))
+    found = stragglers_of_job(read_job(resolve_traces((str(traces),))))
+    expected = json.loads(json.dumps([one.drawn for one in pictures_of("stragglers", found)]))
+    assert [arrivals, lanes] == expected
+    assert [one["rank"] for one in lanes["lanes"]] == [found.straggler, 0, 2, 3]
 
 
 def test_who_sends_to_whom_is_a_matrix_of_bytes():

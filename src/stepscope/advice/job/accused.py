@@ -57,7 +57,10 @@ from stepscope.skew.rank_skew import (
 
 if TYPE_CHECKING:
     from stepscope.analysis.blame.compared import Compared
+    from stepscope.analysis.blame.lanes import JobLanes
     from stepscope.analysis.blame.report import Accused, Blame
+    from stepscope.analysis.ranks.rank_arrivals import RankArrivals
+    from stepscope.trace.arrays.packed_columns import PackedColumns
 
 _FEWEST_STEPS = 3
 """Fewer recorded steps do not contradict the records of many."""
@@ -267,6 +270,22 @@ class InWindows:
         of_host = [ns for cause, ns in spent_ns.items() if cause not in not_slowed]
         least_ns = float(np.sum(of_host, axis=0)[is_late].min()) if of_host else 0.0
         return max(0.0, 1 - slowed_ns / least_ns) if least_ns > 0 else 1.0
+
+    def lanes(
+        self, ranks: Sequence[tuple[RankArrivals, PackedColumns | None]], late: RankSkew | None
+    ) -> JobLanes | None:
+        """All ranks in the step with the most waiting: the late ones on top, else the most blamed.
+
+        Args:
+            ranks: Of each its collectives, and what its GPUs did (`analysis.blame.lanes`).
+        """
+        if not self.compared.fits:
+            return None
+        from stepscope.analysis.blame.lanes import job_lanes
+
+        blamed = self.blame.ranks.filter(pl.col("caused_wait_ns") > 0)["rank"].head(1)
+        first = late.late if late is not None and late.accuses else blamed.to_list()
+        return job_lanes(ranks, self.compared, first)
 
     def skew(self) -> RankSkew | None:
         """The accused ranks in the form in which the step records give them."""

@@ -17,6 +17,7 @@ from stepscope.analysis.record.step_strip import StepStrip, strip_of_record, str
 
 if TYPE_CHECKING:
     from stepscope.advice.diagnosis import Diagnosis
+    from stepscope.analysis.blame.lanes import JobLanes
 
 MOST_RANKS = 32
 MOST_STEPS = 60
@@ -77,6 +78,15 @@ def rank_strips(diagnosis: Diagnosis) -> tuple[StepStrip, ...]:
         if len(found) == MOST_STRIPS:
             break
     return tuple(found)
+
+
+def rank_lanes(diagnosis: Diagnosis) -> JobLanes | None:
+    """All ranks in the step with the most waiting; None where they cannot be drawn on one clock."""
+    if diagnosis.windows is None:
+        return None
+    met = (one.meeting for one in diagnosis.ranks)
+    ranks = [(one.arrivals, one.pieces) for one in met if one.arrivals is not None]
+    return diagnosis.windows.lanes(ranks, diagnosis.skew)
 
 
 def _own_ns(rank: RankSummary) -> dict[int, int]:

@@ -42,6 +42,7 @@ def meeting_of(rank: RankRun, asked: Scope, opened: OpenedTraces | None = None) 
     rank = replace(rank)  # A copy, so that what it caches is freed on return.
     meeting = _meeting_without_window(rank)
     from stepscope.advice.rank.window_judging import with_window
+    from stepscope.analysis.blame.lanes import read_pieces
 
     for window in reversed(rank.windows):
         if window.trace_path is None:
@@ -49,7 +50,10 @@ def meeting_of(rank: RankRun, asked: Scope, opened: OpenedTraces | None = None) 
         try:
             trace = opened.open_and_keep(window.trace_path, load)
             if not trace.lacks_end:
-                return with_window(meeting, window, trace, asked)
+                meeting = with_window(meeting, window, trace, asked)
+                if meeting.arrivals is None:
+                    return meeting
+                return replace(meeting, pieces=read_pieces(trace, Scope(events=asked.events)))
         except StepscopeError:
             continue
     return meeting

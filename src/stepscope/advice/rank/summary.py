@@ -34,6 +34,7 @@ from stepscope.analysis.selection.rows import Rows
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.run.manifest import RankManifest
 from stepscope.run.reader import Window
+from stepscope.trace.arrays.packed_columns import PackedColumns
 
 if TYPE_CHECKING:
     from stepscope.analysis.host.partition import HostPartition
@@ -67,6 +68,7 @@ class Meeting:
         window_steps: The steady steps of that window; empty if it has none.
         all_steps: The same, with start-up steps and stalls.
         arrivals: Its collectives, with what it did between them; None without any.
+        pieces: What its GPUs did in its last steps (`analysis.blame.lanes`); None: nothing.
     """
 
     rank: int
@@ -76,6 +78,7 @@ class Meeting:
     window_steps: tuple[int, ...] = ()
     all_steps: tuple[int, ...] = ()
     arrivals: RankArrivals | None = None
+    pieces: PackedColumns | None = None
 
 
 @dataclass(frozen=True)

@@ -128,6 +128,9 @@ def strip_of_record(
     kept = [one for one in records if one.is_whole_step]
     if not kept:
         return None
+    losses = [one.loss for one in kept]
+    if records[-1].is_partial and records[-1].loss is not None:
+        losses[-1] = records[-1].loss  # logged after the last step
     special = _special(summary)
     counts = {
         name: [getattr(one, name) for one in kept]
@@ -142,7 +145,7 @@ def strip_of_record(
         [special.get(one.step, "") for one in kept],
         [one.window for one in kept],
         counts,
-        [one.loss for one in kept] if any(one.loss is not None for one in kept) else (),
+        losses if any(one is not None for one in losses) else (),
     )
 
 

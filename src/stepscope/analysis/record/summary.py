@@ -234,7 +234,8 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
     recorded in detail are slower, so they count only if fewer than five others remain. Where
     epochs begin at one distance, or batches come several at a time, whole rounds count.
     """
-    partial = [record for record in records if record.is_partial]
+    # After the last step, a record may have a loss alone.
+    partial = [one for one in records if one.is_partial and (one.loss is None or one.phases)]
     other = [record for record in records if not record.is_partial and record.kind != "train"]
     train = [record for record in records if record.is_whole_step]
     if not train:

@@ -176,6 +176,8 @@ class StepCore(StepNotes):
             self._end(is_partial=error is not None)
         elif (error is not None or self.number == 0) and not self._is_between_loops:
             self._end(is_partial=True)
+        if self._loss is not None and error is None:
+            self._end(is_partial=True)  # what the last step came to was logged after it
         self._cancel()
 
     def close_clocks(self) -> None:

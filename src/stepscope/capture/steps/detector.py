@@ -206,8 +206,13 @@ class Detector:
 
     def begin_forward(self) -> None:
         """Begin the forward phase where a batch arrives, if calls of modules do not reveal it."""
-        if self.calls is None or not self.calls.is_found:
+        if not self._finds_calls:
             self.note(ENTER, FORWARD)
+
+    @property
+    def _finds_calls(self) -> bool:
+        """Whether calls of modules reveal where forward begins."""
+        return self.calls is not None and self.calls.is_found
 
     def is_in(self, name: str) -> bool:
         """Whether this phase was entered last, and has not ended."""
@@ -359,7 +364,7 @@ class Detector:
         @functools.wraps(closure)
         def timed(*arguments: Any, **keywords: Any) -> Any:
             self._is_in_closure = True
-            attempt(self.note, CLOSURE_BEGINS)
+            attempt(self.note, CLOSURE_BEGINS, not self._finds_calls)
             try:
                 return closure(*arguments, **keywords)
             finally:

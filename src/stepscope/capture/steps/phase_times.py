@@ -29,7 +29,7 @@ BACKWARD_BEGINS = "backward begins"
 BACKWARD_ENDS = "backward ends"
 OPTIMIZER_BEGINS = "optimizer begins"
 OPTIMIZER_ENDS = "optimizer ends"
-CLOSURE_BEGINS = "closure begins"  # an optimizer calls the forward and backward it was given
+CLOSURE_BEGINS = "closure begins"  # an optimizer calls it: whether forward begins
 CLOSURE_ENDS = "closure ends"
 COLLECTIVE_BEGINS = "collective begins"
 COLLECTIVE_ENDS = "collective ends"
@@ -125,7 +125,11 @@ class PhaseTimes:
                 leaves = self._returned_ns > 0
             elif kind in (CLOSURE_BEGINS, CLOSURE_ENDS):
                 self._is_in_closure = kind == CLOSURE_BEGINS
-                enters = FORWARD if self._is_in_closure else OPTIMIZER
+                leaves = True
+                if kind == CLOSURE_ENDS:
+                    enters = OPTIMIZER
+                elif value:
+                    enters = FORWARD
             elif kind == LEFT_OUT:
                 self._leave_out(value, now_ns)
 

@@ -42,7 +42,7 @@ from stepscope.report.document import (
     Section,
     Table,
 )
-from stepscope.report.pictures import kernel_points
+from stepscope.report.pictures import kernel_points, rank_pictures
 from stepscope.report.scope import describe_scope
 from stepscope.report.text import sentence
 from stepscope.report.trial import trials_table
@@ -300,11 +300,19 @@ def _ranks(diagnosis: Diagnosis) -> Section:
         (
             Line(sentence(between_ranks(diagnosis))),
             Items(tuple(odd_ranks(diagnosis))),
+            *_rank_pictures(diagnosis),
             *_rank_strips(diagnosis),
             *_rank_map(diagnosis),
             DataTable("", ranks_in_order(diagnosis), labels=RANK_COLUMNS, shown=32),
         ),
     )
+
+
+def _rank_pictures(diagnosis: Diagnosis) -> Iterator[Block]:
+    """How the ranks meet: as `stepscope show stragglers` and the viewer draw it."""
+    if diagnosis.windows is not None:
+        met = diagnosis.windows.compared
+        yield from rank_pictures(met.arrivals, met.sets, diagnosis.lanes)
 
 
 def _rank_strips(diagnosis: Diagnosis) -> tuple[Block, ...]:

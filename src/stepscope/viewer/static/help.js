@@ -12,7 +12,7 @@ const KEYS = /** @type {[string, string][]} */ ([
   ["Shift + drag", "select a range of time"],
   ["Click", "details, links and stack of a slice; a step becomes the range"],
   ["Double click, F", "zoom to the slice; F in the memory view to the allocation's life"],
-  ["M", "make the selected slice the range; in the memory view go to the peak"],
+  ["M", "make the selected slice the range, or what is in view where none is; in the memory view go to the peak"],
   [", / .", "the slice before and after in the row, or the first in view; in the memory view the moment"],
   ["↑ / ↓", "with the timeline in focus: the slice in the row above and below"],
   ["0", "show the whole trace"],

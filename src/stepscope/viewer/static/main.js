@@ -7,7 +7,7 @@ import { stepStrips } from "./draw/step-strips.js";
 import { isTyping } from "./timeline/input.js";
 import { TimelineView } from "./views/timeline.js";
 import { Selection } from "./selection.js";
-import { startTheme, toggleTheme } from "./theme.js";
+import { preparePrinting, startTheme, toggleTheme } from "./theme.js";
 import { showHelp } from "./help.js";
 import { showPalette } from "./palette.js";
 import { showShare } from "./share.js";
@@ -322,6 +322,7 @@ class Page {
 }
 
 startTheme();
+preparePrinting();
 if (location.search.includes("token=")) {
   // The cookie is set: the token need not stay in the address, the history and screenshots.
   const query = new URLSearchParams(location.search);

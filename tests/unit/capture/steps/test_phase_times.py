@@ -83,12 +83,25 @@ OPTIMIZER = ((50, kinds.OPTIMIZER_BEGINS), (57, kinds.OPTIMIZER_ENDS))
         (
             (
                 (10, kinds.OPTIMIZER_BEGINS),
-                (11, kinds.CLOSURE_BEGINS),
+                (11, kinds.CLOSURE_BEGINS, True),
                 *((25, kinds.BACKWARD_BEGINS), (45, kinds.BACKWARD_ENDS)),
                 (46, kinds.CLOSURE_ENDS),
                 (50, kinds.OPTIMIZER_ENDS),
             ),
             {"optimizer": 5, "forward": 14, "backward": 20},
+        ),
+        # What it does before the first call of a module, such as zero_grad, is no forward.
+        (
+            (
+                (10, kinds.OPTIMIZER_BEGINS),
+                (11, kinds.CLOSURE_BEGINS),
+                (17, kinds.CALL, False),
+                (22, kinds.RETURN, True),
+                *((25, kinds.BACKWARD_BEGINS), (45, kinds.BACKWARD_ENDS)),
+                (46, kinds.CLOSURE_ENDS),
+                (50, kinds.OPTIMIZER_ENDS),
+            ),
+            {"optimizer": 5, "forward": 8, "backward": 20},
         ),
         # Optimizers that step within backward.
         (

@@ -235,6 +235,9 @@ def test_a_loss_is_with_the_training_step_that_it_is_logged_in_or_before(core, t
     losses = [(line.kind, line.loss) for line in written]
     training = ("train", None)
     assert losses == [("train", 2.5), training, ("evaluation", None), ("train", 2.0), training]
+    core.log_loss(1.5)
+    core.close(None)
+    assert (written[-1].loss, written[-1].is_partial) == (1.5, True)
     with pytest.raises(TypeError, match="loss is a list: give a number"):
         core.log_loss([1.0])
 

@@ -87,15 +87,20 @@ export function replace(element, ...children) {
  * @returns {() => void}
  */
 export function oncePerFrame(work) {
-  let waits = false;
+  const now = () => { if (waiting.delete(now)) work(); };
   return () => {
-    if (waits) return;
-    waits = true;
-    requestAnimationFrame(() => {
-      waits = false;
-      work();
-    });
+    if (waiting.has(now)) return;
+    waiting.add(now);
+    requestAnimationFrame(now);
   };
+}
+
+/** What waits for the next frame. @type {Set<() => void>} */
+const waiting = new Set();
+
+/** Does at once what waits for the next frame: paper has none. */
+export function drawNow() {
+  for (const now of waiting) now();
 }
 
 /**

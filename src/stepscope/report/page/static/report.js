@@ -6,7 +6,7 @@ import { PICTURES } from "./draw/pictures.js";
 import { table } from "./draw/table.js";
 import { h, prose, replace } from "./dom.js";
 import { partPaint } from "./part-colours.js";
-import { setTheme, startTheme, toggleTheme } from "./theme.js";
+import { preparePrinting, setTheme, startTheme, toggleTheme } from "./theme.js";
 import { share } from "./units.js";
 
 /** @typedef {{is: string, [key: string]: any}} Block */
@@ -61,24 +61,6 @@ function follow(links, sections) {
     }
   }, { rootMargin: "-60px 0px -45% 0px" });
   for (const one of sections) observer.observe(one);
-}
-
-/** On paper everything is light and unfolded. */
-function preparePrinting() {
-  /** @type {string | undefined} */
-  let theme;
-  /** @type {HTMLDetailsElement[]} */
-  let folded = [];
-  window.addEventListener("beforeprint", () => {
-    theme = document.documentElement.dataset.theme;
-    folded = [...document.querySelectorAll("details")].filter((one) => !one.open);
-    for (const one of folded) one.open = true;
-    document.documentElement.dataset.theme = "light";
-  });
-  window.addEventListener("afterprint", () => {
-    for (const one of folded) one.open = false;
-    document.documentElement.dataset.theme = theme;
-  });
 }
 
 /** In the frame of a notebook, its theme is the page's, and the page says how tall it is. */

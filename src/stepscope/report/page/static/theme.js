@@ -1,7 +1,11 @@
 // @ts-check
 /** Light or dark, and the tokens as the canvas needs them. */
 
+import { drawNow } from "./dom.js";
+
 const STORED = "stepscope.theme";
+/** Width of a sheet between its margins, in pixels. */
+const PAPER = 680;
 
 /** Names of the colours by number: `colours.py` has the same. */
 export const COLOURS = [
@@ -54,6 +58,45 @@ export function whileShown(element, change, draw) {
     if (element.isConnected) draw();
     else window.removeEventListener(change, again);
   });
+}
+
+/** On paper everything is light, unfolded and as wide as a sheet: `data-paper` stands for that in the styles. */
+export function preparePrinting() {
+  const root = document.documentElement;
+  /** @type {string | undefined} */
+  let theme;
+  /** @type {HTMLDetailsElement[]} */
+  let folded = [];
+  /** @param {boolean} isPaper */
+  const lay = (isPaper) => {
+    if (isPaper === root.hasAttribute("data-paper")) return;
+    if (isPaper) {
+      theme = root.dataset.theme;
+      folded = [...document.querySelectorAll("details")].filter((one) => !one.open);
+    }
+    // What a server has sent for this size is shrunk, as it cannot send it anew.
+    for (const one of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll(".is-shrunk"))) {
+      const { clientWidth: wide, clientHeight: tall } = one;
+      Object.assign(one.style, isPaper ? { width: `${wide}px`, height: `${tall}px`, zoom: String(PAPER / wide) } : { width: "", height: "", zoom: "" });
+    }
+    root.toggleAttribute("data-paper", isPaper);
+    for (const one of folded) one.open = isPaper;
+    setTheme(isPaper ? "light" : theme ?? "light");
+    drawNow();
+    // What WebGL has drawn, and single pixels, are gone when the sheet is drawn: a copy stands over them.
+    for (const copy of document.querySelectorAll(".copied + canvas")) copy.remove();
+    for (const canvas of /** @type {NodeListOf<HTMLCanvasElement>} */ (document.querySelectorAll("canvas.layer"))) {
+      canvas.classList.toggle("copied", isPaper);
+      if (!isPaper || !canvas.width || !canvas.height) continue;
+      const copy = /** @type {HTMLCanvasElement} */ (canvas.cloneNode());
+      copy.classList.remove("copied");
+      copy.getContext("2d")?.drawImage(canvas, 0, 0);
+      canvas.after(copy);
+    }
+  };
+  window.addEventListener("beforeprint", () => lay(true));
+  window.addEventListener("afterprint", () => lay(false));
+  matchMedia("print").addEventListener("change", ({ matches }) => lay(matches));
 }
 
 /** Shows a theme. @param {string} theme */

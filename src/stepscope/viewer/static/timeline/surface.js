@@ -22,7 +22,7 @@ export class Surface {
     this.tip = h("div", { class: "tip", role: "status" });
     const corner = h("div", { class: "corner" }, this.filter);
     const top = h("div", { class: "top" }, this.map, this.axis);
-    this.element = h("div", { class: "timeline" }, corner, top, this.pane, this.titles, legend(overview), this.tip, this.said);
+    this.element = h("div", { class: "timeline is-shrunk" }, corner, top, this.pane, this.titles, legend(overview), this.tip, this.said);
   }
 
   /** Gives every canvas the pixels of its place. @returns {[number, number] | null} width and height; null while it has no place */

@@ -222,7 +222,10 @@ export class Timeline {
       // What is selected first, then what is searched for.
       escape: () => this.selection.set(this.selection.get("event") || this.selection.get("range") ? { event: null, range: null } : { search: null }),
       focus: () => this._selected && this.goTo(this._selected.start_ns, this._selected.start_ns + this._selected.dur_ns),
-      mark: () => this._selected && this.selection.set({ range: `${Math.floor(this._selected.start_ns)}-${Math.ceil(this._selected.start_ns + this._selected.dur_ns)}` }),
+      mark: () => {
+        const [start, end] = this._selected ? [this._selected.start_ns, this._selected.start_ns + this._selected.dur_ns] : [this.camera.start, this.camera.end];
+        this.selection.set({ range: `${Math.max(0, Math.floor(start))}-${Math.ceil(end)}` });
+      },
       next: (/** @type {number} */ direction) => this._nextInRow(direction),
       row: (/** @type {number} */ direction) => this._nextRow(direction),
     };

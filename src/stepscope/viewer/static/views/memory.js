@@ -58,7 +58,7 @@ export class MemoryView {
   constructor(context) {
     this._context = context;
     this._head = h("div", { class: "view-head memory-head" });
-    this._main = h("div", { class: "memory-main" });
+    this._main = h("div", { class: "memory-main is-shrunk" });
     this._tabs = h("div", { class: "tabs" });
     /** @type {Record<string, HTMLElement>} */
     this._panels = {};

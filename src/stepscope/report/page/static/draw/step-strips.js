@@ -18,6 +18,8 @@ import { definitions } from "./patterns.js";
 
 const WIDEST_BAR = 44;
 const WIDTH = 960;
+/** Strips of few steps stand beside each other; a title has room above one. */
+const NARROWEST = 226;
 /** Height of the two rows of marks below the bars: what is special, what was recorded in detail. */
 const MARKS = 11;
 const LINE = 18;
@@ -61,6 +63,7 @@ class Plot {
     const frame = h("div", { class: "strip-frame" }, this._bars, h("div", { class: "strip-axis" }, h("span", {}, stepsOf(strip, 0)), number > 1 ? h("span", {}, stepsOf(strip, number - 1)) : null));
     frame.style.maxWidth = `${number * WIDEST_BAR}px`;
     this.element = h("figure", { class: "strip" }, h("figcaption", { class: "strip-title" }, strip.title), h("div", { class: "strip-row" }, frame, number >= FEWEST_IN_HISTOGRAM ? this._histogram() : null));
+    this.element.style.flexBasis = `${Math.max(number * WIDEST_BAR, NARROWEST)}px`;
     this._draw(Math.min(WIDTH, number * WIDEST_BAR));
     new ResizeObserver(() => this._draw(this._bars.clientWidth)).observe(this._bars);
     this._bars.addEventListener("pointermove", (event) => this._say(this._barAt(event)));

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.blame.compared import Compared
 from stepscope.analysis.calls.collectives import POINT_TO_POINT, read_collectives
+from stepscope.analysis.ranks.rank_arrivals import RankArrivals
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.names import names_that
 from stepscope.analysis.selection.scope import Scope
@@ -29,9 +30,6 @@ from stepscope.trace.arrays.packed_columns import PackedColumns
 from stepscope.trace.derive.ancestors import nearest_of
 from stepscope.trace.derive.main_thread import ENGINE
 from stepscope.trace.model import Trace
-
-if TYPE_CHECKING:
-    from stepscope.fleet.job import Job
 
 FORWARD, BACKWARD, COMPUTE = "forward", "backward", "compute"
 COLLECTIVE, EXCHANGE, COPY = "communication", "sends and receives", "copy"
@@ -131,33 +129,38 @@ def _pieces_of(rows: pl.DataFrame) -> np.ndarray[tuple[int, int], np.dtype[np.in
 
 
 def job_lanes(
-    job: Job, sets: pl.DataFrame, arrivals: pl.DataFrame, first: Sequence[int] = ()
+    ranks: Sequence[tuple[RankArrivals, PackedColumns | None]],
+    met: Compared,
+    first: Sequence[int] = (),
 ) -> JobLanes | None:
     """The lanes of a job's ranks; None where fewer than two can be drawn on one clock.
 
     Args:
-        sets: Matched collectives, columns `analysis.blame.compared.SETS`.
-        arrivals: Their members, columns `ARRIVALS`.
+        ranks: Of each its collectives, and what `read_pieces` found.
+        met: The collectives, matched and on one clock.
         first: The ranks on top; the others follow by their number. Stages all stand by theirs.
     """
     names = pl.Series(_ORDER, dtype=pl.String)
-    tables = {part.rank: part.pieces.table(part.rank) for part in job.parts if part.pieces}
+    sets = met.sets
+    tables = {one.rank: found.table(one.rank) for one, found in ranks if found}
     pieces = {
         rank: one.with_columns(what=names.gather(one["what"])) for rank, one in tables.items()
     }
     step = _step(sets, list(pieces.values()))
-    of_step = arrivals.join(sets.filter(pl.col("step").eq_missing(step)).select("set"), on="set")
-    starts = pl.concat(
-        [part.arrivals.table().select("rank", "event", "start_ns") for part in job.parts]
+    of_step = met.arrivals.join(
+        sets.filter(pl.col("step").eq_missing(step)).select("set"), on="set"
     )
-    met = of_step.join(starts, on=["rank", "event"])
-    clocks = met.group_by("rank").agg((pl.col("start_ns") - pl.col("arrival_ns")).median().round())
+    starts = pl.concat([one.table().select("rank", "event", "start_ns") for one, _ in ranks])
+    arrived = of_step.join(starts, on=["rank", "event"])
+    clocks = arrived.group_by("rank").agg(
+        (pl.col("start_ns") - pl.col("arrival_ns")).median().round()
+    )
     offsets = {rank: int(offset) for rank, offset in clocks.iter_rows()}
     is_schedule = POINT_TO_POINT in sets["kind"]
     first = () if is_schedule else first
     order = [*first, *sorted(set(offsets) - set(first))]
     drawn = {
-        rank: _drawn(pieces.get(rank), met.filter(rank=rank), step, offsets[rank])
+        rank: _drawn(pieces.get(rank), arrived.filter(rank=rank), step, offsets[rank])
         for rank in order[:MOST_LANES]
         if rank in offsets
     }
@@ -170,7 +173,7 @@ def job_lanes(
         Lane(rank, tuple((start - begin, end - begin, what) for start, end, what in found))
         for rank, found in drawn.items()
     )
-    return JobLanes(step, end - begin, is_schedule, lanes, len(job.parts) - len(lanes))
+    return JobLanes(step, end - begin, is_schedule, lanes, len(ranks) - len(lanes))
 
 
 def _step(sets: pl.DataFrame, pieces: Sequence[pl.DataFrame]) -> int | None:
