@@ -84,7 +84,6 @@ def _hand_over(
     from pathlib import Path
 
     from stepscope.export.request import request
-    from stepscope.export.selection import Selection
     from stepscope.export.to_perfetto import export
     from stepscope.trace.paths import resolve_path
     from stepscope.viewer.perfetto import PERFETTO, bundled_files, hand_over, serving_bundled
@@ -95,7 +94,7 @@ def _hand_over(
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="stepscope-"))
         file = Path(folder, "trace.pftrace")
         with working("Exporting for Perfetto"):
-            done = export(request(resolve_path(paths[0]), file, Selection()))
+            done = export(request(resolve_path(paths[0]), file))
         for note in done.notes:
             click.echo(note, err=True)
         name = paths[0].rstrip("/").rpartition("/")[2]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.export import protobuf as pb
-from stepscope.export.to_tensorboard import crc32c
+from stepscope.export.metrics.to_tensorboard import crc32c
 
 
 def varints_in(data: bytes) -> list[int]:
