@@ -50,7 +50,6 @@ from stepscope.fleet.hangs.answer import HANGS
 from stepscope.fleet.scaling import Scaling
 from stepscope.fleet.what_if.tables import WhatIfOfOperations
 from stepscope.memory.questions import (
-    churn,
     composition,
     fit,
     fragmentation,
@@ -81,7 +80,6 @@ OF_MEMORY = {
     "oom": oom.out_of_memory,
     "fragmentation": fragmentation.fragmentation,
     "settings": settings.settings,
-    "churn": churn.churn,
     "diff": composition.difference,
     "outside": outside.outside,
     "fit": fit.will_it_fit,

@@ -82,11 +82,16 @@ def test_fsdp_needs_what_was_predicted(tmp_path):
     alone = plainly(tmp_path, SCRIPT, PYTHONPATH=paths_of_this_process())
     assert alone.returncode == 0, alone.stderr
     two_ranks(tmp_path, SCRIPT)
-    words = ["shard", "--also", f"{tmp_path / 'profiles'}=2", "--target", "2", "--format", "json"]
-    answered = CliRunner().invoke(memory.command, [str(tmp_path / "alone"), *words])
-    assert answered.exit_code == 0, answered.output
-    found = json.loads(answered.stdout)
-    one, two, *predicted = found["targets"]
+
+    def asked(run, *words):
+        words = [str(tmp_path / run), *words, "--format", "json"]
+        answered = CliRunner().invoke(memory.command, words)
+        assert answered.exit_code == 0, answered.output
+        return json.loads(answered.stdout)
+
+    found = asked("alone", "shard", "--target", "2")
+    one, *predicted = found["targets"]
+    two = {"peak_requested_bytes": asked("profiles", "peak")["requested_bytes"]}
     width, parameters = 256, 6 * (2 * 256 + 8 * 256 * 256 + 5 * 256) + 64 * 256 + 64
     assert found["parameter_bytes"] == 4 * parameters
     assert found["unit_bytes"] == 4 * (2 * width + 8 * width * width + 5 * width)
@@ -100,7 +105,3 @@ def test_fsdp_needs_what_was_predicted(tmp_path):
     # depends on how fast the other rank answers.
     whole = 6 * found["unit_bytes"]
     assert two["peak_requested_bytes"] < one["peak_requested_bytes"] / 2 + whole
-    # The error is that of what fits best, which on a busy machine need not be FSDP.
-    observed = two["peak_requested_bytes"]
-    missed = min(abs(observed - row["peak_requested_bytes"]) for row in predicted)
-    assert found["error_share"] == pytest.approx(missed / observed, abs=1e-6)

@@ -284,7 +284,7 @@ def test_a_fix_that_changes_the_losses_is_marked(tried):
 def test_two_ranks_of_torchrun(tried):
     _, record = tried(
         HEAD + RANKS,
-        *(*BRIEF, "--fix", "ddp-bucket-view"),
+        *(*BRIEF, "--fix", "ddp-buckets"),
         command=(*TORCHRUN, "train.py"),
     )
     (trial,) = record.trials

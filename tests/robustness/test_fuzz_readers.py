@@ -20,7 +20,6 @@ from tests.support.chrome_traces import (
     kernel,
     operator,
     read_compiled,
-    read_for_the_store,
     read_tolerantly,
     write,
 )
@@ -122,5 +121,5 @@ def test_mistakes_of_recorders(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(repaired, name, chance.choice(sizes))
         return with_mistakes(data, chance)[:200_000]
 
-    reads = (read_compiled, read_for_the_store)
+    reads = (read_compiled,)
     assert_readers_agree(originals + excerpts(), mistaken, reads)

@@ -7,15 +7,13 @@ import io
 import json
 from typing import Any
 
-import polars as pl
 from polars.testing import assert_frame_equal
 
 from stepscope.trace.formats.chrome.event_list import read_events_tolerantly
-from stepscope.trace.formats.chrome.reader import read_in_chunks, read_tables
+from stepscope.trace.formats.chrome.reader import read_tables
 from stepscope.trace.problems import Problems
-from stepscope.trace.schema import TABLES
 from stepscope.trace.source.content import Content
-from stepscope.trace.tables import GROWING, SMALL, Chunk, Tables
+from stepscope.trace.tables import Tables
 
 HEADER = {
     "schemaVersion": 1,
@@ -119,27 +117,6 @@ def read_compiled(data: bytes, block: int = 1 << 22) -> Tables:
 
     problems = Problems()
     return read_tables("test", pieces(data, block), problems, read_events_compiled)
-
-
-def read_for_the_store(data: bytes, block: int = 1 << 22) -> Tables:
-    """Like `read_compiled`, with the rows that the store would get, as it would keep them."""
-    from stepscope.trace.formats.chrome.scan import read_events_compiled
-    from stepscope.trace.store.part import joined_rows
-
-    rows: dict[str, list[Any]] = {name: [] for name in GROWING}
-
-    def take(chunk: Chunk) -> None:
-        for name in GROWING:
-            if len(getattr(chunk, name)):
-                rows[name].append(getattr(chunk, name))
-
-    content = pieces(data, block)
-    small = read_in_chunks("test", content, Problems(), read_events_compiled, take)
-    growing = {
-        name: joined_rows(found, TABLES[name]) if found else pl.DataFrame(schema=TABLES[name])
-        for name, found in rows.items()
-    }
-    return Tables(**growing, **{name: getattr(small, name) for name in SMALL})
 
 
 def assert_same_tables(left: Tables, right: Tables) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -23,7 +23,7 @@ import polars as pl
 from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
-from stepscope.analysis.graph.loops import COMPILED_PAYS_FROM, walk_back
+from stepscope.analysis.graph.loops import walk_back
 from stepscope.analysis.graph.replay import Replay, is_host_bound, replayed_times
 from stepscope.analysis.graph.step_graph import ORIGIN, StepGraph
 from stepscope.analysis.host.causes import CAUSES, HostCause, cause_names
@@ -325,15 +325,8 @@ def _walk(graph: StepGraph) -> tuple[Int64Array, Int64Array]:
     columns = (graph.first_edge, graph.source, graph.delay_ns, graph.start_ns, graph.end_ns)
     ends = (graph.origin_ns, _last_node(graph))
     path, edge = np.empty(len(graph), np.int64), np.empty(len(graph), np.int64)
-    if len(graph) >= COMPILED_PAYS_FROM:
-        count = jit(walk_back)(*columns, *ends, path, edge)
-        return path[:count], edge[:count]
-    # Lists of Python integers are several times faster to walk than arrays.
-    first_edge, source, delay, start, end = (column.tolist() for column in columns)
-    nodes: Any = path.tolist()
-    edges: Any = edge.tolist()
-    count = walk_back(first_edge, source, delay, start, end, *ends, nodes, edges)
-    return np.array(nodes[:count], np.int64), np.array(edges[:count], np.int64)
+    count = jit(walk_back)(*columns, *ends, path, edge)
+    return path[:count], edge[:count]
 
 
 def _last_node(graph: StepGraph) -> int:

@@ -41,30 +41,13 @@ _directories = click.argument(
 )
 
 
-@click.group("cache", invoke_without_command=True)
-@click.option(
-    "--max-size",
-    type=_Size(),
-    help="Without a subcommand: remove the least recently used stores until the rest fits into"
-    " this size, such as 10GB.",
-)
-@click.pass_context
-def command(context: click.Context, max_size: int | None) -> None:
+@click.group("cache")
+def command() -> None:
     """List and remove the stores that let large traces open at once.
 
     By default this is about the stores in your cache directory; with DIRECTORIES, about the stores
     beside the traces in them.
     """
-    if context.invoked_subcommand is None:
-        if max_size is None:
-            click.echo(context.get_help())
-        else:
-            _keep((), max_size)
-    elif max_size is not None and context.invoked_subcommand != "clear":
-        raise click.UsageError(
-            "--max-size removes stores: use it without a subcommand, or with `cache clear`"
-        )
-    context.obj = max_size
 
 
 @command.command("list")
@@ -80,20 +63,15 @@ def list_stores(directories: tuple[Path, ...], output: Output) -> None:
 @click.option(
     "--max-size",
     type=_Size(),
+    default=0,
     help="Keep the most recently used stores, up to this total size, such as 20GB.",
 )
-@click.pass_context
-def clear(context: click.Context, directories: tuple[Path, ...], max_size: int | None) -> None:
+def clear(directories: tuple[Path, ...], max_size: int) -> None:
     """Remove stores. The traces themselves stay."""
-    given = context.obj if max_size is None and isinstance(context.obj, int) else max_size
-    _keep(directories, given or 0)
-
-
-def _keep(directories: tuple[Path, ...], most_bytes: int) -> None:
     from stepscope.report.units import decimal_size
     from stepscope.trace.store.listing import keep_most_recent
 
-    done = keep_most_recent(_stores(directories), most_bytes)
+    done = keep_most_recent(_stores(directories), max_size)
     for path, reason in done.failures:
         click.echo(f"{path}: cannot be removed: {reason}", err=True)
     click.echo(

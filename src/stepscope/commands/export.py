@@ -26,25 +26,7 @@ from stepscope.terminal.working import working
     help="File or folder to write; by default in the current directory, named after PATH.",
 )
 @click.option("--steps", metavar="3,4-6", help="Only these steps.")
-@click.option(
-    "--range",
-    "moments",
-    metavar="FROM-TO",
-    help="Only this range, in ms after the first event, such as 120.5-180.",
-)
 @click.option("--rank", metavar="0,1", help="Only these ranks.")
-@click.option(
-    "--lanes",
-    metavar="gpu,main",
-    help="Only these lanes: host, gpu, main, or numbers of threads and streams.",
-)
-@click.option(
-    "--tables",
-    type=click.Choice(["answers", "trace"]),
-    default="answers",
-    show_default=True,
-    help="For csv, parquet and xlsx: the answers to every question, or the trace's own tables.",
-)
 @click.option(
     "--findings/--no-findings",
     "with_findings",
@@ -58,10 +40,7 @@ def command(
     file: str | None,
     *,
     steps: str | None,
-    moments: str | None,
     rank: str | None,
-    lanes: str | None,
-    tables: str,
     with_findings: bool,
 ) -> None:
     """Export a trace or a run, whole or in part, to another tool.
@@ -70,9 +49,8 @@ def command(
     glob, or - for a trace on standard input. For runs, the last window of each rank is exported.
 
     perfetto is for ui.perfetto.dev, with findings, idle causes and counters. chrome is JSON as
-    torch writes it, for every other viewer. speedscope shows flame graphs of threads and streams.
-    tensorboard gets scalars of steps and metrics, and traces for its profiler. csv, parquet and
-    xlsx hold every table.
+    torch writes it, for every other viewer. csv, parquet and xlsx hold the answers to every
+    question.
 
     For example, one step of a large trace as a small file:
 
@@ -81,7 +59,6 @@ def command(
     from pathlib import Path
 
     from stepscope.export.request import request
-    from stepscope.export.selection import Selection
     from stepscope.trace.paths import resolve_path
 
     target = target_of(name, file)
@@ -89,38 +66,22 @@ def command(
         raise click.UsageError(
             "give a format with --to, or an output whose ending says it, such as step8.pftrace"
         )
-    start_ns, end_ns = _moments(moments)
-    selection = Selection(
-        steps=None if steps is None else numbers("--steps", steps),
-        start_ns=start_ns,
-        end_ns=end_ns,
-        lanes=() if lanes is None else tuple(word.strip() for word in lanes.split(",")),
-    )
     if file == "-":
         raise click.UsageError("--output -: an export is a file or a folder: give its name")
     chosen = None if rank is None else numbers("--rank", rank)
     where = Path(file or _default_name(path, target.suffix, target.name))
     with working(f"Exporting to {where}"):
         asked = request(
-            resolve_path(path), where, selection, chosen, tables, with_findings=with_findings
+            resolve_path(path),
+            where,
+            None if steps is None else numbers("--steps", steps),
+            chosen,
+            with_findings=with_findings,
         )
         done = target.export(asked)
     for note in done.notes:
         click.echo(note, err=True)
     click.echo(f"{where}: {done.summary}")
-
-
-def _moments(text: str | None) -> tuple[int | None, int | None]:
-    if text is None:
-        return None, None
-    first, separator, last = text.partition("-")
-    try:
-        start, end = (round(float(word) * 1e6) for word in (first or "0", last))
-    except (ValueError, OverflowError):
-        separator = ""
-    if not separator or end <= start:
-        raise click.UsageError(f"--range {text}: give two times in ms, such as 120.5-180")
-    return start, end
 
 
 def _default_name(path: str, suffix: str, target: str) -> str:

@@ -76,7 +76,7 @@ from stepscope.terminal.working import working
     "--also",
     multiple=True,
     metavar="PATH=N",
-    help="For fit and shard: another run, and its size or ranks. Repeatable.",
+    help="For fit: another run, and its size. Repeatable.",
 )
 @click.option(
     "--target",
@@ -92,21 +92,10 @@ from stepscope.terminal.working import working
     help="For fit and shard: what the GPU has for the allocator, such as 76GiB.",
 )
 @click.option(
-    "--census",
-    metavar="FILE",
-    help="What the training noted about its tensors.  [default: the file beside the snapshot]",
-)
-@click.option(
     "--metrics",
     metavar="FILE",
     help="Samples of the GPU's memory: a metrics.csv, or what nvidia-smi wrote.  [default: those of"
     " the run]",
-)
-@click.option(
-    "--rules",
-    metavar="FILE",
-    help="Rules for categories, one 'category: pattern' per line; they come before the built-in"
-    " ones.",
 )
 @table_options
 @rows_option(15)
@@ -128,9 +117,7 @@ def command(
     also: tuple[str, ...],
     targets: tuple[float, ...],
     capacity: str | None,
-    census: str | None,
     metrics: str | None,
-    rules: str | None,
     table: str | None,
     columns: tuple[str, ...] | None,
     rows: int | None,
@@ -139,15 +126,12 @@ def command(
 
     PATH is a memory snapshot (torch.cuda.memory._dump_snapshot, as a pickle or JSON, compressed or
     not), a run directory, a directory of snapshots (the newest is used), or a URL. For a trace with
-    memory events, and a run without snapshots, the host's memory is shown. A memory timeline of
-    torch.profiler (export_memory_timeline) shows bytes by category over time. QUESTION is one of
+    memory events, and a run without snapshots, the host's memory is shown. QUESTION is one of
     `stepscope memory --list`; by default an overview.
     """
-    from stepscope.memory.exported import answer_of_timeline
     from stepscope.memory.questions.bounded import Run
     from stepscope.memory.questions.table import Asked, answer
     from stepscope.memory.questions.table import question as question_named
-    from stepscope.memory.recognition import is_timeline_file
 
     if list_questions:
         _list_questions()
@@ -156,17 +140,12 @@ def command(
         raise click.UsageError("no snapshot given: stepscope memory PATH")
     _check_order(path, question)
     chosen = question_named(question)
-    if is_timeline_file(path):
-        answered = answer_of_timeline(path, question, device, is_drawn=output.wants_details)
-        with sink_for(file) as sink:
-            output.write(answered, sink, Layout(table, rows, columns))
-        return
     from stepscope.analysis.memory.opening import open_memory
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
 
     keep_freed_memory()
     with working(f"Reading {path}"):
-        found = open_memory(path, rank, census, rules, metrics)
+        found = open_memory(path, rank, metrics)
     if begin is not None or end is not None:
         from stepscope.memory.questions.moments import cut
 
@@ -176,13 +155,13 @@ def command(
     other = None
     if before is not None:
         with working(f"Reading {before}"):
-            other = open_memory(before, rank, None, rules).view
+            other = open_memory(before, rank).view
     if chosen.name == "shard" and size is None:
         size = 1
     runs = [] if size is None else [Run(size, found.view)]
     for place, number in map(_path_and_size, also):
         with working(f"Reading {place}"):
-            runs.append(Run(number, open_memory(place, rank, None, rules).view))
+            runs.append(Run(number, open_memory(place, rank).view))
     asked = Asked(
         device,
         at,

@@ -35,7 +35,6 @@ DEFAULT_ROWS = 100
     metavar="all|0,1",
     help="Query all ranks, or these, together.  [default: the first alone]",
 )
-@click.option("--limit", type=click.IntRange(min=0), hidden=True)  # the name before --rows
 @click.option(
     "--timeout",
     "time_limit_s",
@@ -52,7 +51,6 @@ def command(
     output: Output,
     rows: int | None,
     rank: str | None,
-    limit: int | None,
     time_limit_s: float | None,
     file: str | None,
 ) -> None:
@@ -80,7 +78,7 @@ def command(
         from stepscope.trace.paths import resolve_path
         from stepscope.trace.sql.query import RankSource, run_query
 
-        limit = limit if rows is None else rows
+        limit = rows
         if limit is None and output.format.is_for_people:
             limit = DEFAULT_ROWS
         with working(f"Querying {path}"):

@@ -254,9 +254,7 @@ def _show_memory(
     check_one_document(len(paths), output)
     if scope.devices is not None and len(scope.devices) != 1:
         raise click.UsageError(f"'{question.name}' about a snapshot takes one --device")
-    from stepscope.memory.exported import answer_of_timeline
     from stepscope.memory.questions.table import Asked
-    from stepscope.memory.recognition import is_timeline_file
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
 
     keep_freed_memory()
@@ -266,10 +264,7 @@ def _show_memory(
         for number, path in enumerate(paths):
             if number:
                 sink.write("\n")
-            if is_timeline_file(path):
-                to_memory.write(answer_of_timeline(path, question.name, asked.device), sink, layout)
-            else:
-                _show_opened_memory(question, path, asked, to_memory, sink, layout)
+            _show_opened_memory(question, path, asked, to_memory, sink, layout)
 
 
 def _show_opened_memory(

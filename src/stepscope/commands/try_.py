@@ -29,12 +29,6 @@ from stepscope.report.outputs import output as output_of
     help="Try this fix, whatever the findings. Repeatable.",
 )
 @click.option(
-    "--not", "without", multiple=True, metavar="NAME", help="Do not try this fix. Repeatable."
-)
-@click.option(
-    "--all", "tries_all", is_flag=True, help="Try all fixes that apply, whatever the findings."
-)
-@click.option(
     "--steps",
     type=click.IntRange(min=16),
     metavar="N",
@@ -50,12 +44,6 @@ from stepscope.report.outputs import output as output_of
     whose="trials",
 )
 @click.option(
-    "--snapshot",
-    metavar="PATH",
-    help="A memory snapshot of the script on a GPU, from which settings of the allocator are"
-    " simulated.  [default: one is recorded]",
-)
-@click.option(
     "--fail-on",
     "conditions",
     multiple=True,
@@ -69,13 +57,10 @@ from stepscope.report.outputs import output as output_of
 def command(
     command_line: tuple[str, ...],
     only: tuple[str, ...],
-    without: tuple[str, ...],
-    tries_all: bool,
     steps: int,
     budget: str,
     scratch: Path,
     writable: tuple[Path, ...],
-    snapshot: str | None,
     conditions: tuple[str, ...],
     lists: bool,
     output: Output,
@@ -101,9 +86,7 @@ def command(
         raise click.UsageError("no command: stepscope try -- python train.py")
     budget_s = seconds_of(budget)
     checks = [GainCheck.parse(condition) for condition in conditions]
-    request = Request(
-        command_line, scratch, steps, budget_s, only, without, tries_all, snapshot, writable
-    )
+    request = Request(command_line, scratch, steps, budget_s, only, writable)
     with telling_what_stays(scratch):
         record = try_fixes(request, TrialNarration(_say))
     with sink_for(file) as sink:

@@ -32,18 +32,11 @@ from stepscope.terminal.working import working
     is_flag=True,
     help="Open in Perfetto's page instead: it gets the trace from a tab of the browser.",
 )
-@click.option(
-    "--perfetto-address",
-    metavar="URL",
-    help="Perfetto's page, if you run your own.  [default: the one that the extra 'perfetto' "
-    "installs, else https://ui.perfetto.dev]",
-)
 def command(
     paths: tuple[str, ...],
     port: int,
     browser: bool | None,
     with_perfetto: bool,
-    perfetto_address: str | None,
 ) -> None:
     """Open traces and runs in the browser, served by this machine alone.
 
@@ -55,8 +48,8 @@ def command(
     counters, and Perfetto's page gets it from tab to tab, without an upload.
     """
     check_standard_input_once(*paths)
-    if with_perfetto or perfetto_address is not None:
-        _hand_over(paths, port, browser, perfetto_address)
+    if with_perfetto:
+        _hand_over(paths, port, browser)
         return
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
     from stepscope.viewer.app import serve
@@ -75,16 +68,13 @@ def command(
         serve(Library(origins), port, started)
 
 
-def _hand_over(
-    paths: tuple[str, ...], port: int, browser: bool | None, address: str | None
-) -> None:
+def _hand_over(paths: tuple[str, ...], port: int, browser: bool | None) -> None:
     """Export one trace or run, and serve the page that sends it to Perfetto's."""
     import tempfile
     from contextlib import ExitStack
     from pathlib import Path
 
     from stepscope.export.request import request
-    from stepscope.export.selection import Selection
     from stepscope.export.to_perfetto import export
     from stepscope.trace.paths import resolve_path
     from stepscope.viewer.perfetto import PERFETTO, bundled_files, hand_over, serving_bundled
@@ -95,13 +85,12 @@ def _hand_over(
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="stepscope-"))
         file = Path(folder, "trace.pftrace")
         with working("Exporting for Perfetto"):
-            done = export(request(resolve_path(paths[0]), file, Selection()))
+            done = export(request(resolve_path(paths[0]), file))
         for note in done.notes:
             click.echo(note, err=True)
         name = paths[0].rstrip("/").rpartition("/")[2]
-        bundled = bundled_files() if address is None else None
-        if bundled is not None:
-            address = stack.enter_context(serving_bundled(bundled))
+        bundled = bundled_files()
+        address = PERFETTO if bundled is None else stack.enter_context(serving_bundled(bundled))
 
         def started(link: str) -> None:
             click.echo(link)
@@ -110,7 +99,7 @@ def _hand_over(
             _open(link, browser)
 
         with _until_interrupted():
-            hand_over(file, name, address or PERFETTO, port, started)
+            hand_over(file, name, address, port, started)
 
 
 @contextmanager

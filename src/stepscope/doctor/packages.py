@@ -50,7 +50,7 @@ USES = {
     "otel": "stepscope monitor --otlp",
     "perfetto": "stepscope view --perfetto without the internet",
     "prometheus": "stepscope monitor --prometheus",
-    "tensorboard": "looking at what `stepscope export --to tensorboard` writes",
+    "tensorboard": "looking at what `stepscope monitor --tensorboard` writes",
     "wandb": "stepscope monitor --wandb",
     "xlsx": "stepscope export --to xlsx",
     "zstd": "traces compressed with zstd (.json.zst)",

@@ -1,1 +1,1 @@
-"""Hands traces and runs over to other tools: Perfetto, speedscope, TensorBoard, spreadsheets."""
+"""Hands traces and runs over to other tools: Perfetto, other viewers, spreadsheets, metrics."""

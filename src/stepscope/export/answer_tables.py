@@ -1,4 +1,4 @@
-"""Tables for spreadsheets and data frames: of every answer, or of the trace itself."""
+"""Tables of every answer, for spreadsheets and data frames."""
 
 from __future__ import annotations
 
@@ -9,39 +9,20 @@ import polars as pl
 from stepscope.analysis.questions import QUESTIONS
 from stepscope.analysis.selection.rows import tables_in
 from stepscope.analysis.selection.scope import Scope
-from stepscope.errors import StepscopeError, UsageError
-from stepscope.export.lag import lag_notes
+from stepscope.errors import StepscopeError
 from stepscope.export.request import Exported, Request, Write, folder_writer
-from stepscope.export.selection import Selection, cut
 from stepscope.trace.model import Trace
-from stepscope.trace.schema import TABLES
-
-ANSWERS, TRACE = "answers", "trace"
-_DERIVED = ("derived", "host_steps", "device_steps")
 
 
 def tables_of(asked: Request, notes: list[str]) -> Iterator[tuple[str, pl.DataFrame]]:
     """The tables, each with its name: "kernels", "idle.causes", "rank00003/kernels", ….
 
     Args:
-        asked: The request. Answers cover its steps; they are not asked about ranges or lanes.
-        notes: Collects questions that could not be answered, with the reason, and what a cut
-            lacks.
+        notes: Collects questions that could not be answered, with the reason.
     """
-    if asked.tables == ANSWERS and asked.selection != Selection(steps=asked.selection.steps):
-        raise UsageError(
-            "answers cover steps, not ranges or lanes: use --steps, or --tables trace for events"
-        )
     for source in asked.sources:
         folder = f"rank{source.rank:05d}/" if len(asked.sources) > 1 else ""
-        trace = source.ref.open()
-        if asked.tables == ANSWERS:
-            found = _answers(trace, asked.selection.steps, notes)
-        else:
-            part = cut(trace, asked.selection)
-            notes.extend(lag_notes(part, asked.selection, asked.rank_of(source)))
-            found = _of_trace(part.trace)
-        for name, table in found:
+        for name, table in _answers(source.ref.open(), asked.steps, notes):
             yield folder + name, table
 
 
@@ -62,11 +43,6 @@ def _answers(
                 continue
             name = question.name if len(tables) == 1 else f"{question.name}.{field}"
             yield name, table
-
-
-def _of_trace(trace: Trace) -> Iterator[tuple[str, pl.DataFrame]]:
-    for name in (*TABLES, *_DERIVED):
-        yield name, trace.table(name).collect()
 
 
 def write_tables(

@@ -35,7 +35,6 @@ class LaneMarks:
     titles: tuple[str, ...]
     lanes: tuple[int, ...]
     is_lane: tuple[bool, ...]
-    main_track: int | None
     origin_ns: int
 
 
@@ -62,16 +61,12 @@ def marks_of(trace: Trace) -> LaneMarks:
     for lane, beside, number in zip(lane_id, of_band, marks.number, strict=True):
         title = " · ".join(word for word in (title_of(lanes[int(lane)]), _BANDS[beside]) if word)
         titles.append(title + (f" ({number + 1})" if number else ""))
-    main = np.flatnonzero(
-        is_lane & (lane_id == (-1 if trace.main_lane is None else trace.main_lane))
-    )
     return LaneMarks(
         marks,
         columns["name_id"].to_numpy().astype(np.int64),
         tuple(titles),
         tuple(lane_id.tolist()),
         tuple(is_lane.tolist()),
-        int(main[0]) if len(main) else None,
         int(start.min()) if len(start) else 0,
     )
 

@@ -20,8 +20,6 @@ from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.jit import jit
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-COMPILED_PAYS_FROM = 100_000
-"""Bytes from which pieces are copied by machine code. Below, loading it takes longer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,12 +79,7 @@ def joined(parts: Sequence[Pieces]) -> Pieces:
     place = np.cumsum(length) - length
     data = np.empty(int(length.sum()), np.uint8)
     for part in parts:
-        if len(part.data) < COMPILED_PAYS_FROM:
-            source = np.cumsum(part.length) - part.length
-            data[np.repeat(place - source, part.length) + np.arange(len(part.data))] = part.data
-            place = place + part.length
-        else:
-            jit(put_by_loop)(np.ascontiguousarray(part.data), part.length, place, data)
+        jit(put_by_loop)(np.ascontiguousarray(part.data), part.length, place, data)
     return Pieces(data, length)
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.errors import StepscopeError, UsageError
-from stepscope.export.selection import Selection
 from stepscope.run.files import replacing
 from stepscope.trace.paths import PathTarget, TraceRef
 
@@ -44,15 +43,14 @@ class Request:
 
     Attributes:
         sources: The chosen traces, the last window of each chosen rank.
-        tables: Which tables spreadsheets get: "answers" to every question, or the trace's own.
+        steps: Only these steps; None: everything.
         with_findings: Whether to diagnose the run, and mark the findings.
     """
 
     target: PathTarget
     sources: tuple[Source, ...]
-    selection: Selection
+    steps: tuple[int, ...] | None
     destination: Path
-    tables: str = "answers"
     with_findings: bool = True
 
     @cached_property
@@ -99,9 +97,8 @@ class Exported:
 def request(
     target: PathTarget,
     destination: Path,
-    selection: Selection,
+    steps: tuple[int, ...] | None = None,
     ranks: tuple[int, ...] | None = None,
-    tables: str = "answers",
     *,
     with_findings: bool = True,
 ) -> Request:
@@ -114,7 +111,7 @@ def request(
     sources = []
     for number in sorted(known) if ranks is None else sorted(set(ranks)):
         rank = known[number]
-        last = rank.last_with(selection.steps)
+        last = rank.last_with(steps)
         if last is not None:
             record = rank.record
             sources.append(
@@ -127,7 +124,7 @@ def request(
             )
     if not sources:
         target.one_trace()  # says why there is none
-    return Request(target, tuple(sources), selection, destination, tables, with_findings)
+    return Request(target, tuple(sources), steps, destination, with_findings)
 
 
 @contextmanager

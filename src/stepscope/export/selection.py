@@ -1,9 +1,8 @@
-"""Cuts a trace to the steps, the range or the lanes that someone wants to look at.
+"""Cuts a trace to the steps that someone wants to look at.
 
 Definitions
     An event is in the steps if it belongs to one of them (`derived.step`), or if it is a host event
     that is open while one of them runs: the frames and annotations around the loop.
-    An event is in a range if it is open in it. Ranges count from the trace's first event.
     Events are kept whole, not clipped. Arrows between events stay if both ends do. Samples and
     instants stay if they lie between the first and the last moment of what was chosen.
 """
@@ -20,40 +19,18 @@ from stepscope.run.figures import steps_in_words
 from stepscope.trace.model import Trace
 from stepscope.trace.tables import Tables
 
-LANES = ("host", "gpu", "main")
-"""What `Selection.lanes` may name beside titles: all threads, all streams, the main thread."""
-
-
-@dataclass(frozen=True)
-class Selection:
-    """What to keep of a trace.
-
-    Attributes:
-        steps: Only these steps; None: everything.
-        start_ns: Only from here on, in ns after the trace's first event.
-        end_ns: Only up to here.
-        lanes: Only these lanes: words of `LANES`, or numbers of threads and streams ("7").
-    """
-
-    steps: tuple[int, ...] | None = None
-    start_ns: int | None = None
-    end_ns: int | None = None
-    lanes: tuple[str, ...] = ()
-
-    @property
-    def is_everything(self) -> bool:
-        """Whether nothing is left out."""
-        return self == Selection()
+_NOTABLY_BEHIND = 0.05
+"""Of a step: from here on the host runs ahead of the GPU by more than a launch takes."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A trace cut to a selection.
+    """A trace cut to some steps.
 
     Attributes:
         trace: What remains, with events numbered anew.
         event: For each remaining event, its number in the whole trace.
-        start_ns: First moment of the selection, on the trace's clock.
+        start_ns: First moment of what was chosen, on the trace's clock.
     """
 
     trace: Trace
@@ -64,33 +41,18 @@ class Cut:
     left_out: int
 
 
-def cut(trace: Trace, selection: Selection) -> Cut:
-    """Cut a trace."""
+def cut(trace: Trace, steps: tuple[int, ...] | None) -> Cut:
+    """Cut a trace to steps; None keeps everything."""
     events = trace.columns("start_ns", "dur_ns", "lane_id")
     start = events["start_ns"]
     end = start + events["dur_ns"]
     if not len(events):
         raise UsageError(f"{trace.path}: has no events to export")
-    if selection.is_everything:
+    if steps is None:
         whole = pl.Series("event", np.arange(len(events)))
         return Cut(trace, trace, whole, _least(start), _greatest(end), 0)
-    first, last = _least(start), _greatest(end)
-    kept = np.ones(len(events), np.bool_)
-    if selection.steps is not None:
-        of_steps, first, last = _in_steps(trace, selection.steps, start, end)
-        kept &= of_steps
-    if selection.start_ns is not None or selection.end_ns is not None:
-        origin = _least(start)
-        begin = origin + (selection.start_ns or 0)
-        finish = _greatest(end) if selection.end_ns is None else origin + selection.end_ns
-        kept &= ((end >= begin) & (start <= finish)).to_numpy()
-        first, last = max(first, begin), min(last, finish)
-    if selection.lanes:
-        lanes = pl.Series(chosen_lanes(trace, selection.lanes), dtype=pl.UInt32)
-        kept &= events["lane_id"].is_in(lanes.implode()).to_numpy()
+    kept, first, last = _in_steps(trace, steps, start, end)
     rows = np.flatnonzero(kept)
-    if not len(rows):
-        raise UsageError(f"{trace.path}: the selection holds no events")
     tables = _tables_of(trace, rows, first, last)
     return Cut(
         Trace.from_tables(tables, trace.path),
@@ -133,29 +95,6 @@ def _in_steps(
     return mine | (around & on_host), first, last
 
 
-def chosen_lanes(trace: Trace, wanted: tuple[str, ...]) -> list[int]:
-    """The numbers of the lanes that words stand for."""
-    lanes = trace.lanes
-    found: list[int] = []
-    for word in wanted:
-        if word == "host":
-            chosen = lanes.filter(~pl.col("is_gpu"))
-        elif word == "gpu":
-            chosen = lanes.filter("is_gpu")
-        elif word == "main":
-            chosen = lanes.filter(pl.col("lane_id") == trace.main_lane)
-        else:
-            by_number = (pl.col("tid") == word) | (pl.col("stream").cast(pl.String) == word)
-            chosen = lanes.filter(by_number)
-        if not len(chosen):
-            have = ", ".join(filter(None, lanes["tid"].unique().sort().to_list()[:20]))
-            raise UsageError(
-                f"{trace.path}: has no lane '{word}'; choose {', '.join(LANES)}, or one of {have}"
-            )
-        found += chosen["lane_id"].to_list()
-    return sorted(set(found))
-
-
 def _tables_of(
     trace: Trace, rows: np.ndarray[tuple[int], np.dtype[np.int64]], first: int, last: int
 ) -> Tables:
@@ -192,3 +131,32 @@ def _flows(flows: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
     held = flows.join(spot, on=["lane_id", "time_ns"], how="semi", maintain_order="left")
     whole = held.group_by("flow_id", "name_id").len().filter(pl.col("len") > 1)
     return held.join(whole, on=["flow_id", "name_id"], how="semi", maintain_order="left")
+
+
+def lag_notes(found: Cut, steps: tuple[int, ...] | None, rank: int | None = None) -> list[str]:
+    """Why the first step of a cut seems longer in it than in the whole trace, if it does.
+
+    The host launches work and goes on, so the GPU may still be busy with earlier steps when the
+    host begins one. The cut lacks that work, and the wait for it counts as part of the step.
+
+    Args:
+        rank: The rank, where there are several.
+    """
+    if steps is None or not len(found.whole.device_steps) or not found.trace.lanes["is_gpu"].any():
+        return []
+    first = min(steps)
+    host = found.whole.steps.filter(step=first)["start_ns"].sort()
+    device = found.whole.device_steps.filter(step=first)
+    if host.is_empty() or device.is_empty() or not (found.whole.steps["step"] < first).any():
+        return []
+    begins, ends = device.select("start_ns", "end_ns").sort("start_ns").row(0)
+    behind_ns = int(begins) - int(host[0])
+    if behind_ns <= _NOTABLY_BEHIND * (int(ends) - int(begins)):
+        return []
+    of = "" if rank is None else f"rank {rank}: "
+    note = (
+        f"step {first} begins on the GPU {behind_ns / 1e6:.3g} ms after the host, which runs "
+        "ahead: in this file that counts as part of the step, because the work before is missing; "
+        f"export step {first - 1}, too, and judge with --steps {first}"
+    )
+    return [of + note]

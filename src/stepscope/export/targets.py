@@ -43,20 +43,8 @@ TARGETS: tuple[Target, ...] = (
         ".json.gz",
         (".json", ".json.gz"),
     ),
-    Target(
-        "speedscope",
-        "flame graphs of threads and streams for speedscope.app",
-        ".speedscope.json",
-        (".speedscope.json",),
-    ),
-    Target(
-        "tensorboard",
-        "scalars of each step and metric, and traces where TensorBoard's profiler looks",
-        "",
-        (),
-    ),
-    Target("csv", "every table as a CSV file, in a folder", "", ()),
-    Target("parquet", "every table as a Parquet file, in a folder", "", ()),
+    Target("csv", "every answer as CSV files, in a folder", "", ()),
+    Target("parquet", "every answer as Parquet files, in a folder", "", ()),
     Target("xlsx", "every table as a sheet of one workbook", ".xlsx", (".xlsx",)),
 )
 

@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterator
 import orjson
 import polars as pl
 
-from stepscope.export.lag import lag_notes
 from stepscope.export.parts import parts_of
 from stepscope.export.request import Exported, Request, Source, Write, each_in_a_file
-from stepscope.export.selection import Cut, cut
+from stepscope.export.selection import Cut, cut, lag_notes
 from stepscope.trace.categories import category_of
 from stepscope.trace.formats.chrome.written import member, microseconds
 from stepscope.trace.model import Trace
@@ -42,8 +41,8 @@ def export(asked: Request) -> Exported:
     notes: list[str] = []
 
     def one(source: Source, write: Write) -> str:
-        found = cut(source.ref.open(), asked.selection)
-        notes.extend(lag_notes(found, asked.selection, asked.rank_of(source)))
+        found = cut(source.ref.open(), asked.steps)
+        notes.extend(lag_notes(found, asked.steps, asked.rank_of(source)))
         events = write_chrome(found, write)
         return f"{events:,} events"
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from stepscope.errors import StepscopeError
-from stepscope.export.lag import lag_notes
 from stepscope.export.overlays import overlays_of
 from stepscope.export.request import Exported, Request, Source, file_writer
-from stepscope.export.selection import Cut, cut
+from stepscope.export.selection import Cut, cut, lag_notes
 from stepscope.export.track_events import OneOfSeveral, Written, write_perfetto
 from stepscope.fleet.job import read_job
 from stepscope.fleet.stragglers import stragglers_of_job
@@ -22,8 +21,8 @@ def export(asked: Request) -> Exported:
     with file_writer(asked.destination) as write:
         for number, source in enumerate(asked.sources):
             trace = source.ref.open()
-            part = cut(trace, asked.selection)
-            notes.extend(lag_notes(part, asked.selection, asked.rank_of(source)))
+            part = cut(trace, asked.steps)
+            notes.extend(lag_notes(part, asked.steps, asked.rank_of(source)))
             several = None
             if len(asked.sources) > 1:
                 to_unix = trace.base_time_ns - offsets.get(source.rank, 0)

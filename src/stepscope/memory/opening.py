@@ -9,7 +9,6 @@ import polars as pl
 
 from stepscope.errors import NothingFoundError, UnreadableInputError, UsageError
 from stepscope.memory.categories.census import Census, census_path, read_census
-from stepscope.memory.categories.rules import Rule, parse_rules
 from stepscope.memory.load import load_snapshot
 from stepscope.memory.recognition import snapshots_in
 from stepscope.memory.view import MemoryView
@@ -19,19 +18,11 @@ from stepscope.run.reader import open_run
 from stepscope.run.remote import is_directory
 
 
-def open_snapshot(path: str, census: str | None = None, rules: str | None = None) -> MemoryView:
-    """Reads a snapshot, with a census: the one named, or those beside it.
-
-    Raises:
-        UnreadableInputError: A file cannot be read.
-        UsageError: A rule is not understood.
-    """
-    snapshot, known = load_snapshot(path), read_rules(rules)
-    if census is not None:
-        return MemoryView(snapshot, read_census(Path(census)), known)
+def open_snapshot(path: str) -> MemoryView:
+    """Reads a snapshot, with the censuses beside it."""
     beside = [] if "://" in path else census_beside(Path(path))
     found, remarks = read_censuses(beside)
-    return MemoryView(snapshot, found, known, remarks)
+    return MemoryView(load_snapshot(path), found, remarks)
 
 
 def census_beside(path: Path) -> list[Path]:
@@ -66,21 +57,6 @@ def _census_or_reason(path: Path) -> Census | str:
         return read_census(path)
     except UnreadableInputError as error:
         return str(error)
-
-
-def read_rules(path: str | None) -> tuple[Rule, ...]:
-    """The rules in a file; none without one.
-
-    Raises:
-        UnreadableInputError: It cannot be read.
-        UsageError: A rule is not understood.
-    """
-    if path is None:
-        return ()
-    try:
-        return parse_rules(Path(path).read_text("utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UnreadableInputError(f"{path}: cannot be read: {error}") from error
 
 
 def find_snapshots(path: str, rank: int | None = None) -> list[str]:

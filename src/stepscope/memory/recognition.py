@@ -1,17 +1,15 @@
-"""Which files are memory snapshots and timelines, without reading them, and without polars."""
+"""Which files are memory snapshots, without reading them, and without polars."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from stepscope.run.files import exists, is_regular
-from stepscope.trace.formats.not_traces import is_memory_snapshot, is_memory_timeline
+from stepscope.trace.formats.not_traces import is_memory_snapshot
 from stepscope.trace.source.opening import beginning_of
 
 BEGINNING_BYTES = 16 * 1024
 """How much of a file shows what it is."""
-PAGE = re.compile(rb"<title>(?:GPU Memory Timeline HTML|Memory over time)</title>")
 _OF_TRACES = (".json", ".gz", ".zst", ".sqlite", ".nsys-rep", ".pftrace", ".perfetto-trace")
 
 
@@ -50,11 +48,3 @@ def snapshots_of(path: str) -> list[str]:
         if file.name.endswith(_OF_TRACES) and not is_snapshot_file(str(file)):
             return []
     return [str(file) for file in snapshots_in(place)]
-
-
-def is_timeline_file(path: str) -> bool:
-    """Whether a local file is a memory timeline, or the page of one, by its content."""
-    if not Path(path).is_file():
-        return False
-    beginning = beginning_of(Path(path), BEGINNING_BYTES)
-    return is_memory_timeline(beginning) or PAGE.search(beginning) is not None

@@ -13,7 +13,6 @@ from stepscope.errors import UsageError
 from stepscope.memory.categories.categorise import Categories, categorise
 from stepscope.memory.categories.census import Census
 from stepscope.memory.categories.kinds import Confidence, MemoryCategory, Source
-from stepscope.memory.categories.rules import Rule
 from stepscope.memory.program.lines import NO_STACK, lines_of
 from stepscope.memory.replay.arrays import largest
 from stepscope.memory.replay.replay import Replay, replay
@@ -115,7 +114,6 @@ class MemoryView:
 
     Attributes:
         census: What the training noted about its tensors.
-        rules: The user's rules for categories.
         remarks: What could not be read beside the snapshot, and what it does not show.
         sampled: What was sampled of the memory of GPUs meanwhile.
         kind: What the file is, in words.
@@ -125,7 +123,6 @@ class MemoryView:
 
     snapshot: Snapshot
     census: Census | None = None
-    rules: tuple[Rule, ...] = ()
     remarks: tuple[str, ...] = ()
     sampled: tuple[SampledMemory, ...] = ()
     kind: str = "memory snapshot"
@@ -144,7 +141,7 @@ class MemoryView:
     @cached_property
     def categories(self) -> Categories:
         """The category of each allocation."""
-        return categorise(self.replay, self.census, self.rules)
+        return categorise(self.replay, self.census)
 
     @cached_property
     def allocations(self) -> pl.DataFrame:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.memory.questions.names import PREFIX, NamedQuestion
+from stepscope.memory.questions.names import PREFIX
 from stepscope.report import answer, figures
 from stepscope.report.document import (
     Block,
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from stepscope.memory.questions.over_time import OverTime
-    from stepscope.memory.questions.table import MemoryAnswer
+    from stepscope.memory.questions.table import MemoryAnswer, MemoryQuestion
     from stepscope.report.outputs import Layout
 
 
@@ -43,7 +44,7 @@ def _blocks(answered: MemoryAnswer, layout: Layout) -> Iterator[Block]:
         yield Note(note)
 
 
-def question_of(answered: MemoryAnswer) -> NamedQuestion:
+def question_of(answered: MemoryAnswer) -> MemoryQuestion:
     """The question under its name in `show`: another question about traces can have its own.
 
     Where no history was recorded, what the overview has of the peak is of the dump.
@@ -51,7 +52,7 @@ def question_of(answered: MemoryAnswer) -> NamedQuestion:
     asked, titles = answered.question, answered.question.titles
     if not getattr(answered.result, "has_history", True):  # an overview's
         titles = {name: title.replace("peak", "dump") for name, title in titles.items()}
-    return NamedQuestion(PREFIX + asked.name, asked.about, titles)
+    return replace(asked, name=PREFIX + asked.name, titles=titles)
 
 
 def page(answered: MemoryAnswer, _rows: int) -> Page:

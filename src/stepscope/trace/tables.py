@@ -4,28 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
 
 import polars as pl
 
 from stepscope.trace.schema import TABLES
 
-if TYPE_CHECKING:
-    from stepscope.trace.parquet.encoded import EncodedRows  # imports llvmlite
-
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows for the tables that grow with the file, in file order.
+    """Rows for the tables that grow with the file, in file order."""
 
-    Those that stay in memory are frames. Those for the store may be encoded already.
-    """
-
-    events: pl.DataFrame | EncodedRows
-    args: pl.DataFrame | EncodedRows
-    instants: pl.DataFrame | EncodedRows
-    counters: pl.DataFrame | EncodedRows
-    flows: pl.DataFrame | EncodedRows
+    events: pl.DataFrame
+    args: pl.DataFrame
+    instants: pl.DataFrame
+    counters: pl.DataFrame
+    flows: pl.DataFrame
 
 
 GROWING = tuple(field.name for field in fields(Chunk))
@@ -89,7 +82,7 @@ class Tables:
 
     @classmethod
     def joined(cls, chunks: Sequence[Chunk], small: SmallTables) -> Tables:
-        """Joins the chunks of a file, given in file order, and its small tables. All are frames."""
+        """Joins the chunks of a file, given in file order, and its small tables."""
 
         def whole(table: str) -> pl.DataFrame:
             parts = [part for chunk in chunks if len(part := getattr(chunk, table))]

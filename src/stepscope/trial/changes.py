@@ -70,17 +70,13 @@ def optimizers(**arguments: Any) -> Change:
     return apply
 
 
-def ddp(argument: str) -> Change:
-    """Make each DistributedDataParallel with another value of an argument."""
+def ddp_buckets(patches: Patches, megabytes: Any) -> None:
+    """Make each DistributedDataParallel with buckets of another size."""
+    from torch.nn.parallel import DistributedDataParallel
 
-    def apply(patches: Patches, value: Any) -> None:
-        from torch.nn.parallel import DistributedDataParallel
-
-        patches.arguments(
-            DistributedDataParallel, lambda given: _different({argument: value}, given)
-        )
-
-    return apply
+    patches.arguments(
+        DistributedDataParallel, lambda given: _different({"bucket_cap_mb": megabytes}, given)
+    )
 
 
 def _different(wanted: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -114,14 +110,6 @@ def tf32(patches: Patches, precision: Any) -> None:
 
     setting("float32_matmul_precision")(patches, precision)
     patches.assign(torch.backends.cudnn, "allow_tf32", True)
-
-
-def cudnn_benchmark(patches: Patches, value: Any) -> None:
-    """Let cuDNN search for its fastest algorithms."""
-    import torch
-
-    patches.assign(torch.backends.cudnn, "benchmark", value)
-    patches.did("torch.backends.cudnn.benchmark = True")
 
 
 def zero_grad(patches: Patches, value: Any) -> None:

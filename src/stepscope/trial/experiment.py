@@ -39,8 +39,8 @@ from stepscope.trial.attempts import (
     time_limit_s,
     warm_up_of,
 )
-from stepscope.trial.facts import choose_settings, facts_of, recorded_settings, untried_of
-from stepscope.trial.fixes import ALLOCATOR, FIXES, AllocatorChoice, Facts, Fix, Plan
+from stepscope.trial.facts import facts_of, recorded_settings, untried_of
+from stepscope.trial.fixes import ALLOCATOR, FIXES, Facts, Fix, Plan
 from stepscope.trial.outcome import (
     Tried,
     best_of,
@@ -70,10 +70,6 @@ class Request:
     Attributes:
         scratch: Folder for everything that the trials write.
         only: Fixes to try; empty for those that answer findings.
-        without: Fixes not to try.
-        tries_all: Whether to try all fixes that apply, whatever the findings.
-        snapshot: A snapshot of the script's GPU memory, to simulate settings of the allocator; None
-            to record one if they are to be tried.
         writable: Paths outside the script's folders to which it may write.
     """
 
@@ -82,13 +78,10 @@ class Request:
     steps: int = 40
     budget_s: float = 600.0
     only: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
-    tries_all: bool = False
-    snapshot: str | None = None
     writable: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in (*self.only, *self.without):
+        for name in self.only:
             if name not in FIXES:
                 raise UsageError(f"no fix '{name}': choose from {', '.join(FIXES)}")
 
@@ -109,8 +102,6 @@ class Experiment:
 
     Attributes:
         begun: When it began, on the monotonic clock.
-        allocator: Settings of the allocator that the snapshot at hand favours, or why there are
-            none; empty without such a snapshot.
         busy: Shares of the CPUs that other programs used during each attempt, where known.
         standard_input: What the script reads; None: nothing.
     """
@@ -119,7 +110,6 @@ class Experiment:
     audience: Audience
     folder: Path
     begun: float
-    allocator: AllocatorChoice | str = ""
     busy: list[float] = field(default_factory=list)
     standard_input: StandardInput | None = field(default_factory=own_standard_input)
 
@@ -234,8 +224,6 @@ class Experiment:
 
     def _with_allocator(self, facts: Facts, usual_s: float) -> tuple[Facts, list[Attempt]]:
         """Facts with the allocator's settings that are worth a run, and what was run for that."""
-        if self.allocator:
-            return dataclasses.replace(facts, allocator=self.allocator), []
         left_s = self.request.budget_s - (time.monotonic() - self.begun)
         if not facts.uses_gpu or not self._is_wanted(ALLOCATOR, facts):
             return facts, []
@@ -316,7 +304,7 @@ class Experiment:
                 record = TrialRecord(fix.name, (fix.name,), verdict=NOT_APPLIED, reason=plan)
                 refused.append(record)
         answered = {answer for one in chosen for answer in FIXES[one.name].answers}
-        missing = set() if self.request.tries_all else facts.findings - answered
+        missing = facts.findings - answered
         return chosen, [
             one
             for one in refused
@@ -324,13 +312,9 @@ class Experiment:
         ]
 
     def _is_wanted(self, fix: Fix, facts: Facts) -> bool:
-        if fix.name in self.request.without:
-            return False
         if self.request.only:
             return fix.name in self.request.only
-        if fix.only_if_asked:
-            return False
-        return self.request.tries_all or bool(facts.findings & set(fix.answers))
+        return not fix.only_if_asked and bool(facts.findings & set(fix.answers))
 
     def _together(
         self,
@@ -361,9 +345,7 @@ class Experiment:
 
 def try_fixes(request: Request, audience: Audience) -> TrialsRecord:
     """Try fixes on a script; see the module."""
-    choice = "" if request.snapshot is None else choose_settings(request.snapshot)
-    folder = new_folder(request.scratch)
-    return Experiment(request, audience, folder, time.monotonic(), choice).run()
+    return Experiment(request, audience, new_folder(request.scratch), time.monotonic()).run()
 
 
 def _doubt(diagnosed: Attempt) -> str:

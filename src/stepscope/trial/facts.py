@@ -119,17 +119,15 @@ def _evidence(finding: Finding | None, label: str) -> float | None:
 # -- settings of the allocator --------------------------------------------------------------------
 
 
-def choose_settings(path: str) -> AllocatorChoice | str:
-    """The settings that are worth a run; or, as text, why none are.
+def recorded_settings(run: Path) -> AllocatorChoice | str:
+    """The settings that are worth a run, by the memory of its first rank with a snapshot.
 
-    Args:
-        path: A memory snapshot, or a run with one; of a run, its first rank with a snapshot.
-
-    Raises:
-        UnreadableInputError: There is no snapshot, or it cannot be read.
-        UsageError: It has no history that could be simulated.
+    As text, why none are.
     """
-    answer = simulate_settings(open_snapshot(find_snapshots(path)[-1]))
+    try:
+        answer = simulate_settings(open_snapshot(find_snapshots(str(run))[-1]))
+    except (UnreadableInputError, UsageError) as error:
+        return f"the memory of the script could not be simulated: {error}"
     better = answer.worth_a_run
     now = answer.recorded
     if not len(better):
@@ -151,14 +149,6 @@ def choose_settings(path: str) -> AllocatorChoice | str:
         best["retries"],
         basis + _missed(answer),
     )
-
-
-def recorded_settings(run: Path) -> AllocatorChoice | str:
-    """The same for a run that recorded its memory; text as well if there is no snapshot."""
-    try:
-        return choose_settings(str(run))
-    except (UnreadableInputError, UsageError) as error:
-        return f"the memory of the script could not be simulated: {error}"
 
 
 def _missed(answer: SettingsAnswer) -> str:

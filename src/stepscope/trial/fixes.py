@@ -129,10 +129,9 @@ class Fix:
 
 
 _INPUT_BOUND = "input-bound"
-_PREFETCH_TIMES = 4
 _GC_EVERY = 200
 _SMALL_WORK = ("launch-bound", "many-small-kernels", "fusible-pattern", "unfused-elementwise")
-_COMMUNICATION = ("exposed-communication", "poor-overlap")
+_BUCKET_MB = 100
 
 
 def _more_workers(facts: Facts) -> Plan | str:
@@ -152,19 +151,6 @@ def _more_workers(facts: Facts) -> Plan | str:
         (f"DataLoader(..., num_workers={number}, persistent_workers=True)",),
         promised_ratio=alone,
         promise_basis="" if alone is None else f"{number} workers alone cannot keep up",
-    )
-
-
-def _prefetch(facts: Facts) -> Plan | str:
-    if not facts.loader_workers:
-        return "its loader has no workers"
-    before = facts.prefetch_factor or 2
-    factor = _PREFETCH_TIMES * before
-    return Plan(
-        factor,
-        f"prefetch_factor {before} → {factor}",
-        (f"DataLoader(..., prefetch_factor={factor})",),
-        promise_basis="evens out bursts of waits; no finding says what that saves",
     )
 
 
@@ -272,24 +258,14 @@ def _on_gpu(planned: Plan) -> Callable[[Facts], Plan | str]:
     return lambda facts: planned if facts.uses_gpu else "no GPU is in use"
 
 
-def _ddp(name: str, title: str, argument: str, value: Any, risks: str) -> Fix:
-    changed = f"{argument}={value!r}"
-    planned = Plan(
-        value,
-        changed,
-        (f"DistributedDataParallel(..., {changed})",),
+def _larger_buckets(facts: Facts) -> Plan | str:
+    if not facts.is_distributed:
+        return "the script does not train with several ranks"
+    return Plan(
+        _BUCKET_MB,
+        f"bucket_cap_mb={_BUCKET_MB}",
+        (f"DistributedDataParallel(..., bucket_cap_mb={_BUCKET_MB})",),
         promise_basis="the findings promise what hiding all communication saves",
-    )
-    return Fix(
-        name=name,
-        title=title,
-        answers=_COMMUNICATION,
-        applies_to="models in DistributedDataParallel",
-        risks=risks,
-        plan=lambda facts: (
-            planned if facts.is_distributed else "the script does not train with several ranks"
-        ),
-        apply=changes.ddp(argument),
     )
 
 
@@ -304,15 +280,6 @@ _ALL = (
         apply=changes.loaders(num_workers=..., persistent_workers=True),
         promised_by=_INPUT_BOUND,
         redraws=True,
-    ),
-    Fix(
-        name="loader-prefetch",
-        title="let loader workers prepare more batches ahead",
-        answers=(_INPUT_BOUND,),
-        applies_to="scripts whose DataLoader has workers",
-        risks="more memory on the host",
-        plan=_prefetch,
-        apply=changes.loaders(least_workers=1, prefetch_factor=...),
     ),
     Fix(
         name="persistent-workers",
@@ -433,41 +400,13 @@ _ALL = (
         promised_by="full-precision-matmuls",
     ),
     Fix(
-        name="cudnn-benchmark",
-        title="let cuDNN try its algorithms and keep the fastest",
-        answers=("slow-matmuls",),
-        applies_to="convolutions of recurring shapes on NVIDIA GPUs",
-        risks="each new shape takes a search; results differ from run to run in the last bits",
-        plan=_on_gpu(
-            Plan(
-                True,
-                "cudnn.benchmark",
-                ("torch.backends.cudnn.benchmark = True",),
-                promise_basis="no finding says what another algorithm saves",
-            )
-        ),
-        apply=changes.cudnn_benchmark,
-    ),
-    _ddp(
-        "ddp-bucket-view",
-        "let gradients be views of the buckets that are sent",
-        "gradient_as_bucket_view",
-        value=True,
-        risks="code that calls detach_() on gradients fails",
-    ),
-    _ddp(
-        "ddp-static-graph",
-        "let DDP plan for a graph that never changes",
-        "static_graph",
-        value=True,
-        risks="wrong if the parameters in use change from step to step",
-    ),
-    _ddp(
-        "ddp-buckets",
-        "send gradients in larger buckets",
-        "bucket_cap_mb",
-        value=100,
+        name="ddp-buckets",
+        title="send gradients in larger buckets",
+        answers=("exposed-communication", "poor-overlap"),
+        applies_to="models in DistributedDataParallel",
         risks="sending begins later; sums round differently",
+        plan=_larger_buckets,
+        apply=changes.ddp_buckets,
     ),
     Fix(
         name="allocator-settings",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from stepscope.errors import UnreadableInputError
-from stepscope.memory.recognition import is_snapshot_file, is_timeline_file, snapshots_in
+from stepscope.memory.recognition import is_snapshot_file, snapshots_in
 from stepscope.run.layout import RankLayout
 from stepscope.run.reader import RankRun, Run, Window
 from stepscope.trace.paths import ranks_of_one_run, resolve_path
@@ -26,12 +26,6 @@ def origins_of(paths: Sequence[str]) -> list[Origin]:
     Raises:
         UnreadableInputError: A path has neither a trace nor a snapshot.
     """
-    for path in paths:
-        if "://" not in path and is_timeline_file(path):
-            raise UnreadableInputError(
-                f"{path}: a memory timeline that torch exported holds sums per category, and no"
-                f" allocations that the memory view could draw; use `stepscope memory {path}`"
-            )
     snapshots = [path for path in paths if "://" not in path and is_snapshot_file(path)]
     files, run = ranks_of_one_run([path for path in paths if path not in snapshots])
     found: list[Origin] = [] if run is None else _of_run(files, run)

@@ -14,7 +14,6 @@ from stepscope.analysis.memory.opening import open_memory
 from stepscope.analysis.memory.trace_history import HOST, history_of_trace
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.categories.census import parse_census
-from stepscope.memory.questions.churn import churn
 from stepscope.memory.questions.composition import peak
 from stepscope.memory.questions.table import answer, question
 from stepscope.memory.questions.totals import totals
@@ -128,7 +127,6 @@ def test_nothing_is_cached_so_nothing_is_given_back_for_want_of_room(tmp_path):
     for number in range(10):
         events += [instant(10 * number, 100, 64), instant(10 * number + 5, -100, 64)]
     view = MemoryView(history_of_trace(traced(tmp_path, *events)))
-    assert churn(view).retries == 0
     assert capacity_of(view.replay, HOST).bytes is None
 
 

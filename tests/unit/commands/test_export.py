@@ -13,7 +13,6 @@ import openpyxl
 import polars as pl
 import pytest
 from click.testing import CliRunner
-from isal import igzip
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2
 from tests.support.viewer import training
 
@@ -72,48 +71,6 @@ def test_a_cut_trace_opens_like_any_other(trace_file, tmp_path):
     assert load(tmp_path / "job.json.gz").steps["step"].to_list() == [2]
 
 
-def test_speedscope_gets_balanced_profiles(trace_file, tmp_path):
-    export(trace_file, "--to", "speedscope")
-    document = json.loads((tmp_path / "job.speedscope.json").read_bytes())
-    assert document["$schema"] == "https://www.speedscope.app/file-format-schema.json"
-    frames = document["shared"]["frames"]
-    slices = 0
-    for profile in document["profiles"]:
-        assert profile["unit"] == "nanoseconds"
-        last, stack = profile["startValue"], []
-        for event in profile["events"]:
-            assert last <= event["at"] <= profile["endValue"]
-            last = event["at"]
-            if event["type"] == "O":
-                stack.append(event["frame"])
-                slices += 1
-            else:
-                assert stack.pop() == event["frame"] < len(frames)
-        assert not stack
-    assert slices == len(load(trace_file).events.collect())
-    assert document["profiles"][document["activeProfileIndex"]]["name"] == "python"
-    assert {"name": "forward", "file": "train.py", "line": 10} in frames
-
-
-def test_tensorboard_reads_the_scalars(trace_file, tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    done = export(trace_file, "--to", "tensorboard", "-o", tmp_path / "board")
-    assert "tensorboard --logdir" in done.output
-    found = EventAccumulator(str(tmp_path / "board" / "rank00000"))
-    found.Reload()
-    trace = load(trace_file)
-    read = {event.step: event.value for event in found.Scalars("stepscope/host_step_ms")}
-    assert read == pytest.approx(
-        {
-            row["step"]: (row["end_ns"] - row["start_ns"]) / 1e6
-            for row in trace.steps.iter_rows(named=True)
-        }
-    )
-    (copied,) = (tmp_path / "board" / "trace").glob("rank0.*.pt.trace.json.gz")
-    assert len(load(copied).events.collect()) == len(trace.events.collect())
-
-
 def test_a_workbook_has_a_sheet_per_table(trace_file, tmp_path):
     assert export(trace_file, "--to", "xlsx", "--steps", "1").exit_code == 0
     book = openpyxl.load_workbook(tmp_path / "job.xlsx")
@@ -129,8 +86,9 @@ def test_text_in_a_workbook_is_never_a_formula(tmp_path):
          "ts": 1, "dur": 5},
     ]  # fmt: skip
     (tmp_path / "t.json").write_text(json.dumps({"traceEvents": events}))
-    export(tmp_path / "t.json", "--to", "xlsx", "--tables", "trace", "-o", tmp_path / "t.xlsx")
-    cell = openpyxl.load_workbook(tmp_path / "t.xlsx")["names"]["B2"]
+    export(tmp_path / "t.json", "--to", "xlsx", "-o", tmp_path / "t.xlsx")
+    rows = openpyxl.load_workbook(tmp_path / "t.xlsx")["operators"].iter_rows()
+    (cell,) = (one for row in rows for one in row if "HYPERLINK" in str(one.value))
     assert (cell.value, cell.data_type) == ('=HYPERLINK("http://x","y")', "s")
 
 
@@ -151,7 +109,7 @@ def test_every_answer_is_a_file(trace_file, tmp_path, format_name):
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("to", ["csv", "parquet", "tensorboard"])
+@pytest.mark.parametrize("to", ["csv", "parquet"])
 @pytest.mark.parametrize("is_there", [False, True])
 def test_of_a_folder_that_does_not_fit_on_the_disk_nothing_stays(
     trace_file, tmp_path, monkeypatch, to, is_there
@@ -172,12 +130,8 @@ def test_of_a_folder_that_does_not_fit_on_the_disk_nothing_stays(
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return real(path, mode, *more, **named)
 
-    def pack_until_full(path, mode):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     with monkeypatch.context() as patched:
         patched.setattr(Path, "open", open_until_full)
-        patched.setattr(igzip, "open", pack_until_full)  # the trace, after the scalars
         result = CliRunner().invoke(cli, ["export", str(trace_file), "--to", to, "-o", str(target)])
     assert result.exit_code != 0
     assert opened
@@ -193,12 +147,6 @@ def test_of_a_folder_that_does_not_fit_on_the_disk_nothing_stays(
 
 def files_below(folder):
     return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
-
-
-def test_the_tables_of_the_trace_are_exported_as_they_are(trace_file, tmp_path):
-    export(trace_file, "--to", "parquet", "--tables", "trace", "-o", tmp_path / "tables")
-    events = pl.read_parquet(tmp_path / "tables" / "events.parquet")
-    assert events.equals(load(trace_file).events.collect())
 
 
 def test_ranks_of_a_run_go_into_one_file(tmp_path, monkeypatch):
@@ -222,9 +170,7 @@ def test_ranks_of_a_run_go_into_one_file(tmp_path, monkeypatch):
     ("words", "message"),
     [
         ([], "give a format with --to"),
-        (["--to", "csv", "--lanes", "gpu"], "answers cover steps, not ranges or lanes"),
         (["--to", "chrome", "--rank", "4"], "has no rank 4; it has 0"),
-        (["--to", "chrome", "--range", "5-2"], "give two times in ms"),
         (["--to", "chrome", "--steps", "7"], "has no step 7"),
     ],
 )

@@ -161,7 +161,7 @@ def test_query_in_every_format(trace, tmp_path):
 def test_query_cuts_long_tables_and_says_so(trace):
     result = run(query, trace, "SELECT * FROM range(150)")
     assert "only the first 100 rows" in result.stderr
-    assert "only" not in run(query, trace, "SELECT * FROM range(150)", "--limit", "0").stderr
+    assert "only" not in run(query, trace, "SELECT * FROM range(150)", "--rows", "all").stderr
     assert (
         len(run(query, trace, "SELECT * FROM range(150)", "--format", "csv").stdout.splitlines())
         == 151
@@ -170,7 +170,7 @@ def test_query_cuts_long_tables_and_says_so(trace):
         len(
             json.loads(
                 run(
-                    query, trace, "SELECT * FROM range(9)", "--limit", "2", "--format", "json"
+                    query, trace, "SELECT * FROM range(9)", "--rows", "2", "--format", "json"
                 ).stdout
             )
         )

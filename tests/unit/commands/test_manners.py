@@ -103,25 +103,6 @@ def test_an_option_for_another_form_is_refused(capsys):
     assert "--dialect applies to --config only" in capsys.readouterr().err
 
 
-def test_the_old_name_for_rows_still_works(tmp_path, capsys):
-    from tests.support.gpu_trace import GpuTrace, us
-
-    trace = GpuTrace()
-    for _ in range(3):
-        with trace.step():
-            trace.op("aten::mm").launch("sgemm", us(100))
-    file = tmp_path / "a.json"
-    file.write_bytes(trace.json())
-    outputs = []
-    for words in (["--limit", "2"], ["--rows", "2"]):
-        assert main(["query", str(file), "SELECT * FROM kernels", "--format", "csv", *words]) == 0
-        outputs.append(capsys.readouterr().out)
-    assert outputs[0] == outputs[1]
-    assert len(outputs[0].splitlines()) == 3
-    assert main(["query", str(file), "SELECT * FROM range(200)", "--rows", "all"]) == 0
-    assert "199" in capsys.readouterr().out
-
-
 def test_the_help_of_run_is_grouped(capsys, monkeypatch):
     # Click keeps the option that the first context has made, here that of another test.
     monkeypatch.setattr(command_of("run"), "_help_option", None)

@@ -319,7 +319,7 @@ def test_two_snapshots_are_compared(tmp_path):
     assert document["before"].startswith(str(paths[0]))
 
 
-def test_rules_and_a_census(tmp_path):
+def test_a_census_beside_the_snapshot(tmp_path):
     allocator = Allocator()
     address = allocator.malloc(5 * MIB, frames=Frames()("mine.py:1:build"))
     path = tmp_path / "a.pickle"
@@ -330,19 +330,11 @@ def test_rules_and_a_census(tmp_path):
         return [(row["category"], row["certain_bytes"]) for row in rows]
 
     assert categories() == [("unknown", 0)]
-    rules = tmp_path / "rules"
-    rules.write_text("buffer: mine\\.py:build\n")
-    assert categories("--rules", rules) == [("buffer", 0)]
-    with pytest.raises(UnreadableInputError, match="missing"):
-        categories("--rules", tmp_path / "missing")
     seen = {
         "kind": "parameter", "device": 0, "time_ns": allocator.time_us * 1000,
         "addresses": [address], "bytes": [5 * MIB],
     }  # fmt: skip
     text = "\n".join(json.dumps(line) for line in ({"census": 1}, seen))
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.write_text(text)
-    assert categories("--census", elsewhere) == [("parameter", 5 * MIB)]
     beside = tmp_path / "a.pickle.census.jsonl"
     beside.write_text(f"{text}\n{{torn")
     assert categories() == [("parameter", 5 * MIB)]

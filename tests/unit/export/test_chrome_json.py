@@ -9,14 +9,14 @@ from polars.testing import assert_frame_equal
 from tests.support.same_trace import content_of
 from tests.support.traces import KINETO, trace_path
 
-from stepscope.export.selection import Selection, cut
+from stepscope.export.selection import cut
 from stepscope.export.to_chrome import write_chrome
 from stepscope.trace.load import load
 
 
-def again(trace, path, selection=None):
+def again(trace, path, steps=None):
     with path.open("wb") as file:
-        write_chrome(cut(trace, selection or Selection()), file.write)
+        write_chrome(cut(trace, steps), file.write)
     json.loads(path.read_bytes())  # a strict reader takes it too
     return load(path)
 

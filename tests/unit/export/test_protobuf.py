@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
-import pytest
 from google.protobuf.internal import decoder
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.export import protobuf as pb
-from stepscope.export.to_tensorboard import crc32c
+from stepscope.export.metrics.to_tensorboard import crc32c
 
 
 def varints_in(data: bytes) -> list[int]:
@@ -48,9 +47,8 @@ def test_messages_are_joined_row_by_row(rows):
     assert columns.tobytes() == expected
 
 
-@pytest.mark.parametrize("compiled_from", [0, 10**9])
 @given(st.lists(st.tuples(st.binary(max_size=70), st.binary(max_size=3)), max_size=40))
-def test_pieces_are_joined_alike_with_and_without_machine_code(compiled_from, rows):
+def test_pieces_are_joined(rows):
     parts = [
         pb.Pieces(
             np.frombuffer(b"".join(column), np.uint8),
@@ -58,9 +56,7 @@ def test_pieces_are_joined_alike_with_and_without_machine_code(compiled_from, ro
         )
         for column in zip(*rows, strict=True)
     ] or [pb.constant(b"ab", 0)]
-    with pytest.MonkeyPatch.context() as changed:
-        changed.setattr(pb, "COMPILED_PAYS_FROM", compiled_from)
-        found = pb.joined(parts)
+    found = pb.joined(parts)
     assert found.tobytes() == b"".join(one + other for one, other in rows)
     assert found.length.tolist() == [len(one + other) for one, other in rows]
 

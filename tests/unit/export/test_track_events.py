@@ -11,7 +11,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2
 from tests.support.gpu_trace import GpuTrace, us
 
 from stepscope.export.overlays import overlays_of
-from stepscope.export.selection import Selection, cut
+from stepscope.export.selection import cut
 from stepscope.export.track_events import OneOfSeveral, write_perfetto
 
 BEGIN, END, COUNTER = 1, 2, 4
@@ -57,8 +57,8 @@ class Replay:
         return " / ".join(reversed(names))
 
 
-def written(trace, selection=None, several=None, findings=()):
-    part = cut(trace, selection or Selection())
+def written(trace, steps=None, several=None, findings=()):
+    part = cut(trace, steps)
     overlays = overlays_of(trace, findings, part.start_ns, part.end_ns)
     pieces = []
     said = write_perfetto(part, overlays, pieces.append, several)
@@ -126,7 +126,7 @@ def test_ranks_in_one_file_keep_their_own_names_and_tracks(trace):
     with other.step():
         other.launch("another_kernel", us(30))
     for number, one in enumerate((trace, other.load())):
-        part = cut(one, Selection())
+        part = cut(one, None)
         overlays = overlays_of(one, (), part.start_ns, part.end_ns)
         several = OneOfSeveral(number, f"rank {number}", 10_000 * number)
         write_perfetto(part, overlays, pieces.append, several)

@@ -64,7 +64,7 @@ def test_every_output_about_an_input_is_as_its_schema_says(folder, name):
         for document_ in json_schemas.outputs(command):
             assert problems_of(document_) == [], command
             found[json_schemas.name_of(document_)] = document_
-    assert len(found) >= {"trace": 20, "ranks": 25, "run": 20, "snapshot": 11}.get(name, 1), (
+    assert len(found) >= {"trace": 20, "ranks": 25, "run": 20, "snapshot": 10}.get(name, 1), (
         found.keys()
     )
 

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import pickle
 
-import pytest
 from tests.support.allocator import MIB, Allocator, Settings
 from tests.support.snapshots import pinned
 from tests.support.trial_machine import Machine
 
-from stepscope.errors import UnreadableInputError
 from stepscope.memory.allocator.settings import with_settings
 from stepscope.run.trials import NO_GAIN, NOT_APPLIED
-from stepscope.trial.facts import choose_settings
+from stepscope.trial.facts import recorded_settings
 
 FIX = "allocator-settings"
 
@@ -90,22 +88,6 @@ def test_the_memory_is_not_recorded_for_other_fixes(try_on):
     assert "memory" not in machine.names
 
 
-def test_a_snapshot_at_hand_is_used_instead(try_on, tmp_path):
-    path = tmp_path / "snapshot.pickle"
-    path.write_bytes(pickle.dumps(fragmented(None).snapshot()))
-    machine = Machine({}, allocator=fragmented)
-    record = try_on(machine, only=(FIX,), snapshot=str(path))
-    assert "memory" not in machine.names
-    assert record.trials[0].promised_reserved_bytes == record.trials[0].peak_reserved_bytes
-
-
-def test_a_snapshot_that_is_missing_is_told_before_anything_runs(try_on, tmp_path):
-    machine = Machine({}, allocator=fragmented)
-    with pytest.raises(UnreadableInputError, match="no such file"):
-        try_on(machine, snapshot=str(tmp_path / "none.pickle"))
-    assert machine.names == []
-
-
 def test_what_is_not_simulated_stays_as_it_is_set(monkeypatch, tmp_path):
     path = tmp_path / "snapshot.pickle"
     settings = Settings(max_split=64 * MIB)
@@ -113,7 +95,7 @@ def test_what_is_not_simulated_stays_as_it_is_set(monkeypatch, tmp_path):
     told = "pinned_use_background_threads:True"
     monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", f"{told},max_split_size_mb:64")
-    assert choose_settings(str(path)).value == f"{told},expandable_segments:True"
+    assert recorded_settings(path).value == f"{told},expandable_segments:True"
 
 
 def test_defaults_that_are_better_are_written_out():

@@ -298,10 +298,3 @@ def test_a_snapshot_without_a_history_shows_what_it_holds(tmp_path):
         state = client.get("/api/traces/{}/memory/state")
         assert state["allocated_bytes"] == about["peak"]["allocated_bytes"] > 0
         assert state["segments"]["segments"]
-
-
-def test_an_exported_timeline_is_refused_with_where_to_look(tmp_path):
-    file = tmp_path / "timeline.json"
-    file.write_text("[[0, 1, 2], [[0, 5, 0, 0, 0, 0, 0, 0, 0], [0, 6, 0, 0, 0, 0, 0, 0, 0]]]")
-    with pytest.raises(UnreadableInputError, match="use `stepscope memory"):
-        origins_of([str(file)])

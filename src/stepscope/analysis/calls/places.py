@@ -17,7 +17,7 @@ from stepscope.analysis.selection.names import events_with_names, names_that
 from stepscope.run.own_frames import OWN_FILE
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import gathered, nullable
-from stepscope.trace.derive.ancestors import SHALLOW_LEVELS, highest, nearest_above
+from stepscope.trace.derive.ancestors import highest, nearest_above
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -61,6 +61,8 @@ _WAITING = (
     r"(acquire|sleep|select|poll|wait\w*|recv\w*|read\w*|accept|pause|sigwait)\b"
 )
 _NEARLY_ALL = 0.9
+_MOST_LEVELS = 256
+"""Rows are walked up so many levels one by one; recorded calls are rarely nested as deeply."""
 _LIBRARIES = r"^(torch|contextlib|functools|threading)[/.(]|^<|^nn\.Module"
 
 PLACES: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -136,7 +138,7 @@ def outermost(
     found = np.where(is_wanted[name_id[events]], events, -1)
     above = parent[events]
     pending = np.nonzero(above >= 0)[0]
-    for _ in range(SHALLOW_LEVELS):
+    for _ in range(_MOST_LEVELS):
         if not len(pending):
             return found
         here = above[pending]

@@ -1,7 +1,4 @@
-"""Loops over the nodes and edges of the graph of the steps, compiled where there are many.
-
-Each takes arrays, and most take lists of Python integers alike, which for few nodes are quicker
-to walk than arrays, without a compiler.
+"""Loops over the nodes and edges of the graph of the steps, which run compiled.
 
 Nodes are numbered, and `first_edge` holds for each the number of its first edge, then the number of
 all edges; columns of nodes and of edges are as long as there are nodes and edges. So whatever comes
@@ -14,15 +11,6 @@ import numpy as np
 
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.machine.arrays import Written
-
-COMPILED_PAYS_FROM = 100_000
-"""Nodes from which compiled loops are used; below, loading them costs more than it saves."""
-
-SWEEPS_PAY_FROM = 40_000
-"""Nodes from which `sweep` is compiled, counting all sweeps of a process.
-
-Lists of so many nodes are swept in the time that importing LLVM and loading the loop takes. A
-diagnosis replays the steps ten times or more, and a process may judge hundreds of ranks."""
 
 
 def sweep(

@@ -16,18 +16,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from stepscope.analysis.graph.kinds import EdgeKind
-from stepscope.analysis.graph.loops import SWEEPS_PAY_FROM, sweep
+from stepscope.analysis.graph.loops import sweep
 from stepscope.analysis.graph.step_graph import CARRIED, ORIGIN, StepGraph
 from stepscope.analysis.record.pace import RecordedPace
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
-from stepscope.trace.machine.jit import WorkSoFar, jit
+from stepscope.trace.machine.jit import jit
 
-_SWEPT = WorkSoFar()
 """Nodes that this process has swept."""
 _LONG_AGO_NS = -(1 << 60)
 _MOST_PASSES = 8
@@ -235,13 +234,5 @@ def _sweep(
 ) -> tuple[Int64Array, Int64Array]:
     """Start and end of each node, none of which starts before its earliest time."""
     start, end = earliest_ns, np.empty(len(graph), np.int64)
-    columns = (graph.first_edge, graph.source, delay_ns, is_kept, dur_ns)
-    if _SWEPT.should_compile(len(graph), SWEEPS_PAY_FROM):
-        jit(sweep)(*columns, start, end)
-        return start, end
-    # Lists of Python integers are several times faster to walk than arrays, without a compiler.
-    edge, source, delay, kept, dur = (column.tolist() for column in columns)
-    starts: Any = start.tolist()
-    ends: Any = end.tolist()
-    sweep(edge, source, delay, kept, dur, starts, ends)
-    return np.array(starts, np.int64), np.array(ends, np.int64)
+    jit(sweep)(graph.first_edge, graph.source, delay_ns, is_kept, dur_ns, start, end)
+    return start, end

@@ -12,13 +12,12 @@ from stepscope.analysis.calls.allocations import has_only_host_memory
 from stepscope.analysis.memory.trace_history import calls_of_requests, history_of_trace, of_gpus
 from stepscope.analysis.record.metrics import read_metrics
 from stepscope.errors import UnreadableInputError
-from stepscope.memory.categories.census import Census, read_census
+from stepscope.memory.categories.census import Census
 from stepscope.memory.opening import (
     census_beside,
     find_snapshots,
     open_snapshot,
     read_censuses,
-    read_rules,
 )
 from stepscope.memory.recognition import is_snapshot_file, snapshots_in
 from stepscope.memory.view import SAMPLES, MemoryView, SampledMemory
@@ -48,27 +47,20 @@ class OpenedMemory:
         return f"{self.path}: the newest; {asked} has {self.others} more" if self.others else ""
 
 
-def open_memory(
-    path: str,
-    rank: int | None = None,
-    census: str | None = None,
-    rules: str | None = None,
-    metrics: str | None = None,
-) -> OpenedMemory:
+def open_memory(path: str, rank: int | None = None, metrics: str | None = None) -> OpenedMemory:
     """Opens memory.
 
     Args:
         path: A snapshot, a trace, a run directory (its newest snapshot is taken, and without one
             the last trace of the rank), a directory of snapshots, or a URL of a snapshot.
         rank: The rank of a run; None: the first.
-        census: The file of a census; None: the one beside.
         metrics: A file with samples of the GPU's memory; None: the one beside.
     """
     trace = find_trace(path, rank)
     if trace is not None:
-        return OpenedMemory(memory_of_trace(trace.open(), trace.name, census, rules), trace.name)
+        return OpenedMemory(memory_of_trace(trace.open(), trace.name), trace.name)
     *others, found = find_snapshots(path, rank)
-    view = open_snapshot(found, census, rules)
+    view = open_snapshot(found)
     return OpenedMemory(_with_samples(view, found, metrics), found, len(others))
 
 
@@ -138,28 +130,18 @@ def _with_samples(view: MemoryView, path: str, metrics: str | None) -> MemoryVie
         return view
 
 
-def memory_of_trace(
-    trace: Trace, path: str, census: str | None = None, rules: str | None = None
-) -> MemoryView:
+def memory_of_trace(trace: Trace, path: str) -> MemoryView:
     """The host's memory as a trace shows it.
 
-    Args:
-        census: The file of another census.
-
     Raises:
-        UnreadableInputError: The trace has no memory events of the host, or a file cannot be read.
+        UnreadableInputError: The trace has no memory events of the host.
     """
-    known: Census | None
-    remarks: tuple[str, ...] = ()
-    if census is not None:
-        known = read_census(Path(census))
-    else:
-        known, remarks = read_censuses(census_beside(Path(path)))
+    known, remarks = read_censuses(census_beside(Path(path)))
     history = history_of_trace(trace, known)
     if gpus_note := of_gpus(trace):
         remarks = (gpus_note, *remarks)
     calls = partial(calls_of_requests, trace)
-    return MemoryView(history, known, read_rules(rules), remarks, kind=_OF_HOST, calls=calls)
+    return MemoryView(history, known, remarks, kind=_OF_HOST, calls=calls)
 
 
 _MIB = 1 << 20

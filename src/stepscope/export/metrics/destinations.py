@@ -45,7 +45,7 @@ class Destinations:
 
             found.append(WandbWriter(watch))
         if self.board is not None:
-            from stepscope.export.to_tensorboard import TensorBoardWriter
+            from stepscope.export.metrics.to_tensorboard import TensorBoardWriter
 
             found.append(TensorBoardWriter(watch, self.board))
         if self.address is not None:

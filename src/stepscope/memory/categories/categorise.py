@@ -29,9 +29,7 @@ from stepscope.memory.categories.kinds import (
     of_kind,
 )
 from stepscope.memory.categories.rules import (
-    DEFAULT_RULES,
     GIVES_GRADIENTS_BACK,
-    Rule,
     categories_of_stacks,
 )
 from stepscope.memory.program.lines import stacks_with
@@ -91,18 +89,13 @@ class Categories:
     is_inference: bool
 
 
-def categorise(
-    replay: Replay, census: Census | None = None, rules: Sequence[Rule] = ()
-) -> Categories:
-    """Puts every allocation into a category.
-
-    `rules` are the user's; they come before the known ones.
-    """
+def categorise(replay: Replay, census: Census | None = None) -> Categories:
+    """Puts every allocation into a category."""
     snapshot, allocations = replay.snapshot, replay.allocations
     joined = None if census is None else join_census(census, allocations)
     ranges = ranges_of(snapshot)
     texts = snapshot.texts["value"]
-    stacks = categories_of_stacks(snapshot, (*rules, *DEFAULT_RULES))
+    stacks = categories_of_stacks(snapshot)
     zeroing = stacks_with(snapshot, GIVES_GRADIENTS_BACK)
     frees = snapshot.events.select("stack").collect()["stack"]
     free_stack = frees.gather(allocations["free_event"])

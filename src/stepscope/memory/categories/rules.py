@@ -1,18 +1,15 @@
 """Rules that derive a category from a stack.
 
 A rule looks for one frame anywhere in the stack, as "file:function". The first rule that matches
-decides. Users can put rules of their own before these.
+decides.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
-from stepscope.errors import UsageError
 from stepscope.memory.categories.kinds import CATEGORY, MemoryCategory
 from stepscope.memory.program.lines import first_match
 from stepscope.memory.schema import Snapshot
@@ -33,7 +30,7 @@ class Rule:
 
 
 _C = MemoryCategory
-DEFAULT_RULES = (
+_RULES = (
     Rule(_C.WORKSPACE, r"[wW]orkspace\w*(?:\(|::|$)|cudnn::\w*[wW]orkspace|CuDNN\w*Workspace"),
     Rule(_C.WORKSPACE, r"getCurrent(?:CUDA|HIP)\w*Handle"),
     Rule(_C.COMMUNICATION, r"torch/distributed/(distributed_c10d|_functional_collectives)\.py"),
@@ -60,7 +57,6 @@ DEFAULT_RULES = (
     Rule(_C.ACTIVATION, r"torch/nn/modules/module\.py:_(wrapped_)?call_impl$"),
     Rule(_C.ACTIVATION, r"torch/nn/functional\.py:|:forward$"),
 )
-"""The rules that are known without the user's help."""
 
 OF_BACKWARD = (
     r"AccumulateGrad|torch::autograd::(Engine|Node|generated|python)|Backward\d*::apply|"
@@ -72,38 +68,16 @@ GIVES_GRADIENTS_BACK = r":zero_grad$"
 """What is freed in such a frame is a gradient."""
 
 
-def parse_rules(text: str) -> tuple[Rule, ...]:
-    r"""Rules from lines such as "optimizer_state: my_optimizer\.py:init"; `#` begins a comment."""
-    rules = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        words = line.partition("#")[0].strip()
-        if not words:
-            continue
-        category, _, pattern = (word.strip() for word in words.partition(":"))
-        try:
-            if not pattern:
-                raise ValueError("there is no pattern")
-            re.compile(pattern)
-            rules.append(Rule(MemoryCategory(category), pattern))
-        except (ValueError, re.error) as error:
-            known = ", ".join(member.value for member in MemoryCategory)
-            raise UsageError(
-                f"rule in line {number}: {error}; a rule is 'category: pattern', with a category "
-                f"of {known}"
-            ) from error
-    return tuple(rules)
-
-
-def categories_of_stacks(snapshot: Snapshot, rules: Sequence[Rule] = DEFAULT_RULES) -> pl.DataFrame:
+def categories_of_stacks(snapshot: Snapshot) -> pl.DataFrame:
     """The category that the rules find for each stack.
 
     Returns:
         One row per stack: stack, category, and if_kept, the category of what outlives its step;
         null where no rule applies.
     """
-    first = first_match(snapshot, [rule.pattern for rule in rules])
-    words = pl.Series([rule.category.value for rule in rules] + [None], dtype=CATEGORY)
-    kept = [(rule.if_kept or rule.category).value for rule in rules]
+    first = first_match(snapshot, [rule.pattern for rule in _RULES])
+    words = pl.Series([rule.category.value for rule in _RULES] + [None], dtype=CATEGORY)
+    kept = [(rule.if_kept or rule.category).value for rule in _RULES]
     return pl.DataFrame(
         {
             "stack": snapshot.stacks["stack"],

@@ -105,12 +105,8 @@ def will_it_fit(
     targets: Sequence[float],
     device: int | None = None,
     capacity_bytes: int | None = None,
-    settings: AllocatorSettings | None = None,
 ) -> Fit:
-    """Predicts the peak at other sizes.
-
-    By default on the fullest device of the largest run, with the settings as recorded.
-    """
+    """Predicts the peak at other sizes, by default on the fullest device of the largest run."""
     ordered = sorted(runs, key=lambda run: run.size)
     sizes = tuple(run.size for run in ordered)
     is_right = 1 <= len(ordered) <= _MOST_RUNS and len(set(sizes)) == len(sizes)
@@ -121,7 +117,7 @@ def will_it_fit(
         )
     largest = ordered[-1].view
     chosen = largest.device(device)
-    settings = settings or settings_of(largest.snapshot.settings)
+    settings = settings_of(largest.snapshot.settings)
     model = _Model(ordered, chosen)
     error = None if len(ordered) < _MOST_RUNS else _error(ordered, chosen)
     answers = _Answers(model, settings, capacity_bytes, error or 0.0)

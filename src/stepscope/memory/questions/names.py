@@ -7,26 +7,12 @@ options of its own has no such name.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
     from stepscope.memory.questions.table import MemoryQuestion
-
-
-@dataclass(frozen=True)
-class NamedQuestion:
-    """A question, as far as its answers are laid out.
-
-    Attributes:
-        titles: Field of the answer to the title of its table, in display order.
-    """
-
-    name: str
-    about: str
-    titles: Mapping[str, str]
 
 
 ABOUT: Mapping[str, str] = {
@@ -38,7 +24,6 @@ ABOUT: Mapping[str, str] = {
     "oom": "why a request failed, what held the memory, and what would have helped",
     "fragmentation": "what is reserved and not in use, and what pins it",
     "settings": "what other values of PYTORCH_CUDA_ALLOC_CONF would have reserved (--settings)",
-    "churn": "how often memory is requested, and how often that reaches the device",
     "diff": "what changed between two moments (--before-at) or two snapshots (--before)",
     "outside": "memory outside torch's allocator (the CUDA context, NCCL), if metrics were sampled",
     "fit": "the peak at another batch size or sequence length, from runs at two or three sizes",
@@ -69,10 +54,9 @@ def memory_question(name: str, paths: Sequence[str]) -> MemoryQuestion | None:
     """
     asked = name.removeprefix(PREFIX) if name.startswith(PREFIX) else None
     if name == "memory" and paths:
-        from stepscope.memory.recognition import is_snapshot_file, is_timeline_file
+        from stepscope.memory.recognition import is_snapshot_file
 
-        is_memory = (is_snapshot_file(path) or is_timeline_file(path) for path in paths)
-        asked = "overview" if all(is_memory) else None
+        asked = "overview" if all(map(is_snapshot_file, paths)) else None
     if asked is None:
         return None
     if asked in NEEDS:

@@ -20,13 +20,12 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from stepscope.errors import UsageError
-from stepscope.memory.allocator.settings import AllocatorSettings, settings_of
+from stepscope.memory.allocator.settings import settings_of
 from stepscope.memory.categories.kinds import MemoryCategory
 from stepscope.memory.questions.bounded import (
     Peaks,
     Run,
     observed_peaks,
-    peak_requested,
     predicted_peaks,
 )
 from stepscope.memory.questions.composition import peak
@@ -85,15 +84,12 @@ class Shard:
         ranks: How many ranks shared the state in the run that the prediction is made from.
         unknown_share: How much of the peak is of unknown category: it is not divided.
         unit_bytes: The parameters of the largest unit, on all ranks together.
-        error_share: By how much the peak is missed at the worst of the other runs, with what is
-            divided there taken to be what fits best; None without other runs.
         capacity_bytes: What the device has for the allocator; None: not given.
-        targets: One row per run, one for the simulation of the first, with which the others are
-            compared, then for each target one for each of what can be divided: ranks,
-            divided, is_observed, peak_requested_bytes, peak_allocated_bytes (rounded to blocks),
-            peak_reserved_bytes, saved_bytes (of the reserved peak, both by simulation; null for
-            runs), buffer_bytes (what travels, within the peaks; null for runs), fits (null without
-            a capacity).
+        targets: One row for the run, one for its simulation, with which the others are compared,
+            then for each target one for each of what can be divided: ranks, divided, is_observed,
+            peak_requested_bytes, peak_allocated_bytes (rounded to blocks), peak_reserved_bytes,
+            saved_bytes (of the reserved peak, both by simulation; null for the run), buffer_bytes
+            (what travels, within the peaks; null for the run), fits (null without a capacity).
     """
 
     device: int
@@ -103,7 +99,6 @@ class Shard:
     optimizer_state_bytes: int
     unknown_share: float
     unit_bytes: int
-    error_share: float | None
     capacity_bytes: int | None
     settings: str
     targets: pl.DataFrame
@@ -111,75 +106,62 @@ class Shard:
 
 
 def shard(
-    runs: Sequence[Run],
+    run: Run,
     targets: Sequence[float] = (),
     device: int | None = None,
     capacity_bytes: int | None = None,
-    settings: AllocatorSettings | None = None,
 ) -> Shard:
-    """Predicts the peak at other sharding degrees.
+    """Predicts the peak at other sharding degrees; `targets` are 2, 4 and 8 ranks by default.
 
-    The sizes of the runs are the ranks that share the state. The one with the fewest is what the
-    prediction is made from; the others tell its error. `targets` are 2, 4 and 8 ranks by default.
+    The size of the run is the number of ranks that share its state.
     """
     asked = tuple(targets) or _USUAL_TARGETS
-    for number in (*asked, *(run.size for run in runs)):
+    for number in (*asked, run.size):
         if number < 1 or number != int(number):
             raise UsageError(f"{number:g} is no number of ranks")
-    ordered = sorted(runs, key=lambda run: run.size)
-    base, others = ordered[0], ordered[1:]
-    chosen = base.view.device(device)
-    held = dict(
-        peak(base.view, chosen).categories.select("category", "allocated_bytes").iter_rows()
-    )
+    chosen = run.view.device(device)
+    held = dict(peak(run.view, chosen).categories.select("category", "allocated_bytes").iter_rows())
     if not any(held.get(kind) for kind in (_STATE, _GRADIENT, _PARAMETER)):
         raise UsageError(
-            f"{base.view.snapshot.path}: nothing of the peak is known to be parameters, gradients "
+            f"{run.view.snapshot.path}: nothing of the peak is known to be parameters, gradients "
             "or optimizer state, which sharding divides: record with memory_census=True"
         )
-    settings = settings or settings_of(base.view.snapshot.settings)
-    model = _Model(base, chosen)
-    rows = []
-    for run in (base, *others):
-        peaks = observed_peaks(run.view, run.view.device(device))
-        rows.append(_row(run.size, NOTHING, peaks, is_observed=True))
+    settings = settings_of(run.view.snapshot.settings)
+    model = _Model(run, chosen)
     # Simulations are compared with a simulation: of host memory, say, nothing is rounded.
-    simulated = predicted_peaks(base.view.replay, chosen, settings, capacity_bytes)
-    rows.append(_row(base.size, f"{NOTHING}, simulated", simulated, 0, 0))
+    simulated = predicted_peaks(run.view.replay, chosen, settings, capacity_bytes)
+    rows = [
+        _row(run.size, NOTHING, observed_peaks(run.view, chosen), is_observed=True),
+        _row(run.size, f"{NOTHING}, simulated", simulated, 0, 0),
+    ]
     for ranks in asked:
         for stage in _STAGES:
             peaks = predicted_peaks(model.at(ranks, stage), chosen, settings, capacity_bytes)
             saved = simulated.reserved_bytes - peaks.reserved_bytes
             row = _row(ranks, stage.name, peaks, saved, model.buffer_bytes(stage))
             rows.append(row)
-    error = _error(model, others, device)
     share = held.get(_UNKNOWN, 0) / max(1, sum(held.values()))
     return Shard(
         device=chosen,
-        ranks=int(base.size),
+        ranks=int(run.size),
         parameter_bytes=held.get(_PARAMETER, 0),
         gradient_bytes=held.get(_GRADIENT, 0),
         optimizer_state_bytes=held.get(_STATE, 0),
         unknown_share=share,
         unit_bytes=model.unit_bytes,
-        error_share=error,
         capacity_bytes=capacity_bytes,
         settings=str(settings),
         targets=pl.DataFrame(rows, schema=TARGETS, orient="row"),
-        notes=(*_notes(base, error, share, held.get(_PARAMETER, 0)), *base.view.notes(chosen)),
+        notes=(*_notes(run, share, held.get(_PARAMETER, 0)), *run.view.notes(chosen)),
     )
 
 
-def _notes(base: Run, error: float | None, unknown_share: float, parameter_bytes: int) -> list[str]:
+def _notes(base: Run, unknown_share: float, parameter_bytes: int) -> list[str]:
     notes = [_KEPT]
     if base.view.categories.is_inference:
         notes.append(
             "the program only computes: ZeRO 1 and 2 divide nothing of it, and tensor or pipeline "
             "parallelism, which is not simulated, divides weights and caches without the buffers"
-        )
-    if error is None:
-        notes.append(
-            "with one run the error is not known: add a run at another degree (--also RUN=RANKS)"
         )
     if not parameter_bytes:
         notes.append("no parameters are known at the peak: dividing them changes nothing")
@@ -269,16 +251,3 @@ def _row(
 ) -> tuple[object, ...]:
     sizes = (peaks.requested_bytes, peaks.allocated_bytes, peaks.reserved_bytes)
     return (int(ranks), divided, is_observed, *sizes, saved_bytes, buffer_bytes, peaks.fits)
-
-
-def _error(model: _Model, others: Sequence[Run], device: int | None) -> float | None:
-    """The worst error of the peak of other runs, each with the stage that comes nearest."""
-    worst = None
-    for run in others:
-        observed = observed_peaks(run.view, run.view.device(device)).requested_bytes
-        missed = min(
-            abs(peak_requested(model.at(run.size, stage), model.device) - observed)
-            for stage in _STAGES
-        )
-        worst = max(worst or 0.0, missed / max(1, observed))
-    return worst

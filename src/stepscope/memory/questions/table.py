@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepscope.errors import UsageError
-from stepscope.memory.allocator.settings import AllocatorSettings, parse_settings
 from stepscope.memory.questions import (
-    churn,
     composition,
     fit,
     fragmentation,
@@ -29,7 +27,7 @@ from stepscope.memory.questions import (
 )
 from stepscope.memory.questions.bounded import Run
 from stepscope.memory.questions.moments import moment_of
-from stepscope.memory.questions.names import ABOUT, NamedQuestion
+from stepscope.memory.questions.names import ABOUT
 from stepscope.memory.questions.over_time import OverTime, over_time
 from stepscope.memory.view import MemoryView, Moment
 
@@ -58,13 +56,17 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class MemoryQuestion(NamedQuestion):
+class MemoryQuestion:
     """One question.
 
     Attributes:
+        titles: Field of the answer to the title of its table, in display order.
         takes: The fields of `Asked` that it heeds, beside the device.
     """
 
+    name: str
+    about: str
+    titles: Mapping[str, str]
     ask: Callable[[MemoryView, Asked], Any]
     takes: frozenset[str]
 
@@ -80,7 +82,7 @@ class MemoryAnswer:
             for answers about other runs than the recorded one.
     """
 
-    question: NamedQuestion
+    question: MemoryQuestion
     path: str
     origin_ns: int
     result: Any
@@ -153,22 +155,14 @@ def _difference(view: MemoryView, asked: Asked) -> composition.Difference:
 
 
 def _shard(view: MemoryView, asked: Asked) -> shard.Shard:
-    runs = asked.runs or (Run(1, view),)
-    return shard.shard(
-        runs, asked.targets, asked.device, asked.capacity_bytes, _settings_of(asked, "shard")
-    )
-
-
-def _settings_of(asked: Asked, name: str) -> AllocatorSettings | None:
-    """The allocator's settings that a prediction assumes; None: as recorded."""
-    if len(asked.settings) > 1:
-        raise UsageError(f"{name} simulates one value of --settings")
-    return parse_settings(asked.settings[0]) if asked.settings else None
+    run = asked.runs[0] if asked.runs else Run(1, view)
+    if len(asked.runs) > 1:
+        raise UsageError("'shard' predicts from one run: it takes no --also")
+    return shard.shard(run, asked.targets, asked.device, asked.capacity_bytes)
 
 
 def _fit(_view: MemoryView, asked: Asked) -> fit.Fit:
-    settings = _settings_of(asked, "fit")
-    return fit.will_it_fit(asked.runs, asked.targets, asked.device, asked.capacity_bytes, settings)
+    return fit.will_it_fit(asked.runs, asked.targets, asked.device, asked.capacity_bytes)
 
 
 _HELD = {
@@ -179,7 +173,7 @@ _HELD = {
     "allocations": "Allocations",
 }
 
-_PREDICTS = ("settings", "runs", "targets", "capacity_bytes")
+_PREDICTS = ("runs", "targets", "capacity_bytes")
 
 
 def _question(
@@ -241,11 +235,6 @@ QUESTIONS: tuple[MemoryQuestion, ...] = (
         lambda view, asked: settings.settings(view, asked.device, asked.settings),
         {"alternatives": "By simulation"},
         "settings",
-    ),
-    _question(
-        "churn",
-        lambda view, asked: churn.churn(view, asked.device),
-        {"lines": "By line", "steps": "Steps"},
     ),
     _question(
         "diff",

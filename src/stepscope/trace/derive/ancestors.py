@@ -16,15 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
-from stepscope.trace.derive.nesting import COMPILED_PAYS_FROM, RowNumbers
+from stepscope.trace.derive.nesting import RowNumbers
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.jit import jit
 
 _Number = TypeVar("_Number", bound=np.signedinteger[Any])
 _Rows = npt.NDArray[_Number]
-
-SHALLOW_LEVELS = 256
-"""Rows are walked up this many levels one by one; recorded calls are rarely nested as deeply."""
 
 
 def nearest(parent: _Rows[_Number], chosen: BoolArray) -> _Rows[_Number]:
@@ -92,10 +89,6 @@ def highest(parent: RowNumbers, chosen: BoolArray) -> Int64Array:
 
 def is_outermost(parent: Int64Array, keys: Int64Array) -> BoolArray:
     """For each row whether no row above it has the same key."""
-    if len(parent) < COMPILED_PAYS_FROM:
-        first, is_complete = outermost_vectorised(parent, keys, SHALLOW_LEVELS)
-        if is_complete:
-            return first
     return outermost_with(jit(outermost_by_loop), parent, _dense(keys))
 
 
@@ -126,24 +119,6 @@ def levels(depth: npt.NDArray[np.integer[Any]], rows: Int64Array) -> list[Int64A
     order = rows[np.argsort(depth[rows], kind="stable")]
     edges = np.nonzero(np.diff(depth[order]))[0] + 1
     return [part for part in np.split(order, edges) if len(part)]
-
-
-def outermost_vectorised(
-    parent: Int64Array, keys: Int64Array, levels: int
-) -> tuple[BoolArray, bool]:
-    """`is_outermost` with numpy alone, and whether that many levels were enough."""
-    first = np.ones(len(parent), np.bool_)
-    asking = np.nonzero(parent >= 0)[0]
-    above = parent[asking]
-    for _ in range(levels):
-        if not len(asking):
-            break
-        same = keys[above] == keys[asking]
-        first[asking[same]] = False
-        asking, above = asking[~same], parent[above[~same]]
-        going = above >= 0
-        asking, above = asking[going], above[going]
-    return first, not len(asking)
 
 
 def outermost_with(loop: Callable[..., None], parent: Int64Array, keys: Int64Array) -> BoolArray:

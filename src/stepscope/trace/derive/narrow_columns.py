@@ -10,12 +10,15 @@ import polars as pl
 
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import nullable
-from stepscope.trace.derive.nesting import COMPILED_PAYS_FROM, RowNumbers
+from stepscope.trace.derive.nesting import RowNumbers
+
+_MANY = 200_000
+"""Rows from which memory counts."""
 
 
 def narrowed(values: Int64Array) -> npt.NDArray[np.signedinteger[Any]]:
     """The same numbers, in 32 bits if there are very many and all of them fit."""
-    if len(values) < COMPILED_PAYS_FROM:
+    if len(values) < _MANY:
         return values
     narrow = np.iinfo(np.int32)
     fits = narrow.min <= values.min() and values.max() <= narrow.max
@@ -34,7 +37,7 @@ def column(name: str, values: npt.NDArray[Any], present: BoolArray | None = None
         values: Numbers of 32 or 64 bits.
         present: Which of them are not null; None: all.
     """
-    if len(values) < COMPILED_PAYS_FROM:
+    if len(values) < _MANY:
         return nullable(values, present, name)
     from stepscope.trace.arrays.arrow_columns import numbers_of
 

@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.trace.arrays.grouped_intervals import merge_by_group
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.ordering import by_group_and_time
 from stepscope.trace.machine.arrays import Written
@@ -39,17 +38,8 @@ from stepscope.trace.schema import Category
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-COMPILED_PAYS_FROM = 200_000
-"""Number of rows from which the compiled loop is used. Below, loading it takes longer."""
-
 MOST_NARROW = 2**31 - 1
-"""Rows that can be numbered in 32 bits. More than these, which no recorder writes, are nested with
-numpy alone, however long it takes."""
-
-_MOST_ROUNDS = 256
-"""Rounds of the vectorised search, each over all rows that still search. Recorded calls need fewer
-than 100; in a file in which rows search for longer, they may search for as long as it has rows."""
-
+"""Rows that can be numbered in 32 bits. No recorder writes more events, and no more are nested."""
 
 _OUTER_FIRST = (
     Category.PYTHON_FUNCTION,
@@ -98,11 +88,7 @@ class NarrowNesting:
     crossing: BoolArray
 
     around: RowNumbers | None
-    """The nearest chosen row strictly above each row; None if it has not been looked for."""
-
-
-_Columns = tuple[RowNumbers, npt.NDArray[np.int32], Int64Array, BoolArray]
-"""The fields of `Nesting`."""
+    """The nearest chosen row strictly above each row; None if none were looked for."""
 
 
 def outer_first() -> npt.NDArray[np.int8]:
@@ -148,19 +134,11 @@ def nest_narrow(
     Args:
         lanes: As for `nest`, and so are the next four.
         rows: The events to nest, in order; the others are roots without children. Default: all.
-        chosen: Events to look for above each event. Looked for only where a compiled loop nests,
-            which has them at hand; they are known from the parents, too.
+        chosen: Events to look for above each event.
     """
+    if len(durations) > MOST_NARROW:
+        raise OverflowError(f"more than {MOST_NARROW:,} events")
     order, new_lane = _sorted_rows(lanes, starts, durations, rank, rows)
-    is_many = len(durations) > MOST_NARROW
-    if len(order) < COMPILED_PAYS_FROM or is_many:
-        start = starts[order]
-        most_rounds = len(order) if is_many else _MOST_ROUNDS
-        nested = nest_vectorised(
-            new_lane, start, start + durations[order], tolerance_ns, most_rounds
-        )
-        if nested is not None:
-            return _placed(nested, order, durations)
     narrow = order.astype(np.int32, copy=False)
     loop = jit(nest_by_loop)
     return nest_by_stack(loop, narrow, new_lane, starts, durations, tolerance_ns, chosen)
@@ -187,17 +165,6 @@ def _sorted_rows(
     return order if rows is None else rows[order], new_lane
 
 
-def _placed(nested: _Columns, order: RowNumbers, durations: Int64Array) -> NarrowNesting:
-    """Puts columns about sorted rows in the places of these rows."""
-    parent_position, nested_depth, nested_self, nested_crossing = nested
-    parent = no_rows(len(durations))
-    parent[order] = np.where(parent_position >= 0, order[parent_position], -1)
-    depth, self_time = np.zeros(len(durations), np.int32), durations.copy()
-    crossing = np.zeros(len(durations), np.bool_)
-    depth[order], self_time[order], crossing[order] = nested_depth, nested_self, nested_crossing
-    return NarrowNesting(parent, depth, self_time, crossing, None)
-
-
 def innermost_at(
     lanes: npt.NDArray[np.generic],
     starts: Int64Array,
@@ -217,55 +184,6 @@ def innermost_at(
         np.concatenate((ends - starts, np.zeros(len(moments), np.int64))),
     )
     return nested.parent[number:]
-
-
-def nest_vectorised(
-    new_lane: BoolArray,
-    start: Int64Array,
-    end: Int64Array,
-    tolerance: int,
-    most_rounds: int = _MOST_ROUNDS,
-) -> _Columns | None:
-    """Nests sorted rows with numpy alone; None if that takes too many rounds.
-
-    In sorted order, every earlier row of the lane starts no later, so the parent is the nearest
-    earlier row that ends late enough. All rows search at once: a candidate that ends too early is
-    replaced with its own candidate, since the rows that it skipped end even earlier.
-    """
-    number = len(start)
-    needed = np.maximum(end - tolerance, start + 1)
-    parent = np.where(new_lane, -1, np.arange(-1, number - 1, dtype=np.int64))
-    crossing = np.zeros(number, np.bool_)
-    open_rows = np.nonzero(parent >= 0)[0]
-    for _ in range(most_rounds):
-        if not len(open_rows):
-            break
-        candidate = parent[open_rows]
-        too_short = end[candidate] < needed[open_rows]
-        open_rows, candidate = open_rows[too_short], candidate[too_short]
-        crossing[open_rows] |= end[candidate] > start[open_rows]
-        parent[open_rows] = parent[candidate]
-        open_rows = open_rows[parent[open_rows] >= 0]
-    if len(open_rows):
-        return None
-
-    depth = (parent >= 0).astype(np.int32)
-    ancestor = parent.copy()
-    below = np.nonzero(ancestor >= 0)[0]
-    while len(below):
-        # Pointer doubling: an ancestor's count covers as many levels as counted so far.
-        step = depth[ancestor[below]]
-        jump = ancestor[ancestor[below]]
-        depth[below] += step
-        ancestor[below] = jump
-        below = below[jump >= 0]
-
-    inside = np.nonzero(parent >= 0)[0]
-    within = parent[inside]
-    group, first, last = merge_by_group(within, start[inside], np.minimum(end[inside], end[within]))
-    self_time = end - start
-    np.subtract.at(self_time, group, last - first)
-    return parent, depth, self_time, crossing
 
 
 def nest_by_stack(

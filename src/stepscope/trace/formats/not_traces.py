@@ -122,8 +122,8 @@ NOT_TRACES = (
         is_memory_snapshot,
     ),
     NotATrace(
-        "a memory timeline, not a trace",
-        "`stepscope memory FILE` shows it",
+        "a memory timeline of torch.profiler, which is a picture in numbers and not a trace",
+        "its HTML page shows it; a snapshot (memory_history=True) says which lines hold memory",
         is_memory_timeline,
     ),
     NotATrace(

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.trace.parquet.encodings import as_differences, as_levels, as_packed
-from stepscope.trace.parquet.text import compressed
 from stepscope.trace.parquet.thrift import Struct, Value, encoded
 
 PLAIN, RLE, DIFFERENCES, OF_DICTIONARY = 0, 3, 5, 8
@@ -144,24 +143,6 @@ def words(
     packed = bytes([width]) + as_packed(values, width)
     page = data_page(levels, packed, count, OF_DICTIONARY)
     return EncodedColumn(page, OF_DICTIONARY, count, nulls, words=tuple(dictionary))
-
-
-def texts(
-    text: npt.NDArray[np.uint8],
-    present: npt.NDArray[np.uint8] | None,
-    count: int,
-    nulls: int,
-) -> EncodedColumn:
-    """Returns a column of text, in one page.
-
-    Args:
-        text: Those that are not null, each after its length in four bytes.
-        present: As for `numbers`.
-        count: Number of texts, with nulls.
-    """
-    block = compressed(text) if len(text) else b""
-    page = text_page(as_levels(present, count, nulls), block, len(text), count, nulls)
-    return EncodedColumn(page, PLAIN, count, nulls, saved=len(text) - len(block))
 
 
 def joined(columns: Sequence[EncodedColumn]) -> EncodedColumn:

@@ -167,25 +167,6 @@ def write(
     return True
 
 
-def write_encoded(parts: Sequence[EncodedRows], types: Types, target: Path) -> None:
-    """Writes encoded rows as a Parquet file with one row group.
-
-    Args:
-        parts: The rows, in order; at least one.
-    """
-    _write(pl.Schema(types), [_joined(parts, types)], target)
-
-
-def frame_of(parts: Sequence[EncodedRows], types: Types) -> pl.DataFrame:
-    """Returns encoded rows as a table again."""
-    return pl.read_parquet(b"".join(_contents_of(pl.Schema(types), [_joined(parts, types)])))
-
-
-def _joined(parts: Sequence[EncodedRows], types: Types) -> EncodedRows:
-    columns = {name: joined([part.columns[name] for part in parts]) for name in types}
-    return EncodedRows(sum(map(len, parts)), columns)
-
-
 def _write(schema: Mapping[str, pl.DataType], groups: Sequence[EncodedRows], target: Path) -> None:
     contents = _contents_of(schema, groups)
     with target.open("wb") as file:

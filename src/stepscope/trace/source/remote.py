@@ -6,7 +6,6 @@ without range requests, and whose client gets the timeout too.
 
 from __future__ import annotations
 
-import hashlib
 import queue
 import threading
 import time
@@ -106,41 +105,6 @@ class RemoteFile:
     def open(self) -> RemoteStream:
         """Opens the file for sequential reading."""
         return RemoteStream(self)
-
-    def probe(self, size: int) -> str:
-        """Returns a digest of the first, middle and last `size` bytes.
-
-        If the server does not support ranges, the digest covers only the first.
-        """
-        worker = _Worker(self.name)
-        digest = hashlib.blake2b(digest_size=16)
-        last = max(0, (self.size_bytes or 0) - size)
-        try:
-            pieces = worker.ask(lambda: self._pieces(sorted({0, last // 2, last}), size))
-        except UnreadableInputError:
-            raise
-        except Exception as error:
-            raise cannot_be_opened(self.name, error) from error
-        finally:
-            worker.close(lambda: None)
-        for piece in pieces:
-            digest.update(piece)
-        return f"{digest.hexdigest()}{'' if len(pieces) > 1 or not last else ' (beginning)'}"
-
-    def _pieces(self, offsets: list[int], size: int) -> list[bytes]:
-        if not is_http(self.file_system):
-            with self.file_system.open(self.path, "rb", block_size=size) as opened:
-                return [_read_at(opened, offset, size) for offset in offsets]
-        # Without range support on the server, this client fails at once.
-        with (
-            suppress(Exception),
-            self.file_system.open(
-                self.path, "rb", block_size=size, cache_type="none", size=self.size_bytes
-            ) as opened,
-        ):
-            return [_read_at(opened, offset, size) for offset in offsets]
-        with self.file_system.open(self.path, "rb", block_size=0, size=self.size_bytes) as opened:
-            return [_read_fully(opened, size)]
 
 
 class RemoteStream:
@@ -287,17 +251,3 @@ def _is_open_file(location: object) -> bool:
         and hasattr(location, "fs")
         and isinstance(getattr(location, "path", None), str)
     )
-
-
-def _read_at(opened: Any, offset: int, size: int) -> bytes:
-    opened.seek(offset)
-    return _read_fully(opened, size)
-
-
-def _read_fully(opened: Any, size: int) -> bytes:
-    pieces: list[bytes] = []
-    left = size
-    while left > 0 and (piece := opened.read(left)):
-        pieces.append(piece)
-        left -= len(piece)
-    return b"".join(pieces)

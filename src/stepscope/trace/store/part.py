@@ -3,55 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import polars as pl
 
 from stepscope.trace.parquet.types import Types, cast_to, numbered
 
-if TYPE_CHECKING:
-    from stepscope.trace.parquet.encoded import EncodedRows  # imports llvmlite
-
 _LARGE_ROWS = 20_000
 """Smaller tables are not worth loading compiled code for."""
 _ROWS_PER_GROUP = 1 << 18  # Polars divides even smaller tables, which compresses text less
-
-
-def write_rows(rows: Sequence[pl.DataFrame | EncodedRows], types: Types, target: Path) -> None:
-    """Writes consecutive rows of a table as a Parquet file.
-
-    Args:
-        rows: Frames, or rows that are encoded already; at least one.
-
-    Raises:
-        OSError: The file cannot be written.
-        polars.exceptions.ComputeError: The same.
-    """
-    if all(isinstance(part, pl.DataFrame) for part in rows):
-        write_table(joined_rows(rows, types), target)
-        return
-    from stepscope.trace.parquet.writer import write_encoded
-
-    encoded = [part for part in rows if not isinstance(part, pl.DataFrame)]
-    if len(encoded) == len(rows):
-        write_encoded(encoded, types, target)
-    else:  # where a file is plain here and not there; most are plain everywhere
-        write_table(joined_rows(rows, types), target)
-
-
-def joined_rows(rows: Sequence[pl.DataFrame | EncodedRows], types: Types) -> pl.DataFrame:
-    """Returns consecutive rows of a table as one frame."""
-    frames = []
-    for part in rows:
-        if isinstance(part, pl.DataFrame):
-            frames.append(part)
-        else:
-            from stepscope.trace.parquet.writer import frame_of
-
-            frames.append(frame_of([part], types))
-    return frames[0] if len(frames) == 1 else pl.concat(frames)
 
 
 def write_table(

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -27,13 +27,8 @@ from stepscope.trace.store.directory import (
 )
 from stepscope.trace.store.files import is_store_of
 from stepscope.trace.store.origin import Origin, cache_directory
-from stepscope.trace.store.part import write_rows
+from stepscope.trace.store.part import write_table
 from stepscope.trace.tables import GROWING, SMALL, Chunk, SmallTables
-
-if TYPE_CHECKING:
-    from stepscope.trace.parquet.encoded import EncodedRows  # imports llvmlite
-
-    _Rows = pl.DataFrame | EncodedRows
 
 _ROWS_PER_PART = {
     "events": 250_000,
@@ -56,7 +51,7 @@ class StoreWriter:
         self.path, self._claim = claimed_path(origin)
         self._temporary = self._claim.directory
         self._stays = False
-        self._held: dict[str, list[_Rows]] = {name: [] for name in GROWING}
+        self._held: dict[str, list[pl.DataFrame]] = {name: [] for name in GROWING}
         self._rows = dict.fromkeys(GROWING, 0)
         self._parts = dict.fromkeys((*GROWING, *SMALL), 0)
         self._total = dict.fromkeys((*GROWING, *SMALL), 0)
@@ -81,7 +76,7 @@ class StoreWriter:
     def add(self, chunk: Chunk) -> None:
         """Appends rows."""
         for name, most in _ROWS_PER_PART.items():
-            rows: _Rows = getattr(chunk, name)
+            rows: pl.DataFrame = getattr(chunk, name)
             if not len(rows):
                 continue
             self._held[name].append(rows)
@@ -93,17 +88,17 @@ class StoreWriter:
         rows, self._held[name], self._rows[name] = self._held[name], [], 0
         self._write(name, rows)
 
-    def _write(self, name: str, rows: Sequence[_Rows]) -> None:
+    def _write(self, name: str, rows: Sequence[pl.DataFrame]) -> None:
         while len(self._pending) >= 2:
             self._written(self._pending.pop(0))
         target = self._temporary / name / f"{self._parts[name]:05}.parquet"
         self._parts[name] += 1
         self._total[name] += sum(map(len, rows))
-        self._pending.append(self._pool.submit(self._write_part, rows, name, target))
+        self._pending.append(self._pool.submit(self._write_part, rows, target))
 
-    def _write_part(self, rows: Sequence[_Rows], table: str, target: Path) -> None:
+    def _write_part(self, rows: Sequence[pl.DataFrame], target: Path) -> None:
         target.parent.mkdir(exist_ok=True)
-        write_rows(rows, TABLES[table], target)
+        write_table(rows[0] if len(rows) == 1 else pl.concat(rows), target)
         name = target.relative_to(self._temporary).as_posix()
         self._contents |= contents_of(self._temporary, [name])
 

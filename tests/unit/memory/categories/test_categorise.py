@@ -11,10 +11,8 @@ from tests.support.allocator import KIB, MIB, Allocator, OutOfMemory
 from tests.support.snapshot_tables import loaded
 from tests.support.snapshots import PROGRAMS, SCHEMAS, Frames, plain_training
 
-from stepscope.errors import UsageError
 from stepscope.memory.categories.categorise import CATEGORIES, categorise
 from stepscope.memory.categories.census import parse_census
-from stepscope.memory.categories.rules import parse_rules
 from stepscope.memory.replay.replay import replay
 
 
@@ -281,20 +279,6 @@ def test_a_census_comes_before_annotations_and_these_before_stacks():
         ("communication", "likely", "stack", None),
     ]
     assert categories.census.unmatched == 0
-
-
-def test_rules_of_the_user_come_first():
-    allocator, stack = Allocator(), Frames()
-    allocator.malloc(MIB, frames=stack("kernels.py:9:fused_loss", FORWARD))
-    backward = stack("??:0:torch::autograd::Engine::run")
-    allocator.free(allocator.malloc(MIB, frames=backward), frames=backward)
-    found = replayed(allocator.snapshot())
-    rules = parse_rules("# ours\n\n temporary : kernels\\.py:fused_ # logits\n")
-    assert categorise(found).table["category"].to_list() == ["activation", "temporary"]
-    assert categorise(found, rules=rules).table["category"].to_list() == ["temporary"] * 2
-    for wrong in ("treasure: x", "temporary", "temporary: (", "nothing"):
-        with pytest.raises(UsageError, match="line 2"):
-            parse_rules(f"input: y\n{wrong}")
 
 
 def test_an_empty_device_holds_nothing():

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from tests.support.allocator import MIB, Allocator, OutOfMemory, Settings
+from tests.support.allocator import MIB, Allocator, OutOfMemory
 from tests.support.snapshot_tables import loaded
 from tests.support.snapshots import Frames, train
 
 from stepscope.errors import UsageError
-from stepscope.memory.allocator.settings import AllocatorSettings
 from stepscope.memory.questions.bounded import Run
 from stepscope.memory.questions.fit import will_it_fit
 from stepscope.memory.view import MemoryView
@@ -93,14 +92,6 @@ def test_two_runs_tell_what_grows_with_the_square():
     row = found.targets.row(-1, named=True)
     assert row["peak_requested_bytes"] == row["at_most_bytes"] == requested
     assert row["fits"] is False
-
-
-def test_other_settings_can_be_assumed():
-    runs = [run(size)[1] for size in (2, 4)]
-    found = will_it_fit(runs, [8], settings=AllocatorSettings(expandable_segments=True))
-    _, _, reserved = peaks(run(8, settings=Settings(expandable=True))[0])
-    assert found.targets["peak_reserved_bytes"][-1] == reserved
-    assert found.settings == "expandable_segments:True"
 
 
 def test_the_largest_size_that_fits_is_the_last_that_does():

@@ -9,14 +9,13 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.allocator import KIB, MIB, Allocator, OutOfMemory, Settings
+from tests.support.allocator import MIB, Allocator, OutOfMemory, Settings
 from tests.support.allocator_programs import PROGRAMS as DRAWN
 from tests.support.allocator_programs import SETTINGS, Program
 from tests.support.snapshot_tables import loaded
 from tests.support.snapshots import PROGRAMS, Frames, plain_training, train
 
 from stepscope.errors import UsageError
-from stepscope.memory.questions.churn import churn
 from stepscope.memory.questions.fragmentation import fragmentation
 from stepscope.memory.questions.oom import Cause, out_of_memory
 from stepscope.memory.questions.settings import settings as other_settings
@@ -98,43 +97,6 @@ def test_what_pins_a_segment_is_named():
     assert group["largest_free_bytes"] == 14 * MIB
     assert group["fragmented_share"] == pytest.approx(1 - 14 / 26)
     assert held
-
-
-# -- churn
-
-
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_requests_are_counted(program):
-    snapshot = PROGRAMS[program]()
-    view = viewed(snapshot)
-    for device in view.devices:
-        events = snapshot["device_traces"][device]
-
-        def of(*actions, events=events):
-            return [event["size"] for event in events if event["action"] in actions]
-
-        found = churn(view, device)
-        assert found.requests == len(of("alloc"))
-        assert found.requested_bytes == sum(of("alloc"))
-        assert found.device_requests == len(of("segment_alloc", "segment_map"))
-        assert found.device_released_bytes == sum(of("segment_free", "segment_unmap"))
-        assert found.lines["requests"].sum() == found.steps["requests"].sum() == found.requests
-        assert found.lines["requested_bytes"].sum() == found.requested_bytes
-
-
-def test_the_line_that_reaches_the_device_is_named():
-    allocator, stack = Allocator(total=100 * MIB), Frames()
-    first = allocator.malloc(60 * MIB, frames=stack("a.py:1:f"))
-    allocator.free(first)
-    for _ in range(5):
-        allocator.free(allocator.malloc(50 * KIB, frames=stack("c.py:3:h")))
-    allocator.malloc(70 * MIB, frames=stack("b.py:2:g"))  # has to give the first back
-    found = churn(viewed(allocator.snapshot()))
-    by_line = dict(found.lines.select("line", "device_requests").iter_rows())
-    assert by_line == {"c.py:3 h": 1, "a.py:1 f": 1, "b.py:2 g": 1}
-    assert found.retries == 1
-    assert found.lines["line"][0] == "c.py:3 h"
-    assert found.lines["median_life_ns"].to_list()[0] == 7_000
 
 
 # -- other settings

@@ -68,8 +68,7 @@ NAMES = ("peak_requested_bytes", "peak_allocated_bytes", "peak_reserved_bytes")
 
 
 def test_the_peaks_are_those_of_a_program_that_is_sharded_so():
-    found = shard([run()], [2, 8])
-    assert found.error_share is None
+    found = shard(run(), [2, 8])
     assert found.unit_bytes == UNIT
     # In blocks: the allocator keeps up to 1 MiB with a large block.
     assert sum(PARAMETERS.values()) <= found.parameter_bytes < sum(PARAMETERS.values()) + 6 * MIB
@@ -87,18 +86,8 @@ def test_the_peaks_are_those_of_a_program_that_is_sharded_so():
     assert len(rows) == 8
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_a_run_at_another_degree_tells_the_error(stage):
-    found = shard([run(), run(4, stage)], [8])
-    assert found.error_share == 0
-    observed = found.targets.row(1, named=True)
-    assert (observed["ranks"], observed["is_observed"]) == (4, True)
-    without = shard([run(), run(4, 3, has_buffers=False)], [8])
-    assert without.error_share > 0.05
-
-
 def test_from_a_sharded_run_no_buffers_are_added():
-    found = shard([run(2, 3)], [4])
+    found = shard(run(2, 3), [4])
     row = found.targets.row(-1, named=True)
     assert row["buffer_bytes"] == 0
     assert any("sharded already" in note for note in found.notes)
@@ -116,7 +105,7 @@ def test_whether_it_fits_is_what_the_allocator_finds():
         except OutOfMemory:
             truth.append(False)
     assert set(truth) == {True, False}
-    found = shard([run()], [4], capacity_bytes=needed)
+    found = shard(run(), [4], capacity_bytes=needed)
     assert found.targets["fits"].to_list()[2:] == truth
 
 
@@ -124,7 +113,7 @@ def test_without_state_nothing_can_be_divided():
     allocator = Allocator()
     allocator.malloc(MIB)
     with pytest.raises(UsageError, match="record with memory_census=True"):
-        shard([Run(1, MemoryView(loaded(pickle.dumps(allocator.snapshot()))))])
+        shard(Run(1, MemoryView(loaded(pickle.dumps(allocator.snapshot())))))
     for number in (0.5, 2.5):
         with pytest.raises(UsageError, match="no number of ranks"):
-            shard([run()], [number])
+            shard(run(), [number])

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.counted import counted
 
-from stepscope.trace.derive import ancestors
 from stepscope.trace.derive.ancestors import (
     depths,
     highest,
@@ -17,7 +16,6 @@ from stepscope.trace.derive.ancestors import (
     nearest_above,
     nearest_of,
     outermost_by_loop,
-    outermost_vectorised,
     outermost_with,
 )
 
@@ -59,14 +57,12 @@ def test_against_walking(forest):
     assert nearest_above(parent, None, chosen).tolist() == above
     top = [next((row for row in way[::-1] if chosen[row]), -1) for way in chains]
     assert highest(parent, chosen).tolist() == top
-    assert outermost_vectorised(parent, keys, 30)[0].tolist() == first
+    assert is_outermost(parent, keys).tolist() == first
     assert outermost_with(outermost_by_loop, parent, keys).tolist() == first
     assert depths(parent).tolist() == [len(way) - 1 for way in chains]
 
 
-@pytest.mark.parametrize("threshold", [0, 10**9])
-def test_compiled_or_not_is_the_same(monkeypatch, threshold):
-    monkeypatch.setattr(ancestors, "COMPILED_PAYS_FROM", threshold)
+def test_a_small_forest():
     parent = np.array([-1, 0, 1, 1, 0, -1], np.int64)
     assert nearest(parent, np.array([0, 1, 0, 0, 0, 0], bool)).tolist() == [-1, 1, 1, 1, -1, -1]
     asked = np.array([3, -1, 5, 1])
@@ -78,18 +74,16 @@ def test_compiled_or_not_is_the_same(monkeypatch, threshold):
 
 @pytest.mark.parametrize("stretched", [1, 3, 10**12])
 @pytest.mark.parametrize("moved", [0, -7, 9, -(10**15), 10**15])
-def test_it_does_not_matter_which_numbers_the_keys_are(monkeypatch, moved, stretched):
-    monkeypatch.setattr(ancestors, "COMPILED_PAYS_FROM", 0)
+def test_it_does_not_matter_which_numbers_the_keys_are(moved, stretched):
     random = np.random.default_rng(moved % 97 + stretched % 89)
     parent = np.array([-1, *(int(random.integers(-1, row)) for row in range(1, 60))], np.int64)
     keys = random.integers(0, 9, 60)
     first = is_outermost(parent, moved + keys * stretched)
-    assert first.tolist() == outermost_vectorised(parent, keys, 60)[0].tolist()
+    assert first.tolist() == is_outermost(parent, keys).tolist()
     assert 0 < first.sum() < 60
 
 
-def test_a_deep_forest_is_walked_by_the_loop(monkeypatch):
-    """What the vectors would take many rounds for, the compiled loop answers alike."""
+def test_a_deep_forest():
     random = np.random.default_rng(3)
     parent = np.maximum(np.arange(-1, 3999), -1)
     parent[random.random(4000) < 0.001] = 5
@@ -97,8 +91,8 @@ def test_a_deep_forest_is_walked_by_the_loop(monkeypatch):
     keys = random.choice([-3, 7, 10**12, 10**15], 4000, p=[0.001, 0.001, 0.001, 0.997])
     keys[100:3000] = np.arange(2900) + 50
     deep = is_outermost(parent, keys)
-    assert not outermost_vectorised(parent, keys, ancestors.SHALLOW_LEVELS)[1]
-    assert deep.tolist() == outermost_vectorised(parent, keys, 4000)[0].tolist()
+    for row in (0, 3, 99, 2500, 3999):
+        assert deep[row] == all(keys[above] != keys[row] for above in chain(parent, row)[1:])
     assert 0 < deep.sum() < 4000
 
 

@@ -43,7 +43,7 @@ def test_shape_and_types_follow_the_schema():
     ("longest", "dtype"), [(2**31 - 1, pl.Int32), (2**31, pl.Int64)], ids=["fits", "too long"]
 )
 def test_self_times_are_narrow_where_they_fit(monkeypatch, longest, dtype):
-    monkeypatch.setattr(narrow_columns, "COMPILED_PAYS_FROM", 0)
+    monkeypatch.setattr(narrow_columns, "_MANY", 0)
     build = TableBuilder()
     build.host("aten::mm", 10, longest + 5)
     build.host("aten::mm", 12, 5)

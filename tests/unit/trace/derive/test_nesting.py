@@ -79,7 +79,7 @@ def columns(events):
 @given(EVENTS, st.integers(0, 2))
 @example([(0, 0, 10), (0, 5, 10), (0, 6, 2), (0, 11, 2)], 0)
 @example([(0, 3, 0), (0, 3, 0), (0, 3, 2)], 0)
-def test_both_methods_follow_the_definition(events, tolerance):
+def test_nesting_follows_the_definition(events, tolerance):
     expected = by_definition(events, tolerance)
     lane, start, dur = columns(events)
     found = nest(lane, start, dur, tolerance_ns=tolerance)
@@ -92,12 +92,6 @@ def test_both_methods_follow_the_definition(events, tolerance):
     new_lane = np.diff(lane[order], prepend=-1) != 0
     looped = nest_by_stack(nest_by_loop, order, new_lane, start, dur, tolerance)
     assert [getattr(looped, field).tolist() for field in FIELDS] == list(expected)
-    sorted_rows = (new_lane, start[order], start[order] + dur[order], tolerance)
-    in_order = nest_by_stack(
-        nest_by_loop, np.arange(len(order)), new_lane, start[order], dur[order], tolerance
-    )
-    for field, other in zip(FIELDS, nesting.nest_vectorised(*sorted_rows), strict=True):
-        assert getattr(in_order, field).tolist() == other.tolist()
 
 
 @given(EVENTS, st.lists(st.booleans(), min_size=14, max_size=14))
@@ -118,19 +112,10 @@ def test_the_nearest_chosen_row_above_is_found_with_the_parents(events, draw):
     assert looped.parent.tolist() == parent
 
 
-def test_more_rows_than_32_bits_number_are_nested_alike(monkeypatch):
-    random = np.random.default_rng(1)
-    lane = random.integers(0, 2, 600).astype(np.uint32)
-    start, dur = random.integers(0, 900, 600), random.integers(0, 200, 600)
-    rank, rows = np.zeros(600, np.int8), np.arange(0, 600, 2)
-    some = nest_narrow(lane, start, dur, rank, rows=rows)
-    monkeypatch.setattr(nesting, "COMPILED_PAYS_FROM", 1)
-    monkeypatch.setattr(nesting, "_MOST_ROUNDS", 1)
-    monkeypatch.setattr(nesting, "MOST_NARROW", 599)
-    monkeypatch.setattr(nesting, "jit", None)
-    many = nest_narrow(lane, start, dur, rank, rows=rows)
-    for field in FIELDS:
-        assert np.array_equal(getattr(some, field), getattr(many, field)), field
+def test_more_rows_than_32_bits_number_are_refused(monkeypatch):
+    monkeypatch.setattr(nesting, "MOST_NARROW", 1)
+    with pytest.raises(OverflowError, match="more than 1 events"):
+        nest(*columns([(0, 0, 9), (0, 1, 2)]))
 
 
 @given(EVENTS, st.randoms())
@@ -146,23 +131,6 @@ def test_events_that_are_not_nested_are_roots(events, random):
         expected = np.zeros(len(events), np.int64) + otherwise
         expected[rows] = getattr(alone, field)
         assert getattr(found, field).tolist() == expected.tolist()
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_compiled_and_vectorised_agree(monkeypatch, seed):
-    random = np.random.default_rng(seed)
-    size = 30_000
-    lane = random.integers(0, 5, size)
-    start = random.integers(0, 40_000, size)
-    dur = random.geometric(1 / 50, size) - 1
-    dur[random.random(size) < 0.05] *= 60
-    plain = nest(lane, start, dur, tolerance_ns=1)
-    monkeypatch.setattr(nesting, "COMPILED_PAYS_FROM", 1)
-    compiled = nest(lane, start, dur, tolerance_ns=1)
-    for field in FIELDS:
-        assert np.array_equal(getattr(plain, field), getattr(compiled, field)), field
-    assert plain.crossing.any()
-    assert plain.depth.max() > 3
 
 
 def test_self_times_of_a_lane_that_nests_add_up():
@@ -205,15 +173,12 @@ def test_times_too_far_apart_for_one_sort_key():
 
 
 def test_deep_stacks_with_many_rows_after_them():
-    """Rows that search their whole stack are left to the loop, whose work is linear."""
     deep, flat = 2_000, 2_000
     start = np.concatenate((np.arange(deep), 10**6 + 10 * np.arange(flat)))
     dur = np.concatenate((2 * (deep - np.arange(deep)), np.full(flat, 5)))
     lane = np.zeros(deep + flat, np.int64)
     found = nest(lane, start, dur)
     assert found.depth.tolist() == [*range(deep), *([0] * flat)]
-    new_lane = np.diff(lane, prepend=-1) != 0
-    assert nesting.nest_vectorised(new_lane, start, start + dur, 0) is None
     read = []
     for number in (1_000, 8_000):
         start = np.concatenate((np.arange(number), 10**6 + 10 * np.arange(number)))
@@ -238,25 +203,14 @@ def test_the_innermost_event_at_a_moment(events, moments):
     assert nesting.innermost_at(lane, start, start + dur, lanes, times).tolist() == expected
 
 
-def test_very_many_rows_are_sorted_alike(monkeypatch):
+def test_the_nearest_chosen_rows_are_those_of_the_parents():
     random = np.random.default_rng(7)
     size = 5_000
     lane = random.integers(0, 3, size).astype(np.uint32)
     start, dur = random.integers(0, 3000, size), random.integers(0, 40, size)
     rank = random.integers(0, 3, size).astype(np.int8)
     rows = np.nonzero(random.random(size) < 0.8)[0]
-    few, all_by_few = nest_narrow(lane, start, dur, rank, rows=rows), nest(lane, start, dur, rank)
-    monkeypatch.setattr(nesting, "COMPILED_PAYS_FROM", 1)
-    many, all_by_many = nest_narrow(lane, start, dur, rank, rows=rows), nest(lane, start, dur, rank)
-    for field in FIELDS:
-        assert np.array_equal(getattr(few, field), getattr(many, field)), field
-        assert np.array_equal(getattr(all_by_few, field), getattr(all_by_many, field)), field
     chosen = random.random(size) < 0.3
-    found = nesting.nest_narrow(lane, start, dur, rank, rows=rows, chosen=chosen)
+    found = nest_narrow(lane, start, dur, rank, rows=rows, chosen=chosen)
     assert found.parent.dtype == np.int32
-    assert np.array_equal(found.around, nearest_above(few.parent, None, chosen))
-    together = nest_narrow(lane, np.zeros(size, np.int64), dur, rank, rows=rows)
-    monkeypatch.undo()
-    assert np.array_equal(
-        together.parent, nest_narrow(lane, np.zeros(size, np.int64), dur, rank, rows=rows).parent
-    )
+    assert np.array_equal(found.around, nearest_above(found.parent, None, chosen))

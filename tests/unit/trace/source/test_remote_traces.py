@@ -157,10 +157,10 @@ def test_http_is_fetched_once(cache: Path) -> None:
         assert first.store is not None
         asked = served.sent
         assert load(f"{root}/trace.json").store == first.store
-        assert served.sent - asked <= 3 * 65536
+        assert served.sent == asked
         served.version = '"2"'
         assert load(f"{root}/trace.json").store == first.store
-        assert served.sent - asked > len(large)
+        assert served.sent - asked >= len(large)
 
 
 def test_http_without_ranges_and_without_a_version() -> None:

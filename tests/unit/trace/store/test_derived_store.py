@@ -231,7 +231,7 @@ def test_large_tables_are_read_from_the_store_once_they_are_there(
 def test_tables_that_are_cached_take_no_memory_but_for_operators_and_parents(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(narrow_columns, "COMPILED_PAYS_FROM", 0)  # columns keep their arrays
+    monkeypatch.setattr(narrow_columns, "_MANY", 0)  # columns keep their arrays
     trace = load(path, store=True)
     drop_released_arrays()
     before = len(KEEPER)

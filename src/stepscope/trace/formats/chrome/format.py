@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from stepscope.trace.formats.trace_format import Input, TraceFormat
-from stepscope.trace.machine.jit import WorkSoFar
 from stepscope.trace.tables import Chunk, SmallTables, Tables
 
 if TYPE_CHECKING:
@@ -22,8 +21,15 @@ of all traces together: a process that reads the small traces of many ranks load
 _LOG = logging.getLogger(__name__)
 _BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"  # byte order mark and space
 
-_READ = WorkSoFar()
-"""Uncompressed bytes of all traces that this process has read into memory."""
+
+@dataclass(eq=False)
+class BytesRead:
+    """Uncompressed bytes of all traces that this process has read into memory."""
+
+    done: int = 0
+
+
+_READ = BytesRead()
 
 
 def _read(trace: Input) -> Tables:

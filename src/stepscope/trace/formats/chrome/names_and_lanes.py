@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
-from contextvars import copy_context
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +12,7 @@ import polars as pl
 
 from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK, category_of
 from stepscope.trace.classify import classify_names
-from stepscope.trace.formats.chrome.phases import IS_ASYNCHRONOUS, ROLE_OF_PHASE
+from stepscope.trace.formats.chrome.phases import IS_ASYNCHRONOUS
 from stepscope.trace.formats.chrome.rows import (
     HAS_DEVICE,
     HAS_FLOW,
@@ -22,30 +20,19 @@ from stepscope.trace.formats.chrome.rows import (
     LARGEST_DEVICE,
     LanePair,
     NamePair,
-    Pair,
     Rows,
     Vocabulary,
 )
 from stepscope.trace.schema import CATEGORY, LANES, NAMES, Category
 
-if TYPE_CHECKING:  # they import llvmlite
-    from stepscope.trace.formats.chrome.plain_meaning import Meaning
-    from stepscope.trace.formats.chrome.scanner.scanned import Scanned, Survey
-
 _CATEGORIES = list(Category)
 _CATEGORY_VALUES = pl.Series("category", [category.value for category in _CATEGORIES], CATEGORY)
 _CODES = {category: code for code, category in enumerate(_CATEGORIES)}
-
-_GROWTH_WORTH_CLASSIFYING = 2
-"""Names are classified ahead of the end of the file once there are so many times as many."""
 
 IS_GPU_CATEGORY = np.array([category in GPU_CATEGORIES for category in _CATEGORIES])
 """For each category code, whether its events are on GPU lanes."""
 IS_GPU_WORK = np.array([category in GPU_WORK for category in _CATEGORIES])
 """For each category code, whether its events are GPU work."""
-
-
-_IS_GPU_LONG, _IS_WORK_LONG = IS_GPU_CATEGORY.astype(np.int64), IS_GPU_WORK.astype(np.int64)
 
 
 def categories_of(code: npt.NDArray[np.uint8]) -> pl.Series:
@@ -69,9 +56,7 @@ class NamesAndLanes:
         self._name_code: list[int] = []  # category code of each name
         self._lane_device: list[int] = []  # by lane, from the pid; -1: none
         self._lane_stream: list[int] = []  # by lane, from the tid; -1: none
-        self._as_arrays: dict[int, npt.NDArray[np.int64]] = {}  # by the identity of these lists
         self._gpu_lanes: dict[int, tuple[int | None, int | None]] = {}
-        self._classified_ahead = 0  # how many of the names
 
     def name_ids(self, rows: Rows, named: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
         """Returns the number of each row's name; 0 for rows that are not `named`."""
@@ -130,41 +115,9 @@ class NamesAndLanes:
         on_gpu = np.flatnonzero(is_gpu)
         lanes, first = np.unique(lane_id[on_gpu], return_index=True)
         for lane, index in zip(lanes.tolist(), on_gpu[first].tolist(), strict=True):
-            self.note_gpu_lane(lane, int(device[index]), int(stream[index]))
+            on = (int(number) if number >= 0 else None for number in (device[index], stream[index]))
+            self._gpu_lanes.setdefault(lane, (next(on), next(on)))
         return device, stream
-
-    def note_gpu_lane(self, lane: int, device: int, stream: int) -> None:
-        """Marks a GPU lane, with the device and stream (-1: none) of its first event."""
-        if lane not in self._gpu_lanes:
-            self._gpu_lanes[lane] = (
-                device if device >= 0 else None,
-                stream if stream >= 0 else None,
-            )
-
-    def meaning_of(self, scanned: Scanned, survey: Survey) -> Meaning:
-        """Numbers the new names and lanes of a plain block, and returns what its numbers mean."""
-        from stepscope.trace.formats.chrome.plain_meaning import Meaning
-
-        name_id = _all_found(scanned.names, survey.names, self._names, self._add_name)
-        lane_id = _all_found(scanned.lanes, survey.lanes, self._lanes, self._add_lane)
-        # Words of metadata have no number: -1 refers to an arbitrary element, which is not used.
-        return Meaning(
-            role=ROLE_OF_PHASE,
-            is_gpu=_IS_GPU_LONG,
-            is_work=_IS_WORK_LONG,
-            name_id=name_id,
-            code=self._array(self._name_code)[name_id],
-            lane_id=lane_id,
-            device=self._array(self._lane_device)[lane_id],
-            stream=self._array(self._lane_stream)[lane_id],
-        )
-
-    def _array(self, numbers: list[int]) -> npt.NDArray[np.int64]:
-        """Returns one of the growing lists as an array; at least one element long."""
-        array = self._as_arrays.get(id(numbers))
-        if array is None or len(array) < len(numbers):
-            array = self._as_arrays[id(numbers)] = np.array(numbers or [0], np.int64)
-        return array
 
     def take_description(self, name: str, lane: LanePair, text: str | None) -> bool:
         """Takes the name of a process or thread from a metadata event; False if it has none."""
@@ -179,23 +132,10 @@ class NamesAndLanes:
             self.thread_names[lane] = value
         return True
 
-    def classify_ahead(self, pool: Executor) -> None:
-        """Has the names so far classified in another thread, if there are many new ones.
-
-        To compile the patterns takes far longer than to match some hundred names, and need not wait
-        for the end of the file. What is found is cached (`known_names`).
-        """
-        if len(self._names) >= max(1, _GROWTH_WORTH_CLASSIFYING * self._classified_ahead):
-            self._classified_ahead = len(self._names)
-            pool.submit(copy_context().run, classify_names, self._unclassified())
-
     def names_table(self) -> pl.DataFrame:
         """Returns the table `names`, classified."""
-        return classify_names(self._unclassified()).select(list(NAMES)).cast(NAMES)  # type: ignore[arg-type]
-
-    def _unclassified(self) -> pl.DataFrame:
         names = list(self._names)
-        return pl.DataFrame(
+        table = pl.DataFrame(
             {
                 "name_id": np.arange(len(names), dtype=np.uint32),
                 "name": pl.Series([name for name, _ in names], dtype=pl.String),
@@ -208,6 +148,7 @@ class NamesAndLanes:
             .then(pl.col("name").str.replace(r"^(.*) \((.*):(\d+)\)$", "$2($3): $1"))
             .otherwise("name")
         )
+        return classify_names(table).select(list(NAMES)).cast(NAMES)  # type: ignore[arg-type]
 
     def lanes_table(self) -> pl.DataFrame:
         """Returns the table `lanes`."""
@@ -241,26 +182,6 @@ def _lane_number(text: str | None) -> int:
         return -1
     digits = text.removeprefix("stream ").strip()
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else -1
-
-
-def _all_found(
-    words: Vocabulary[Pair],
-    used: npt.NDArray[np.int32],
-    known: dict[Pair, int],
-    add: Callable[[Pair], None],
-) -> npt.NDArray[np.int64]:
-    """Returns the number of each pair in the tables, after adding those of the used that are new.
-
-    Args:
-        used: Which pairs need a number, in order of appearance.
-    """
-    found = words.found_in(known)
-    new = used[found[used] < 0].tolist()
-    if new:
-        for number in new:
-            add(words.pairs[number])
-        found = words.found_in(known)
-    return found
 
 
 def _numbers(known: npt.NDArray[np.int64], words: npt.NDArray[np.int32]) -> npt.NDArray[np.uint32]:

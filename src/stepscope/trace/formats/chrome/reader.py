@@ -8,10 +8,8 @@ fifteen times faster. Where it does not recognise events, they are repaired if t
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from stepscope.errors import UnreadableInputError
@@ -24,7 +22,6 @@ from stepscope.trace.formats.chrome.event_list import (
     more,
     read_events_tolerantly,
 )
-from stepscope.trace.formats.chrome.rows import Rows
 from stepscope.trace.formats.chrome.tolerant.event_text import MOST_FRUITLESS
 from stepscope.trace.formats.chrome.tolerant.json_text import (
     SPACE,
@@ -41,7 +38,7 @@ from stepscope.trace.source.content import Content
 from stepscope.trace.tables import Chunk, SmallTables, Tables
 
 if TYPE_CHECKING:
-    from stepscope.trace.formats.chrome.scanner.scanned import Scanned  # imports llvmlite
+    pass  # imports llvmlite
 
 _SEPARATORS = re.compile(r"[ \t\r\n,]*")
 _COLON = re.compile(r"[ \t\r\n]*:[ \t\r\n]*")
@@ -317,7 +314,7 @@ def read_tables(
         The tables. `problems` reports what was repaired or skipped.
     """
     chunks: list[Chunk] = []
-    small = read_in_chunks(name, content, problems, read_events, chunks.append, stays=True)
+    small = read_in_chunks(name, content, problems, read_events, chunks.append)
     return Tables.joined(chunks, small)
 
 
@@ -327,27 +324,14 @@ def read_in_chunks(
     problems: Problems,
     read_events: ReadEvents,
     take: Callable[[Chunk], None],
-    *,
-    stays: bool = False,
 ) -> SmallTables:
     """Like `read_tables`, but passes on the growing tables in chunks.
-
-    Args:
-        stays: Whether the chunks stay in memory (see `Assembler`).
 
     Returns:
         The tables that do not grow with the file.
     """
-    threads = min(os.cpu_count() or 1, 4)
-    with ThreadPoolExecutor(threads, thread_name_prefix="stepscope-assemble") as pool:
-        assembler = Assembler(pool, stays=stays)
-
-        def assemble(rows: Rows | Scanned) -> None:
-            for chunk in assembler.add(rows):
-                take(chunk)
-
-        read_document(name, content, assembler, read_events, assemble)
-        for chunk in assembler.close():
-            take(chunk)
+    assembler = Assembler()
+    read_document(name, content, assembler, read_events, lambda rows: take(assembler.add(rows)))
+    take(assembler.close())
     assembler.problems.merge(problems)
     return assembler.small_tables()

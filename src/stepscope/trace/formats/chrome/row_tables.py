@@ -1,7 +1,4 @@
-"""Turns rows of any kind into the tables of `schema.py`, with vectorised code.
-
-For plain blocks of large files, `plain/events.py` does the same in one compiled pass.
-"""
+"""Turns rows of any kind into the tables of `schema.py`, with vectorised code."""
 
 from __future__ import annotations
 
@@ -173,4 +170,4 @@ def _texts_of(rows: Rows, at: npt.NDArray[np.intp]) -> pl.Series:
     Few rows of a block are instants, counters or flows. Without a copy, they would keep the whole
     block in memory until there are enough of them for a part of the store.
     """
-    return pl.Series("args", rows.args[at].to_list(), pl.String)
+    return rows.args[at] + ""  # joined text is new text

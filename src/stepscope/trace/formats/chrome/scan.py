@@ -57,8 +57,6 @@ class FinishedPiece:
     def has_events(self) -> bool:
         """Whether there is an event with a phase."""
         if isinstance(self.rows, Scanned):
-            if self.rows.survey is not None:  # all phases are known
-                return len(self.rows) > 0
             return bool(self.rows.phases[: len(self.rows)].any())
         return bool(np.asarray(self.rows.phase).any())
 
@@ -101,8 +99,7 @@ def finish(scan: Scan, final: bool, fruitless: int) -> FinishedPiece:
         if not _hand_over(scan, by_hand, final, most) or by_hand.given_up:
             break
     scanned_rows = scan.scanned()
-    is_plain = last_rows < 0 and scanned_rows.survey is not None
-    if is_plain or scan.bytes[0][max(last_rows, 0) : int(scan.state[ROWS])].any():
+    if scan.bytes[0][max(last_rows, 0) : int(scan.state[ROWS])].any():
         by_hand.fruitless = 0
     rows: Rows | Scanned = scanned_rows
     if by_hand.events or by_hand.problems:

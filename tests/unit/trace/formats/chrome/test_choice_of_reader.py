@@ -10,7 +10,6 @@ from tests.support.chrome_traces import assert_same_tables, kernel, operator, wr
 from stepscope.trace.formats.chrome import event_list, scan
 from stepscope.trace.formats.chrome import format as chrome
 from stepscope.trace.load import load
-from stepscope.trace.machine.jit import WorkSoFar
 
 CONTENT = write([make(start=str(number)) for number in range(50) for make in (operator, kernel)])
 
@@ -27,7 +26,7 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return reader
 
-    monkeypatch.setattr(chrome, "_READ", WorkSoFar())
+    monkeypatch.setattr(chrome, "_READ", chrome.BytesRead())
     for module, name in (
         (event_list, "read_events_tolerantly"),
         (scan, "read_events_compiled"),
@@ -59,6 +58,6 @@ def test_one_large_trace_is_read_with_the_scanner(
     monkeypatch.setattr(chrome, "COMPILED_ABOVE_BYTES", len(CONTENT))
     load(path)
     monkeypatch.setattr(chrome, "COMPILED_ABOVE_BYTES", len(CONTENT) - 1)
-    monkeypatch.setattr(chrome, "_READ", WorkSoFar())
+    monkeypatch.setattr(chrome, "_READ", chrome.BytesRead())
     load(path)
     assert readers == ["event_list", "scan"]

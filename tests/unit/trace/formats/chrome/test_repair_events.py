@@ -16,7 +16,6 @@ from tests.support.chrome_traces import (
     kernel,
     operator,
     read_compiled,
-    read_for_the_store,
     read_tolerantly,
     write,
 )
@@ -55,7 +54,6 @@ def reads_alike(data: bytes, block: int = 1 << 22) -> Any:
     for read, size in (
         (read_tolerantly, 1 << 22),
         (read_compiled, block),
-        (read_for_the_store, block),
     ):
         try:
             outcomes.append(read(data, size))

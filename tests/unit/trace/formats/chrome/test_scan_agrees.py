@@ -16,7 +16,6 @@ from tests.support.chrome_traces import (
     kernel,
     operator,
     read_compiled,
-    read_for_the_store,
     read_tolerantly,
     write,
 )
@@ -92,8 +91,6 @@ def both(data: bytes, block: int) -> None:
         (read_tolerantly, 1 << 22),
         (read_compiled, 1 << 22),
         (read_compiled, block),
-        (read_for_the_store, 1 << 22),
-        (read_for_the_store, block),
     ):
         try:
             outcomes.append(read(data, size))

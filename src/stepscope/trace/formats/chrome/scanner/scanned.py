@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -41,23 +40,6 @@ INLINE_BYTES = 12
 
 
 @dataclass(frozen=True)
-class Survey:
-    """What is in a plain block.
-
-    Attributes:
-        rows: By role (`phases`), the number of events.
-        text_bytes: By role, the bytes of their arguments that do not fit into string views.
-        names: Names of other events than metadata, in order of first appearance.
-        lanes: The same for lanes.
-    """
-
-    rows: Sequence[int]
-    text_bytes: Sequence[int]
-    names: npt.NDArray[np.int32]
-    lanes: npt.NDArray[np.int32]
-
-
-@dataclass(frozen=True)
 class Scanned:
     """Consecutive events, as read by the scanner.
 
@@ -69,7 +51,6 @@ class Scanned:
         flags: Which columns have a value.
         name: Index of each event's pair in `names`.
         lane: Index of each event's pair in `lanes`.
-        survey: What is in the block; None if it is not plain.
         repaired: Where events had to be repaired; `data` is the repaired text then.
     """
 
@@ -84,28 +65,11 @@ class Scanned:
     lane: npt.NDArray[np.int32]
     names: Vocabulary[NamePair]
     lanes: Vocabulary[LanePair]
-    survey: Survey | None
     repaired: RepairedBlock | None = None
     problems: Problems = field(default_factory=Problems)
 
     def __len__(self) -> int:
         return int(self.block[ROWS])
-
-    @property
-    def times(self) -> npt.NDArray[np.int64]:
-        """Time or start of each event, valid if its flags say so."""
-        times: npt.NDArray[np.int64] = self.columns[TIME]
-        return times
-
-    def text(self, row: int) -> str | None:
-        """Returns the arguments of one event; None if it has none."""
-        view = self.views[row : row + 1].view(np.uint32)[0]
-        length, start = int(view[0]), int(view[3])
-        if not length:
-            return None
-        if length <= INLINE_BYTES:
-            return bytes(view[1:])[:length].decode()
-        return bytes(self.data[start : start + length]).decode()
 
     def rows(self) -> Rows:
         """Returns the same events as columns that do not depend on the scanner."""

@@ -1,1 +1,0 @@
-"""Scanned events without anything special, straight into columns or pages of Parquet."""
