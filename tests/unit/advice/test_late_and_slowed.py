@@ -9,7 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.support.simulator import Program, on_time, simulate, steady_step_ns, write_run
+from tests.support.simulator import (
+    Program,
+    on_time,
+    random_program,
+    simulate,
+    steady_step_ns,
+    write_run,
+)
 from tests.support.simulator.program import (
     MS,
     Collective,
@@ -52,3 +59,15 @@ def test_a_late_host_is_worth_what_it_costs_unrecorded(world_size, frees, tmp_pa
     about = [one for one in found if one.id in ("late-rank", "rank-waiting") and one.saving_ns]
     assert about
     assert max(one.saving_ns for one in about) / now_ns == pytest.approx(truth, abs=0.05)
+
+
+@pytest.mark.parametrize("seed", [11002288, 11005986])
+def test_of_two_ranks_a_slow_loader_is_as_late_without_the_recording(seed, tmp_path):
+    """Of two nobody is accused, but recording slows no loader: as much is saved without it."""
+    one = random_program(seed)
+    assert one.world_size == 2
+    now_ns = steady_step_ns(one)
+    truth = (now_ns - steady_step_ns(on_time(one))) / now_ns
+    found = diagnose(open_run(str(write_run(simulate(one), tmp_path / "run")))).findings
+    (waiting,) = (one for one in found if one.id == "rank-waiting")
+    assert waiting.saving_ns / now_ns == pytest.approx(truth, abs=0.05)

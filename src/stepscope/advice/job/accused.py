@@ -267,6 +267,11 @@ class InWindows:
             others_ns = compute_ns[~is_late & (compute_ns > 0)]
             if len(others_ns) and compute_ns[is_late].max() - others_ns.max() >= _MOSTLY * gain_ns:
                 return 1.0
+            input_ns = spent_ns.get(INPUT)
+            if input_ns is not None and not is_late.all():
+                more_ns = input_ns[is_late].min() - input_ns[~is_late].max()
+                if more_ns >= _MOSTLY * gain_ns:
+                    return 1.0
         of_host = [ns for cause, ns in spent_ns.items() if cause not in not_slowed]
         least_ns = float(np.sum(of_host, axis=0)[is_late].min()) if of_host else 0.0
         return max(0.0, 1 - slowed_ns / least_ns) if least_ns > 0 else 1.0
