@@ -165,6 +165,8 @@ def _limit_of(
             f"{uneven.id}: {uneven.title}; what they take beyond it is {percent(float(beyond))} "
             "of the time"
         )
+    elif (held_up := _held_up(findings, slowest)) is not None:
+        words = f"{held_up.id}: {held_up.title}; {held_up.saving_reason}"
     elif largest.name in _USEFUL:
         is_bound = largest.name == "compute" and partition.share(largest) >= 1 - _NOTABLE
         words = "GPU-bound: " if is_bound else _NOTHING
@@ -239,6 +241,20 @@ def _uneven(findings: Sequence[Finding], shown: RankSummary) -> Finding | None:
     """The finding that a rank loses much time in some of its steps, for a reason nobody knows."""
     mine = (one for one in findings if one.id == "uneven-steps" and one.rank == shown.rank)
     return next((one for one in mine if one.saving_ns is None and one.severity.is_weighty), None)
+
+
+def _held_up(findings: Sequence[Finding], shown: RankSummary) -> Finding | None:
+    """The first finding that brings nothing alone, because another rank sets the pace.
+
+    None where the rank shown does little else than what a step is there for.
+    """
+    partition = shown.partition
+    if partition is None:
+        return None
+    useful = sum(partition.share(part) for part in partition.parts if part.name in _USEFUL)
+    mine = (one for one in findings if one.rank == shown.rank and one.next_rank is not None)
+    found = next((one for one in mine if one.saving_ns is None), None)
+    return found if useful <= 1 - _MUCH else None
 
 
 def _outside_steady_steps(findings: Sequence[Finding], shown: RankSummary) -> Finding | None:

@@ -343,11 +343,12 @@ def _with_limit(
         return one
     saving_ns, step_ns = one.saving_ns or 0, (one.saving_ns or 0) + (one.predicted_step_ns or 0)
     if gain.share < limits.saving_low:
-        return without_saving(
+        less = without_saving(
             one,
             f"rank {one.rank}'s own step is {duration(saving_ns)} shorter without it, but rank "
             f"{gain.next_rank}'s is not, and that limits all ranks",
         )
+        return replace(less, next_rank=gain.next_rank)
     gain_ns = round(gain.share * step_ns)
     assumption, next_rank = one.assumption, None
     if gain.next_rank != one.rank:
