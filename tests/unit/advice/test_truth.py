@@ -82,6 +82,7 @@ def test_what_a_window_cannot_show_is_not_promised(seed, reason, cache):
         pytest.param(3004537, "input-bound", id="the first batch was partly in store"),
         pytest.param(3000405, "late-rank", id="a late rank's host no longer runs ahead"),
         pytest.param(5001128, "launch-bound", id="epochs begin in steps that are not slow"),
+        pytest.param(11004478, "input-bound", id="the first round waits less than the second"),
     ],
 )
 def test_the_steady_state_is_not_that_of_the_window(seed, finding, cache):

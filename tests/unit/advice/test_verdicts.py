@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.planted import SCENARIOS, dump
+from tests.support.simulator import random_program, simulate, write_job
 from tests.support.step_records import step_records, write_run
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
@@ -46,6 +47,17 @@ def test_a_healthy_step_does_not_hide_what_happened_outside_it(tmp_path, name, w
     verdict = labelled(tmp_path, name).verdict
     assert verdict.startswith("GPU-bound: 9")
     assert words in verdict
+
+
+def test_what_brings_nothing_alone_because_of_another_rank_is_the_verdict_where_nothing_else_is(
+    tmp_path,
+):
+    """Rank 0's collectives take as long as rank 1's batches let it: 42% of its step."""
+    path = write_job(simulate(random_program(11001855)), tmp_path / "job")
+    assert diagnose(open_run(str(path))).verdict == (
+        "exposed-communication: 42% of the device's time is exposed communication; rank 0's own "
+        "step is 6.44 ms shorter without it, but rank 1's is not, and that limits all ranks"
+    )
 
 
 def test_slow_steps_without_a_reason_are_the_verdict_where_they_cost_most(tmp_path):

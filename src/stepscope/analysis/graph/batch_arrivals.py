@@ -152,7 +152,7 @@ def find_arrivals(
     start, end, batch_count = start[is_inside], end[is_inside], int(is_inside.sum())
     late -= len(is_inside) - batch_count
     # Steps that had batches in store, as while the recorder starts, are shorter than the pace.
-    pace_ns = _pace_of_workers(end, late) or _pace_of_rounds(start, end)
+    pace_ns = _pace_of_workers(end, late) or _pace_of_rounds(start, end, late)
     length_ns = max(length_ns, round(pace_ns * batch_count))
     has_pace = pace_ns > 0 or late[0] == 0
     start, end = start[late], end[late]
@@ -239,9 +239,14 @@ def _pace_of_workers(end_ns: Int64Array, late: Int64Array) -> float:
     return 0.0
 
 
-def _pace_of_rounds(start_ns: Int64Array, end_ns: Int64Array) -> float:
-    """Time per batch from the first to the last round of batches; 0 if there is one round."""
+def _pace_of_rounds(start_ns: Int64Array, end_ns: Int64Array, late: Int64Array) -> float:
+    """Time per batch from the first to the last round of batches; 0 if there is one round.
+
+    Where one wait is far longer than all others, a round begins with each late batch.
+    """
     rounds = round_starts(end_ns - start_ns)
+    if len(rounds) < 2:
+        rounds = late[np.diff(late, prepend=-2) > 1]
     if len(rounds) < 2:
         return 0.0
     return float((end_ns[rounds[-1]] - end_ns[rounds[0]]) / (rounds[-1] - rounds[0]))
