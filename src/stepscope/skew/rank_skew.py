@@ -289,34 +289,41 @@ def _explained(
     others = [place for place in range(len(ranks)) if place not in late]
     if not others:
         return skew
-    compared = whole or compared
     steps = [row[0].step for row in compared.rows]
-    part, at = 1.0, list(range(len(steps)))
-    if isinstance(skew.course, EveryNth):
-        part = _part(skew.course, steps)
-        at = [place for place, step in enumerate(steps) if step in skew.course.steps]
-    rows, positions = [compared.rows[i] for i in at], [compared.positions[i] for i in at]
+    part = _part(skew.course, steps) if isinstance(skew.course, EveryNth) else 1.0
+    rows = [row for row in compared.rows if _is_judged(row, skew.course)]
     culprits = _without_followers(rows, late, others, skew.wait_ns / part) or late
     skew = replace(skew, late=tuple(r for r in skew.late if r in {ranks[i].rank for i in culprits}))
     found = []
     for cause, spent in (("input", input_wait), ("garbage_collection", lambda one: one.gc_ns)):
-        times = [[spent(record) for record in row] for row in compared.rows]
+        times = ([spent(record) for record in row] for row in compared.rows)
         usual = [statistics.fmean(column) for column in zip(*times, strict=True)]
         more_ns = min(usual[i] for i in culprits) - statistics.median(usual[i] for i in others)
-        found.append((more_ns, cause, times))
-    more_ns, cause, times = max(found)
+        found.append((more_ns, cause, spent))
+    more_ns, cause, spent = max(found, key=lambda one: one[:2])
     is_recorded = more_ns >= max(1, _MOSTLY * skew.wait_ns)
     if is_recorded:
         skew = replace(skew, cause=in_words(cause, several=len(culprits) > 1))
     elif phase := _longer_phase(compared.rows, culprits, others, _MOSTLY * skew.wait_ns / part):
         whose = "their" if len(culprits) > 1 else "its"
         skew = replace(skew, cause=f"{whose} {phase} takes longer")
+    # Of ranks that sleep or read, the time off the CPU may not see that they are late.
+    is_seen = is_recorded or (
+        whole is not None and _wait_ns(whole.positions, late, others) >= _AS_LATE * skew.wait_ns
+    )
+    if whole is not None and is_seen:
+        compared = whole
+        steps = [row[0].step for row in compared.rows]
+        part = _part(skew.course, steps) if isinstance(skew.course, EveryNth) else 1.0
+    at = [i for i, row in enumerate(compared.rows) if _is_judged(row, skew.course)]
+    positions = [compared.positions[i] for i in at]
     if is_recorded:
-        spent_ns = [list(times[place]) for place in at]
-        for spent_of in spent_ns:  # those that wait for one come as much earlier without it
-            for follower in set(late) - set(culprits):
-                spent_of[follower] = max(spent_of[i] for i in culprits)
-        saved = [saved_without(*row, late, others) for row in zip(positions, spent_ns, strict=True)]
+        saved = []
+        for place, row in zip(at, positions, strict=True):
+            spent_ns = [spent(record) for record in compared.rows[place]]
+            for follower in set(late) - set(culprits):  # comes as much earlier without that
+                spent_ns[follower] = max(spent_ns[i] for i in culprits)
+            saved.append(saved_without(row, spent_ns, late, others))
     elif compared is whole:
         saved = _savings(positions, late, others)
     else:
@@ -328,6 +335,10 @@ def _explained(
             for one_ns, is_unseen in zip(saved, _unseen_last(positions, skew.step_ns), strict=True)
         ]
     return replace(skew, saving_ns=min(skew.step_ns, max(0, round(part * _usual(saved)))))
+
+
+def _is_judged(row: Sequence[StepRecord], course: Course | None) -> bool:
+    return not isinstance(course, EveryNth) or row[0].step in course.steps
 
 
 def _unseen_last(positions: Sequence[Sequence[int]], step_ns: int) -> list[bool]:
