@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 
 from stepscope._notebook import html_of_trace
-from stepscope.artifacts.memory_timeline import MemoryTimeline, write_json
 from stepscope.commands.main import cli
 from stepscope.trace.load import load
 from tests.support.browser import chromium
@@ -80,10 +79,6 @@ def files(tmp_path_factory):
     stepscope("report", folder / "job", "-o", folder / "job.html")
     (folder / "snapshot.pickle").write_bytes(pickle.dumps(out_of_memory()))
     stepscope("memory", folder / "snapshot.pickle", "-o", folder / "memory.html")
-    phases = {HOSTILE: [30, 60, 40], "x) url(http://127.0.0.1:9/": [20, 20, 20]}
-    own = MemoryTimeline("gpu 0", [5, 9, 11], [50, 80, 60], [100, 100, 90], phases, 7)
-    write_json([own], folder / "memory_timeline.json")
-    stepscope("memory", folder / "memory_timeline.json", "-o", folder / "phases.html")
     return {path.stem: path for path in folder.glob("*.html")}
 
 
@@ -109,7 +104,7 @@ def opened(browser, files):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["slow", "run", "hostile", "compare", "memory", "phases"])
+@pytest.mark.parametrize("name", ["slow", "run", "hostile", "compare", "memory"])
 def test_every_page_draws_all_its_sections_in_light_and_dark(opened, name, scheme):
     found = opened(name)
     found.page.emulate_media(color_scheme=scheme)
@@ -410,19 +405,6 @@ def test_memory_over_time_is_drawn_with_its_peak(opened, scheme):
     assert columns[-1][0] <= picture["failed"] <= columns[-1][1] + 1
     assert len(picture["colours"]) == len(block["bands"])
     assert all(colour.startswith("rgb(") for colour in picture["colours"])
-
-
-def test_names_of_phases_stay_text_in_the_picture_of_memory(opened):
-    found = opened("phases")
-    key = found.page.evaluate(
-        "() => [...document.querySelectorAll('.memory-key li')].map((one) => one.textContent)"
-    )
-    assert key[0] == "reserved"
-    assert key[-1] == HOSTILE
-    assert "owned" not in found.page.title()
-    picture = found.page.evaluate(PICTURE)
-    assert HOSTILE in picture["columns"][0][2]
-    assert len(set(picture["colours"])) == 2
 
 
 @pytest.mark.parametrize("width", [360, 1600])

@@ -28,7 +28,6 @@ STEPS = 7
 WALLS = {
     # What contains the others' failures, and what the loop itself calls.
     "containment",
-    "profiler",
     "session",
     "steps.core",
     "steps.step_notes",

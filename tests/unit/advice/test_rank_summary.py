@@ -76,8 +76,8 @@ def test_ranks_summarised_elsewhere_make_the_same_diagnosis(job):
     skew = rank_skew(recorded_steps(meetings))
     request = Request(has_peers=skew is not None)
     ranks = [
-        sent(summarise_rank(sent(rank), sent(request), sent(matched.waits_of(rank.rank))))
-        for rank in run.ranks
+        sent(summarise_rank(sent(rank), sent(request), sent(matched.waits_of(rank.rank)), met))
+        for rank, met in zip(run.ranks, meetings, strict=True)
     ]
     there = judge(run, ranks, Thresholds(), matched, skew, notes)
     assert there.verdict == here.verdict

@@ -11,10 +11,6 @@ Nothing checks an address. These modules use them, and this is why they stay ins
     scanning stops at the last; tables of names, lanes and patterns are indexed by masked hashes,
     and grow before they are full. Copies of repaired events have room for `MARGIN` bytes after
     `last`, which is looked at before each piece.
-`formats/chrome/plain`
-    Writes what `scan_piece.py` counted, over the same rows, to buffers with as much room.
-`formats/chrome/scan_piece.py`
-    Counts over the rows that the scanner wrote.
 `parquet`
     The caller allocates the longest that the numbers, or the texts, can become.
 `arrays/arrow_columns.py`

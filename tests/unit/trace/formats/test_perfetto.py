@@ -14,7 +14,7 @@ from tests.support.viewer import training
 from stepscope.analysis.timeline import timeline
 from stepscope.errors import UnreadableInputError
 from stepscope.export.overlays import overlays_of
-from stepscope.export.selection import Selection, cut
+from stepscope.export.selection import cut
 from stepscope.export.track_events import write_perfetto
 from stepscope.trace.formats.perfetto.format import FORMAT
 from stepscope.trace.load import load
@@ -171,7 +171,7 @@ def test_counters_and_instants(writer, tmp_path):
 
 
 def exported(trace, path):
-    part = cut(trace, Selection())
+    part = cut(trace, None)
     overlays = overlays_of(trace, (), part.start_ns, part.end_ns)
     with path.open("wb") as file:
         write_perfetto(part, overlays, file.write)
