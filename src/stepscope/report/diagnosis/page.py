@@ -342,7 +342,7 @@ def _rank_map(diagnosis: Diagnosis) -> tuple[Block, ...]:
     known = [one for row in found.own_ns for one in row if one is not None]
     words = (
         "Each rank's steps in the recorded window without exposed communication: what it took by "
-        f"itself, the most first, from {units.duration(min(known))} (palest) to "
+        f"itself, the most first, from {units.duration(min(known))} (faintest) to "
         f"{units.duration(max(known))}.{rest} `stepscope view` maps other parts and all ranks."
     )
     return figures.rank_steps(found), _note(words)
