@@ -289,8 +289,7 @@ def _explained(
     others = [place for place in range(len(ranks)) if place not in late]
     if not others:
         return skew
-    steps = [row[0].step for row in compared.rows]
-    part = _part(skew.course, steps) if isinstance(skew.course, EveryNth) else 1.0
+    part = _part(skew.course, [row[0].step for row in compared.rows])
     rows = [row for row in compared.rows if _is_judged(row, skew.course)]
     culprits = _without_followers(rows, late, others, skew.wait_ns / part) or late
     skew = replace(skew, late=tuple(r for r in skew.late if r in {ranks[i].rank for i in culprits}))
@@ -313,17 +312,20 @@ def _explained(
     )
     if whole is not None and is_seen:
         compared = whole
-        steps = [row[0].step for row in compared.rows]
-        part = _part(skew.course, steps) if isinstance(skew.course, EveryNth) else 1.0
-    at = [i for i, row in enumerate(compared.rows) if _is_judged(row, skew.course)]
-    positions = [compared.positions[i] for i in at]
+        part = _part(skew.course, [row[0].step for row in compared.rows])
+    judged = [
+        (row, places)
+        for row, places in zip(compared.rows, compared.positions, strict=True)
+        if _is_judged(row, skew.course)
+    ]
+    positions = [places for _, places in judged]
     if is_recorded:
         saved = []
-        for place, row in zip(at, positions, strict=True):
-            spent_ns = [spent(record) for record in compared.rows[place]]
+        for row, places in judged:
+            spent_ns = [spent(record) for record in row]
             for follower in set(late) - set(culprits):  # comes as much earlier without that
                 spent_ns[follower] = max(spent_ns[i] for i in culprits)
-            saved.append(saved_without(row, spent_ns, late, others))
+            saved.append(saved_without(places, spent_ns, late, others))
     elif compared is whole:
         saved = _savings(positions, late, others)
     else:
@@ -401,8 +403,10 @@ def saved_without(
     return max(row) - max(*left, *(row[j] for j in others))
 
 
-def _part(course: EveryNth, steps: Sequence[int]) -> float:
+def _part(course: Course | None, steps: Sequence[int]) -> float:
     """Of all steps, how many are long: of the compared ones, more or fewer may be due."""
+    if not isinstance(course, EveryNth):
+        return 1.0
     due = [step for step in steps if step % course.every == course.steps[0] % course.every]
     return len(course.steps) / len(due) / course.every
 
@@ -568,11 +572,11 @@ def _off_cpu(records: Sequence[StepRecord]) -> list[int]:
 
 
 def _beside_ns(record: StepRecord) -> int:
-    """What a step takes beside its known phases, its input and the collector, as saving does."""
+    """What a step takes beside its known phases, its input and the collector: saving, say."""
     known = {FORWARD, BACKWARD, COMMUNICATION, OPTIMIZER}
     paths = [(path.split("/"), duration_ns) for path, duration_ns in record.phases.items()]
     inside = sum(ns for names, ns in paths if names[-1] in known and not known & {*names[:-1]})
-    return record.dur_ns - inside - input_wait(record) - (record.gc_ns or 0)
+    return record.dur_ns - inside - input_wait(record) - record.gc_ns
 
 
 def _beyond_median(times_ns: Sequence[int]) -> list[float]:
