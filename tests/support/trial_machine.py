@@ -57,7 +57,9 @@ class Machine:
         self.now = 0.0
         self.rng = np.random.default_rng(seed)
 
-    def attempt(self, bench, variant, name, most_s, window_at=None, *, with_memory=False):
+    def attempt(
+        self, bench, variant, name, most_s, window_at=None, *, with_memory=False, in_turns=None
+    ):
         self.names.append(name)
         self.limits.append(most_s)
         wall_s = self.slow.get(name, self.wall_s)
@@ -82,7 +84,7 @@ class Machine:
             self.losses.get(variant.name, CURVE),
             tuple(variant.plans),
             (),
-            {"threads": 8, "cpus": 2, "uses_gpu": gpu is not None},
+            {"threads": 8, "cpus": 2, "uses_gpu": gpu is not None, "is_distributed": False},
             100,
             0 if gpu is None else max(held[1] for held in gpu.curve),
             0 if gpu is None else max(held[3] for held in gpu.curve),

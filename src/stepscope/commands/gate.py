@@ -94,7 +94,7 @@ def command(
     with telling_what_stays(scratch):
         turns = run_in_turns(request, TrialNarration(_say, "rehearsal"))
     sides = [[resolve_path(str(run)) for run in side] for side in (turns.before, turns.after)]
-    found = compare_runs(sides[0], sides[1], None, Scope())
+    found = compare_runs(sides[0], sides[1], None, Scope(), in_rounds=turns.is_alternating)
     comparison = dataclasses.replace(found, notes=(*found.notes, *turns.notes))
     checked = CheckedComparison(comparison, checks_of(checks, comparison))
     with sink_for(file) as sink:

@@ -28,6 +28,7 @@ from stepscope.run.trials import (
     WRITES_ELSEWHERE,
 )
 from stepscope.terminal.working import working
+from stepscope.trial.alternation import InTurns
 from stepscope.trial.fixes import FIXES, Plan
 from stepscope.trial.inside.guard import SUFFIX
 from stepscope.trial.measure import LEAST_STEPS, ProcessSteps, slowest_rank, steps_of
@@ -130,12 +131,14 @@ class Bench:
         window_at: int | None = None,
         *,
         with_memory: bool = False,
+        in_turns: InTurns | None = None,
     ) -> Attempt:
         """Run the script once.
 
         Args:
             name: Name of the run directory, which no other attempt has.
             window_at: Step at which a window is recorded; None for none.
+            in_turns: How it takes turns with another run; None: it runs alone.
         """
         notes_folder = self.folder / "notes" / name
         files = self.folder / "files" / name
@@ -152,6 +155,8 @@ class Bench:
         wishes = {
             "fixes": {fix: plan.value for fix, plan in variant.plans.items()},
             "steps": self.steps,
+            "warm_up": self.warm_up,
+            "turns": in_turns.address if in_turns is not None else "",
             "notes": str(notes_folder),
             "guarded": place.guarded,
         }
@@ -160,6 +165,8 @@ class Bench:
 
         def run(command: Sequence[str], environment: dict[str, str]) -> int:
             limits = Limits(most_s, lambda: any(note["has_ended"] for note in _notes(notes_folder)))
+            if in_turns is not None:
+                limits = replace(limits, meanwhile=in_turns.meanwhile)
             start = Start(
                 command,
                 {**environment, **more},

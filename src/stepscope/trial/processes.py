@@ -99,11 +99,13 @@ class Limits:
     Attributes:
         most_s: After so many seconds.
         linger_s: How long it may still run once it has.
+        meanwhile: Called again and again while it runs.
     """
 
     most_s: float
     is_done: Callable[[], bool]
     linger_s: float = 15.0
+    meanwhile: Callable[[], None] = lambda: None
 
 
 @dataclass
@@ -256,6 +258,7 @@ def _wait(child: subprocess.Popen[bytes], limits: Limits, started: float) -> int
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return child.wait(_POLL_S)
+        limits.meanwhile()
         now = time.monotonic()
         if done_at is None and limits.is_done():
             done_at = now

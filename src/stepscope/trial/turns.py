@@ -5,18 +5,26 @@ rounds: in each, both versions run once, in processes and copies of their folder
 an order that is reversed every other round, so that a machine that becomes slower favours none. The
 number of rounds is fixed beforehand. Ending when the answer looks clear would fail identical
 versions more often than the interval says.
+
+Runs on the CPU, of one process each and small enough for both to be in memory, train in turns of a
+quarter of a second (`alternation`). Others, whose memory on the GPU or whose ranks would be twice
+as many, run one after the other.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+import psutil
+
 from stepscope.errors import UsageError
 from stepscope.run.figures import percent
+from stepscope.trial.alternation import InTurns, alternating
 from stepscope.trial.attempts import (
     Attempt,
     Bench,
@@ -33,6 +41,8 @@ VERSION_WORD = "{version}"
 """In the command, stands for the version."""
 LEAST_RUNS = 2
 _REHEARSAL_STEPS = 16
+_MOST_MEMORY = 0.5
+"""Of the memory that is free, what two runs together may take."""
 BEFORE, AFTER = "before", "after"
 
 
@@ -82,12 +92,17 @@ class Request:
 
 @dataclass(frozen=True)
 class Turns:
-    """What was run."""
+    """What was run.
+
+    Attributes:
+        is_alternating: Whether both runs of a round trained in turns of a quarter of a second.
+    """
 
     before: tuple[Path, ...]
     after: tuple[Path, ...]
     folder: Path
     notes: tuple[str, ...]
+    is_alternating: bool
 
 
 @dataclass
@@ -97,7 +112,6 @@ class _Side:
     name: str
     bench: Bench
     runs: list[Path] = field(default_factory=list)
-    longest_s: float = 0.0
 
 
 def run_in_turns(request: Request, audience: Audience) -> Turns:
@@ -119,18 +133,24 @@ def run_in_turns(request: Request, audience: Audience) -> Turns:
     def left_s() -> float:
         return request.budget_s - (time.monotonic() - begun)
 
-    for side in sides:
-        _run(side, 0, left_s(), audience)
+    rehearsed = [_run(side, 0, left_s(), audience) for side in sides]
+    alternates = _can_alternate(rehearsed)
+    round_s, limit_s = sum(one.wall_s for one in rehearsed), math.inf
     done = 0
     for number in range(1, request.runs + 1):
-        if left_s() < sum(side.longest_s for side in sides):
+        if left_s() < round_s:
             break
-        for side in sides if number % 2 else reversed(sides):
-            limit_s = time_limit_s(side.longest_s) if side.runs else left_s()
-            busy.append(_run(side, number, min(left_s(), limit_s), audience).others_share or 0.0)
+        began_s, most_s = left_s(), min(left_s(), limit_s)
+        order = sides if number % 2 else sides[::-1]
+        if alternates:
+            busy.append(_alternate(order, number, most_s, audience))
+        else:
+            attempts = [_run(side, number, min(left_s(), most_s), audience) for side in order]
+            busy += [attempt.others_share or 0.0 for attempt in attempts]
+        round_s = max(round_s, began_s - left_s())
+        limit_s = time_limit_s(round_s)
         done = number
-    each_s = sum(side.longest_s for side in sides)
-    needed_s = (time.monotonic() - begun) + (request.runs - done) * each_s
+    needed_s = (time.monotonic() - begun) + (request.runs - done) * round_s
     suffices = f"--budget {math.ceil(1.2 * needed_s)}s would do for {request.runs}"
     if done < LEAST_RUNS:
         raise TrialError(f"the budget was spent after {done} runs of each version; {suffices}")
@@ -142,7 +162,7 @@ def run_in_turns(request: Request, audience: Audience) -> Turns:
             f"other programs used up to {percent(max(busy))} of the CPUs during the runs: what they"
             " take differs from run to run, and makes the interval wide"
         )
-    return Turns(tuple(sides[0].runs), tuple(sides[1].runs), folder, tuple(notes))
+    return Turns(tuple(sides[0].runs), tuple(sides[1].runs), folder, tuple(notes), alternates)
 
 
 def _bench(request: Request, version: str, folder: Path, given: StandardInput | None) -> Bench:
@@ -155,15 +175,50 @@ def _bench(request: Request, version: str, folder: Path, given: StandardInput | 
     return Bench(command, folder, steps, warm_up_of(steps), workspace, given)
 
 
-def _run(side: _Side, number: int, most_s: float, audience: Audience) -> Attempt:
+def _run(
+    side: _Side, number: int, most_s: float, audience: Audience, in_turns: InTurns | None = None
+) -> Attempt:
     bench = side.bench if number else side.bench.with_steps(_REHEARSAL_STEPS)
     name = f"{side.name}-{number}" if number else f"{side.name}-rehearsal"
-    attempt = bench.attempt(Variant(side.name), name, most_s)
+    attempt = bench.attempt(Variant(side.name), name, most_s, in_turns=in_turns)
     audience.ended(side.name, number, attempt)
     if attempt.problem or attempt.run is None:
         which = f"run {number}" if number else "the rehearsal"
         raise TrialError(f"{side.name}, {which}: {attempt.problem}: {attempt.reason}")
-    side.longest_s = max(side.longest_s, attempt.wall_s)
     if number:
         side.runs.append(attempt.run)
     return attempt
+
+
+def _can_alternate(rehearsed: Sequence[Attempt]) -> bool:
+    """Whether both versions can be in memory together, and each is one process on the CPU."""
+    if any(one.facts["uses_gpu"] or one.facts["is_distributed"] for one in rehearsed):
+        return False
+    needed = sum(one.peak_resident_bytes for one in rehearsed)
+    return needed < _MOST_MEMORY * int(psutil.virtual_memory().available)
+
+
+def _alternate(order: Sequence[_Side], number: int, most_s: float, audience: Audience) -> float:
+    """Run a round whose runs take turns; returns the share of the CPUs that others used.
+
+    The second runs while this process waits for the first: from when that one has warmed up, or
+    after it, should it never ask for a turn.
+    """
+    first, second = order
+    has_run = False
+
+    def run_second() -> None:
+        nonlocal has_run
+        has_run = True
+        _run(second, number, most_s, audience, InTurns(address, lambda: None))
+
+    def meanwhile() -> None:
+        if alternation.has_begun and not has_run:
+            run_second()
+            alternation.end()
+
+    with alternating() as (alternation, address):
+        attempt = _run(first, number, most_s, audience, InTurns(address, meanwhile))
+        if not has_run:
+            run_second()
+    return attempt.others_share or 0.0

@@ -291,6 +291,12 @@ class ScriptRecorder(Policy, EngineFollower):
             self._work = None
             profiler.session.restart_step(before)
 
+    def restart_step(self) -> None:
+        """Begin the current step now: the script was held up after the one before."""
+        if self._profiler is not None:
+            self._profiler.session.restart_step()
+            self._ended_ns = time.perf_counter_ns()
+
     # -- the end --------------------------------------------------------------------------------
 
     def _give_way(self, theirs: Profiler) -> None:

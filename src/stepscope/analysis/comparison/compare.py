@@ -106,6 +106,7 @@ def compare(
     after: Side | Sequence[Side],
     *,
     earlier_ns: Sequence[Sequence[float]] = (),
+    in_rounds: bool = False,
 ) -> Comparison:
     """Compare two versions, the second against the first.
 
@@ -113,10 +114,11 @@ def compare(
         before: A run of the first, or several.
         after: The same of the second.
         earlier_ns: Groups of medians of earlier runs; see `change_of_runs`.
+        in_rounds: Whether runs at one place of both sides took turns.
     """
     sides = [[one] if isinstance(one, Side) else list(one) for one in (before, after)]
     values = [[values_of(run) for run in side] for side in sides]
-    runs = change_of_runs(values[0], values[1], earlier_ns)
+    runs = change_of_runs(values[0], values[1], earlier_ns, in_rounds=in_rounds)
     a, b = (_nearest(side, ns) for side, ns in zip(sides, (runs.a_ns, runs.b_ns), strict=True))
     notes = [*(f"{a.path}: {note}" for note in a.notes), *(f"{b.path}: {n}" for n in b.notes)]
     differences = [

@@ -23,6 +23,7 @@ from stepscope.analysis.comparison.repeated_runs import (
     ASSUMED,
     EARLIER,
     MOST_RUNS,
+    ROUNDS,
     Interval,
     RunsChange,
     runs_needed,
@@ -178,11 +179,11 @@ def _why_open(runs: RunsChange, change: Interval, needed: int | None, *, is_step
             f"{percent(change.high_share - change.share)} counts as chance. Give "
             f"{DEFAULT_RUNS} runs a side with --before and --after, or measure with stepscope gate"
         )
-    of = (
-        f"{runs.earlier} earlier runs of this job differ"
-        if runs.basis == EARLIER
-        else f"{len(runs.a)} and {len(runs.b)} runs differ"
-    )
+    of = f"{len(runs.a)} and {len(runs.b)} runs differ"
+    if runs.basis == EARLIER:
+        of = f"{runs.earlier} earlier runs of this job differ"
+    elif runs.basis == ROUNDS:
+        of = f"in {len(runs.a)} rounds, runs that took turns differ"
     text = (
         f"and the 95% interval is {interval_words(change)}: {of} by {percent(runs.spread)} "
         "(standard deviation)"

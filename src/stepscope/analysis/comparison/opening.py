@@ -28,12 +28,14 @@ def compare_runs(
     scope: Scope,
     *,
     is_judged: bool = False,
+    in_rounds: bool = False,
 ) -> Comparison:
     """Compare two versions by one run of each, or by several.
 
     Args:
         is_judged: Whether conditions are judged. Then, with one run of each version, earlier runs
             beside them are looked for.
+        in_rounds: Whether runs at one place of both sides took turns (`trial.alternation`).
     """
     sides = [[open_side(target, rank, scope) for target in side] for side in (before, after)]
     earlier = []
@@ -41,7 +43,7 @@ def compare_runs(
         paths = {target.run.path.resolve() for target in (*before, *after) if target.is_run}
         found = {_job_of(one): _earlier_medians_ns(one, rank, paths) for one in (*before, *after)}
         earlier = list(found.values())
-    return compare(*sides, earlier_ns=earlier)
+    return compare(*sides, earlier_ns=earlier, in_rounds=in_rounds)
 
 
 def _job_of(target: PathTarget) -> tuple[Path, tuple[str, ...], int, str] | None:

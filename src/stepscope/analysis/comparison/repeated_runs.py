@@ -7,6 +7,9 @@ Definitions
     The change of the step is the ratio of the geometric means of both sides' medians. Its interval
     is Welch's 95% interval for the difference of the mean logarithms, over runs. Parts, kernels and
     operators are compared by the same interval, of their means per step.
+    Where both runs of a round trained in turns of a fraction of a second (`trial.alternation`),
+    they met the same moments of the machine, and the step is compared within each round: the
+    interval is Student's, of the mean over rounds of the difference of the logarithms.
     Where a side has a single run, the other side's spread stands for both. Where both have one, the
     step's spread is that of at least `LEAST_EARLIER` earlier runs of the same job in the same
     folder (Student's t with their degrees of freedom). Without these it is unknown, and conditions
@@ -35,7 +38,7 @@ _POWER_90 = 1.2816
 """The 90th percentile of the normal distribution."""
 _CERTAIN = 1e9  # degrees of freedom of a spread that is not estimated
 
-REPEATED, EARLIER, ASSUMED = "repeated runs", "earlier runs", "assumed"
+REPEATED, ROUNDS, EARLIER, ASSUMED = "repeated runs", "rounds", "earlier runs", "assumed"
 """What the spread between runs rests on."""
 
 
@@ -69,8 +72,9 @@ class RunsChange:
 
     Attributes:
         a_ns: Geometric mean of the first's medians.
-        spread: Relative standard deviation of the runs of one version.
-        basis: What the spread rests on: `REPEATED`, `EARLIER` or `ASSUMED`.
+        spread: Relative standard deviation of the runs of one version, of rounds without what both
+            runs of a round have in common.
+        basis: What the spread rests on: `REPEATED`, `ROUNDS`, `EARLIER` or `ASSUMED`.
     """
 
     a: tuple[RunValues, ...]
@@ -109,10 +113,13 @@ def change_of_runs(
     a: Sequence[RunValues],
     b: Sequence[RunValues],
     earlier_ns: Sequence[Sequence[float]] = (),
+    *,
+    in_rounds: bool = False,
 ) -> RunsChange:
     """Compare the runs of two versions.
 
     Args:
+        in_rounds: Whether runs at one place of both sequences took turns.
         earlier_ns: Groups of medians of earlier runs, each of one job. Used where both sides have
             one run.
     """
@@ -127,6 +134,11 @@ def change_of_runs(
     if known is None:
         known, basis = (ASSUMED_SPREAD**2, _CERTAIN), ASSUMED
     reach = _reach(logarithms, known)
+    if in_rounds and len(a) > 1:
+        differences = [second - first for first, second in zip(*logarithms, strict=True)]
+        variance = statistics.variance(differences)
+        reach = student_95(len(a) - 1) * math.sqrt(variance / len(a))
+        known, basis = (variance / 2, len(a) - 1), ROUNDS
     delta = means[1] - means[0]
     a_ns, b_ns = (math.exp(mean) for mean in means)
     step = Interval(*(math.expm1(delta + way * reach) for way in (0, -1, 1)))
@@ -182,7 +194,8 @@ def runs_needed(change: RunsChange, limit: float) -> int | None:
     distance = math.log1p(found) if found > limit else math.log1p(limit) - math.log1p(found)
     for runs in range(2, MOST_RUNS + 1):
         error = change.spread * math.sqrt(2 / runs)
-        reach = student_95(2 * runs - 2) * error
+        freedom = runs - 1 if change.basis == ROUNDS else 2 * runs - 2
+        reach = student_95(freedom) * error
         if reach + _POWER_90 * error <= math.log1p(limit) and reach <= distance:
             return runs
     return None

@@ -26,6 +26,7 @@ from stepscope.capture.steps.replacements import when_imported
 from stepscope.run.files import write_atomically
 from stepscope.trial.fixes import FIXES
 from stepscope.trial.inside.guard import WriteGuard
+from stepscope.trial.inside.turns import Turns
 from stepscope.trial.patches import Patches
 
 _SEED = 20_240
@@ -43,13 +44,17 @@ class StepRecorder(Protocol):
     def finish(self) -> None:
         """Save the step record."""
 
+    def restart_step(self) -> None:
+        """Begin the current step now."""
+
 
 def join(recorder: StepRecorder, wishes: dict[str, Any]) -> None:
     """Apply the fixes of a trial to this process.
 
     Args:
-        wishes: "fixes" (name to value), "steps" after which the script ends, "notes" (a folder),
-            "guarded" (where it may write; see `guard.WriteGuard`).
+        wishes: "fixes" (name to value), "steps" after which the script ends, "warm_up" (the first
+            of them, which do not count), "notes" (a folder), "guarded" (where it may write; see
+            `guard.WriteGuard`), "turns" (where it asks for its turns; empty: it takes none).
     """
     companion = Companion(recorder, wishes)
     companion.begin()
@@ -66,6 +71,9 @@ class Companion:
         self._recorder = recorder
         self._fixes: dict[str, Any] = wishes["fixes"]
         self._steps: int = wishes["steps"]
+        self._warm_up: int = wishes["warm_up"]
+        self._address: str = wishes["turns"]
+        self._turns: Turns | None = None
         self._notes = Path(wishes["notes"])
         self._patches = Patches()
         self._losses = LossWatch()
@@ -143,6 +151,10 @@ class Companion:
         is_idle = bool(self._fixes) and not self._patches.applied and number >= _LEAST_STEPS
         if number >= self._steps or is_idle or has_failed:
             self._end()
+        if self._address and number >= self._warm_up:
+            self._turns = self._turns or Turns(self._address)
+            if self._turns.wait():
+                self._recorder.restart_step()
 
     def _end(self) -> NoReturn:
         """End the script: save, then leave by SystemExit, and at the next step without asking."""

@@ -24,6 +24,7 @@ from stepscope.analysis.comparison.repeated_runs import (
     EARLIER,
     MOST_RUNS,
     REPEATED,
+    ROUNDS,
     RunValues,
     change_of_runs,
     runs_needed,
@@ -31,6 +32,8 @@ from stepscope.analysis.comparison.repeated_runs import (
 from stepscope.commands.main import cli
 
 PAIRS = 400
+QUIRKS = (1.01, 0.99, 1.0, 1.02, 0.98)
+"""By what runs of one version differ beside their moments."""
 
 
 class Simulated:
@@ -254,3 +257,39 @@ def test_one_run_a_side_fails_only_beyond_what_runs_differ_by(versions, tmp_path
 def test_sides_that_are_missing_or_given_twice_are_an_error_of_usage(words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert compared(*words).exit_code == 2
+
+
+def test_rounds_that_take_turns_are_compared_within_each_round():
+    """What a round's moments do to both runs is no part of what versions differ by."""
+    moments = [1.0, 1.4, 0.8, 1.2, 1.1]
+    before = [10.0 * one * noise for one, noise in zip(moments, QUIRKS, strict=True)]
+    after = [11.0 * one for one in moments]
+    alone = change_of_runs(runs_of(before), runs_of(after))
+    found = change_of_runs(runs_of(before), runs_of(after), in_rounds=True)
+    differences = np.log(after) - np.log(before)
+    half = 2.7764 * differences.std(ddof=1) / math.sqrt(5)
+    assert found.step.share == alone.step.share == pytest.approx(math.expm1(differences.mean()))
+    assert found.step.low_share == pytest.approx(math.expm1(differences.mean() - half), rel=0.01)
+    assert found.step.high_share == pytest.approx(math.expm1(differences.mean() + half), rel=0.01)
+    assert found.basis == ROUNDS
+    assert alone.step.low_share < 0 < found.step.low_share
+    check = FailOn.parse("regression>5%").check
+    assert check(Simulated(alone)).outcome == CANNOT_TELL
+    assert check(Simulated(found)).outcome == FAILED
+    assert runs_needed(found, 0.05) < runs_needed(alone, 0.05)
+
+
+@pytest.mark.parametrize(
+    ("slower", "outcome", "least", "most"), [(0, FAILED, 0.0, 0.05), (0.1, FAILED, 0.9, 1.0)]
+)
+def test_how_often_rounds_fail_under_a_machine_that_drifts(slower, outcome, least, most):
+    rng = np.random.default_rng(11)
+    failed = 0
+    for _ in range(PAIRS):
+        moments = dependent(rng, DEFAULT_RUNS)[:DEFAULT_RUNS]
+        runs = [moments * np.exp(rng.normal(0, 0.02, DEFAULT_RUNS)) for _ in range(2)]
+        found = change_of_runs(
+            runs_of(10 * runs[0]), runs_of(10 * (1 + slower) * runs[1]), in_rounds=True
+        )
+        failed += FailOn.parse("regression>5%").check(Simulated(found)).outcome == outcome
+    assert least <= failed / PAIRS <= most
