@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--slower", type=int, help="pairs with a slowdown  [default: half of that]")
     parser.add_argument("--load", type=int, default=0, metavar="N", help="busy programs beside it")
     parser.add_argument("--runs", type=int, default=5, help="runs of each version of a pair")
-    parser.add_argument("--steps", type=int, default=100, help="steps of each run")
+    parser.add_argument("--steps", type=int, help="steps of each run  [default: the verb's]")
     parser.add_argument("--warm", action="store_true", help="fork runs off a warm process")
     parser.add_argument("--out", type=Path, help="append each gate; those in it are not redone")
     options = parser.parse_args()
@@ -108,7 +108,7 @@ def _middle(shares: list[float]) -> str:
     return f"{sorted(shares)[len(shares) // 2]:.1%}" if shares else "–"
 
 
-def _gate(python: str, pair: str, number: int, runs: int, steps: int) -> Gated:
+def _gate(python: str, pair: str, number: int, runs: int, steps: int | None) -> Gated:
     """Gate two versions."""
     from tests.support.folders import within
 
@@ -121,7 +121,7 @@ def _gate(python: str, pair: str, number: int, runs: int, steps: int) -> Gated:
             code = stepscope(
                 [
                     *("gate", "--format", "json", "--output", "found.json", "--budget", "2h"),
-                    *("--runs", str(runs), "--steps", str(steps)),
+                    *("--runs", str(runs), *(() if steps is None else ("--steps", str(steps)))),
                     *(str(LAYERS), str(AFTER[pair]), "--", python, "train.py", "{version}"),
                 ]
             )

@@ -45,9 +45,7 @@ from stepscope.report.outputs import Layout, Output
     "--steps",
     type=click.IntRange(min=16),
     metavar="N",
-    default=100,
-    show_default=True,
-    help="Steps of each run.",
+    help="Steps of each run.  [default: 100, or as many as take 3 seconds]",
 )
 @process_options(
     budget="30m",
@@ -65,7 +63,7 @@ def command(
     command_line: tuple[str, ...],
     conditions: tuple[str, ...],
     runs: int,
-    steps: int,
+    steps: int | None,
     budget: str,
     scratch: Path,
     writable: tuple[Path, ...],

@@ -40,6 +40,9 @@ from stepscope.trial.workspace import Workspace
 VERSION_WORD = "{version}"
 """In the command, stands for the version."""
 LEAST_RUNS = 2
+LEAST_STEPS, LEAST_S = 100, 3.0
+"""What each run has at least: a machine that is faster now and slower then takes seconds to show
+itself. Where steps take 8 ms, runs of 100 differ by half as much again as runs of 400."""
 _REHEARSAL_STEPS = 16
 _MOST_MEMORY = 0.5
 """Of the memory that is free, what two runs together may take."""
@@ -61,6 +64,7 @@ class Request:
         versions: The two versions, the one before first. A folder is the working directory of the
             command. Anything else takes the place of `VERSION_WORD` in it; a Python script without
             a command is the command.
+        steps: Steps of each run; None: `LEAST_STEPS`, or as many as take `LEAST_S`.
         writable: Paths outside the versions' folders to which they may write.
     """
 
@@ -68,7 +72,7 @@ class Request:
     command: tuple[str, ...]
     scratch: Path
     runs: int
-    steps: int
+    steps: int | None
     budget_s: float
     writable: tuple[Path, ...] = ()
 
@@ -135,6 +139,9 @@ def run_in_turns(request: Request, audience: Audience) -> Turns:
 
     rehearsed = [_run(side, 0, left_s(), audience) for side in sides]
     alternates = _can_alternate(rehearsed)
+    steps = request.steps or _enough_steps(rehearsed)
+    for side in sides:
+        side.bench = side.bench.with_steps(steps)
     round_s, limit_s = sum(one.wall_s for one in rehearsed), math.inf
     done = 0
     for number in range(1, request.runs + 1):
@@ -171,16 +178,15 @@ def _bench(request: Request, version: str, folder: Path, given: StandardInput | 
     inside = directory.resolve()
     own = folder if scratch in (inside, *inside.parents) else scratch
     workspace = Workspace(command, directory, (own,), request.writable)
-    steps = request.steps
+    steps = _REHEARSAL_STEPS
     return Bench(command, folder, steps, warm_up_of(steps), workspace, given)
 
 
 def _run(
     side: _Side, number: int, most_s: float, audience: Audience, in_turns: InTurns | None = None
 ) -> Attempt:
-    bench = side.bench if number else side.bench.with_steps(_REHEARSAL_STEPS)
     name = f"{side.name}-{number}" if number else f"{side.name}-rehearsal"
-    attempt = bench.attempt(Variant(side.name), name, most_s, in_turns=in_turns)
+    attempt = side.bench.attempt(Variant(side.name), name, most_s, in_turns=in_turns)
     audience.ended(side.name, number, attempt)
     if attempt.problem or attempt.run is None:
         which = f"run {number}" if number else "the rehearsal"
@@ -188,6 +194,11 @@ def _run(
     if number:
         side.runs.append(attempt.run)
     return attempt
+
+
+def _enough_steps(rehearsed: Sequence[Attempt]) -> int:
+    shortest_s = min(one.steps.mean_ns for one in rehearsed if one.steps is not None) / 1e9
+    return max(LEAST_STEPS, math.ceil(LEAST_S / max(1e-3, shortest_s)))
 
 
 def _can_alternate(rehearsed: Sequence[Attempt]) -> bool:

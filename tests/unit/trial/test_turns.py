@@ -107,3 +107,20 @@ def test_the_verb_judges_the_runs(on, tmp_path, after_ms, noise, code, outcome):
     assert [check["outcome"] for check in document["checks"]] == [outcome]
     assert len(document["runs"]["a"]) == len(document["runs"]["b"]) == 5
     assert outcome in result.stderr
+
+
+def test_runs_without_a_number_of_steps_are_as_long_as_is_worth_it(on, tmp_path):
+    """Of short steps as many as take three seconds, of long ones a hundred."""
+    for step_ms, steps in ((1.0, 3000), (10.0, 300), (200.0, 100)):
+        machine = on(Machine({"before": step_ms, "after": 1.5 * step_ms}, noise=0.0))
+        numbers = []
+        attempt = machine.attempt
+
+        def noting(bench, *given, _attempt=attempt, _numbers=numbers, **named):
+            _numbers.append(bench.steps)
+            return _attempt(bench, *given, **named)
+
+        machine.attempt = noting
+        asked = Request(("old", "new"), ("python", "{version}"), tmp_path, 2, None, 1000.0)
+        run_in_turns(asked, Silent())
+        assert numbers == [16, 16, *4 * [steps]]
