@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     "-o",
     type=click.Path(dir_okay=False, path_type=Path),
     default=None,
-    help="File to write.  [default: in the run, or py-spy-PID in this directory]",
+    help="File to write; its ending chooses the format, unless --py-spy-format names one.  "
+    "[default: in the run, or py-spy-PID in this directory]",
 )
 @py_spy_options
 def command(
@@ -49,9 +50,12 @@ def command(
     preparation and keeps running. Ctrl-C ends the sampling early.
     """
     from stepscope.adapters.external.attach import attach, process_of_rank
+    from stepscope.adapters.external.py_spy import format_of
     from stepscope.doctor.permissions import attaching_allowance
     from stepscope.system import this_machine
 
+    if values["py_spy_format"] is None and output is not None:
+        values["py_spy_format"] = format_of(output)
     options = read_py_spy(values)
     run: Run | None = None
     if target.isdecimal():

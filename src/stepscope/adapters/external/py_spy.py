@@ -73,6 +73,13 @@ class PySpyOptions:
         return f"py-spy{FORMATS[self.format]}"
 
 
+def format_of(path: Path) -> str:
+    """The format that a file's ending asks for; that which reports read if it asks for none."""
+    endings = sorted(FORMATS, key=lambda name: len(FORMATS[name]), reverse=True)
+    asked = (name for name in endings if path.name.endswith(FORMATS[name]))
+    return next(asked, PySpyOptions.format)
+
+
 def require_py_spy() -> str:
     """The path of py-spy.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shlex
 import socket
 import subprocess
@@ -159,6 +160,28 @@ def test_attaching():
     words = record_command(PySpyOptions("raw"), Path("x.txt"), process_id=7, seconds=2.4)
     assert words[-4:] == ["--duration", "2", "--pid", "7"]
     assert "--" not in words
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        (["-o", "profile.svg"], "flamegraph"),
+        (["-o", "spy.speedscope.json"], "speedscope"),
+        (["-o", "spy.json"], "chrometrace"),
+        (["-o", "spy.txt"], "raw"),
+        (["-o", "spy"], "chrometrace"),
+        (["-o", "profile.svg", "--py-spy-format", "raw"], "raw"),
+        ([], "chrometrace"),
+    ],
+)
+def test_the_ending_of_the_output_chooses_the_format(monkeypatch, tmp_path, words, asked):
+    program = tmp_path / "py-spy"
+    program.write_text(f'#!{sys.executable}\nimport sys\nprint(sys.argv, file=open("said", "w"))\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    main(["attach", str(os.getpid()), "--seconds", "1", *words])
+    assert f"'--format', '{asked}'" in Path("said").read_text()
 
 
 def test_lanes_of_a_chrome_trace_are_told_apart():
