@@ -1,8 +1,7 @@
-"""Windows on demand: after a slow step, on a condition, by a call, or from another shell.
+"""Windows on demand: after a slow step, by a call, or from another shell.
 
 python examples/on_demand.py
 stepscope trigger profiles --steps 5     # from another shell, while it runs
-kill -USR2 PID                           # does the same
 """
 
 from __future__ import annotations

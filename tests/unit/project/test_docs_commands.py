@@ -50,6 +50,31 @@ def test_commands_are_found():
     assert len(COMMANDS) > 80
 
 
+def commands_of_examples() -> list[tuple[Path, str]]:
+    """The commands in the docstrings of examples."""
+    found = []
+    for page in sorted((ROOT / "examples").glob("*.py")):
+        lines = (ast.get_docstring(ast.parse(page.read_text(encoding="utf-8"))) or "").splitlines()
+        texts = (line.strip() for line in lines)
+        found += [(page, text) for text in texts if text.startswith("stepscope ")]
+    return found
+
+
+EXAMPLES = commands_of_examples()
+
+
+def test_no_page_sends_a_signal_that_would_end_the_training():
+    pages = [*PAGES, *(ROOT / "examples").glob("*.*")]
+    assert [page.name for page in pages if "USR2" in page.read_text(encoding="utf-8")] == []
+
+
+@pytest.mark.parametrize(
+    ("page", "text"), EXAMPLES, ids=[f"{page.stem}:{text[:60]}" for page, text in EXAMPLES]
+)
+def test_the_command_line_takes_those_of_examples(page, text):
+    test_the_command_line_takes_it(page, text)
+
+
 @pytest.mark.parametrize(
     ("page", "text"), COMMANDS, ids=[f"{page.stem}:{text[:60]}" for page, text in COMMANDS]
 )
