@@ -176,6 +176,24 @@ def test_without_a_gpu_the_ladder_ends_with_the_findings():
     assert answer.floor_ns is None
 
 
+@pytest.mark.parametrize(
+    ("sleeping_ms", "limit"), [(64, "input"), (4, "CPU")], ids=["a slow disk", "computation"]
+)
+def test_on_free_cpus_the_record_shows_what_limits_the_step(tmp_path, sleeping_ms, limit):
+    """The window's waits are those of busy CPUs, so a replay of it does not show that."""
+    t = GpuTrace(device_name=None)
+    for _ in range(3):
+        with t.step():
+            t.data_wait(ms(150), workers=False)
+            t.op("aten::linear").python(ms(250))
+    queued = 330 - sleeping_ms
+    busy = {"waits_ms": 150, "wait_cpu_ms": 150 - sleeping_ms, "cpu_ms": 70, "queued_ms": queued}
+    run = write_run(tmp_path, {0: step_records([400] * 20, **busy)}, windows={0: t.json()})
+    rungs = diagnose(open_run(str(run))).shown.ladder.rungs
+    assert (rungs[1].id, rungs[1].limit) == ("busy-cpus", limit)
+    assert rungs[1].step_ns == ms(400 - queued)
+
+
 def test_a_healthy_cpu_run_has_a_reason_for_no_ladder():
     t = GpuTrace(device_name=None)
     for _ in range(8):

@@ -127,6 +127,19 @@ def test_the_record_tells_workers_cpus_and_what_loading_uses():
     assert told["step with these workers alone"] == 40 * MS
 
 
+def test_waiting_for_a_cpu_is_no_work_of_the_loader():
+    """A loader that sleeps 64 of 84 ms, on CPUs so busy that each sample waits for one."""
+    busy = {"waits_ms": 224, "wait_cpu_ms": 160, "cpu_ms": 20, "queued_ms": 350}
+    loader = LoaderRecord(workers=0, cpus=2, local_ranks=1)
+    crowded = facts_of(Subject(0, summarise_steps(step_records([438] * 20, **busy)), loader=loader))
+    assert crowded.cpu_share == pytest.approx(160 * 20 / 370 / (64 + 160 * 20 / 370), abs=1e-3)
+    assert crowded.burns_cpu is False
+    assert advise(crowded, 438 * MS, 224 * MS).workers == 3
+    quiet = {"waits_ms": 66, "wait_cpu_ms": 2, "cpu_ms": 20, "queued_ms": 0}
+    free = facts_of(Subject(0, summarise_steps(step_records([84] * 20, **quiet)), loader=loader))
+    assert free.cpu_share == pytest.approx(2 / 66, abs=1e-3)
+
+
 def test_the_share_of_workers_comes_from_the_manifest():
     summary = summarise_steps(step_records([50] * 20, waits_ms=40, cpu_ms=9))
     loader = LoaderRecord(workers=2, cpus=2, worker_cpu_share=0.03)

@@ -124,7 +124,7 @@ def facts_of(subject: Subject) -> LoaderFacts:
     if loader is not None:
         share = loader.worker_cpu_share
         if loader.workers == 0 and not loader.is_beside:
-            share = host.wait_cpu_share if host is not None else None
+            share = host.loading_cpu_share if host is not None else None
         return LoaderFacts(
             workers=loader.workers,
             has_workers=loader.workers > 0,

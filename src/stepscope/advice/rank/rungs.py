@@ -54,7 +54,7 @@ _PRECISIONS = {
 _NO_WINDOW = "no recorded window can be read to its end, so there is nothing to replay"
 _START_UP = "only the first steps of the training were recorded, which may be start-up"
 _NOTHING = "no finding promises a saving, and floors are known for GPUs only"
-_INCOMPLETE = "trace-incomplete"
+_INCOMPLETE, _BUSY = "trace-incomplete", "busy-cpus"
 
 
 def climb(subject: Subject, findings: Sequence[Finding]) -> Ladder:
@@ -127,7 +127,8 @@ class _Climber:
                 break
             del left[place], gains[place]
             fixed.append(best)
-            self._add(best.id, best.title, tried, _basis(best))
+            limits = self._limits_with_free_cpus(fixed, tried.step_ns)
+            self._add(best.id, best.title, tried, _basis(best), limits)
         if not left:
             return
         names = ", ".join(dict.fromkeys(one.id for one in left))
@@ -209,9 +210,24 @@ class _Climber:
         dur_ns[self.window.work["node"].to_numpy()] = floor_ns
         return unchanged(self.window.graph).shorten_work(dur_ns)
 
-    def _add(self, rung: str, fixed: str, tried: _Tried, basis: str) -> None:
+    def _limits_with_free_cpus(self, fixed: Sequence[Finding], step_ns: int) -> Limits | None:
+        """What limits the step once nothing but the wait for a CPU is gone, which no replay shows.
+
+        By the step record: what is left of the wait for input, and the rest.
+        """
+        steps, window = self.subject.steps, self.window
+        is_of_cpus = [one.id for one in fixed] == [_BUSY]
+        if steps is None or window.has_gpu or self.subject.has_peers or not is_of_cpus:
+            return None
+        of_input = min(step_ns, round(steps.wait_ns * (1 - steps.host.wait_queued_share)))
+        return Limits(0, 0, 0, of_input, step_ns - of_input)
+
+    def _add(
+        self, rung: str, fixed: str, tried: _Tried, basis: str, limits: Limits | None = None
+    ) -> None:
         step_ns = min([tried.step_ns, *(one.step_ns for one in self.rungs[-1:])])
-        self._put(rung, fixed, step_ns, limits_of(tried.changes, tried.again), basis)
+        limits = limits or limits_of(tried.changes, tried.again)
+        self._put(rung, fixed, step_ns, limits, basis)
         self.now = tried
 
     def _put(self, rung: str, fixed: str, step_ns: int, limits: Limits, basis: str) -> None:

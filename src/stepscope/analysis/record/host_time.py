@@ -35,6 +35,28 @@ class HostTimes:
     gc_called_ns: int = 0
     is_on_device: bool = False
 
+    @property
+    def wait_queued_share(self) -> float:
+        """Share of the wait for input in which the thread waited for a CPU to make the batch.
+
+        The record has that time for the whole step: it is taken to be spread evenly over all that
+        the thread ran or wanted to run.
+        """
+        wanted_ns = (self.cpu_ns or 0) + (self.queued_ns or 0)
+        return (self.wait_cpu_share or 0.0) * (self.queued_ns or 0) / max(1, wanted_ns)
+
+    @property
+    def loading_cpu_share(self) -> float | None:
+        """Share of making a batch that is work for a CPU, without the wait for one; None likewise.
+
+        On busy CPUs a loader that mostly waits for a disk waits for a CPU after each sample: that
+        is no work.
+        """
+        if self.wait_cpu_share is None:
+            return None
+        queued = self.wait_queued_share
+        return (self.wait_cpu_share - queued) / (1 - queued) if queued < 1 else self.wait_cpu_share
+
 
 def host_times(records: Sequence[StepRecord]) -> HostTimes:
     """The means over some steps."""
