@@ -33,9 +33,17 @@ def test_each_part_is_compared_with_the_median_of_the_other_ranks(made):
     for rank, mine in made:
         others = [other for number, other in made if number != rank and other.basis == mine.basis]
         for part in mine.parts if others else ():
-            usual = round(statistics.median(one.of(part.name) / one.steps for one in others))
+            usual = round(statistics.median_high(one.of(part.name) / one.steps for one in others))
             taken = round(part.total_ns / mine.steps)
             least = max(1, limits.odd_rank_share * mine.total_ns / mine.steps)
             if taken >= limits.odd_rank_factor * usual and taken - usual >= least:
                 expected.add((rank, part.name, taken, usual))
     assert set(odd_parts(made, limits).iter_rows()) == expected
+
+
+def test_of_three_ranks_two_that_wait_alike_do_not_stand_apart():
+    """In backward both wait for the third, whose input is slow."""
+    late = Partition((Part("input", 18_000), Part("backward", 7_000)), 25_000, 1, "record")
+    waiting = Partition((Part("input", 300), Part("backward", 24_700)), 25_000, 1, "record")
+    odd = odd_parts([(0, waiting), (1, late), (2, waiting)], Thresholds())
+    assert odd.rows() == [(1, "input", 18_000, 300)]
