@@ -46,8 +46,11 @@ def same(left, right):
 
 
 def lines_of(output, rank=0):
-    """The step record: the steps, and what stands beside them."""
-    steps = open_run(output).ranks[rank].steps
+    """The step record: the steps, and what stands beside them.
+
+    The Trainer logs a loss after the last step too, which a line that is no whole step keeps.
+    """
+    steps = [one for one in open_run(output).ranks[rank].steps if not one.is_partial]
     return [s for s in steps if s.kind == "train"], [s for s in steps if s.kind != "train"]
 
 
