@@ -116,12 +116,12 @@ def assemble(
     into: list[list[int]] = []
     for unit in (units[place] for place in np.argsort(numbers)):
         members = list(unit.operations)
-        before = sorted({source for member in members for source in sources[member]})
+        awaited = sorted({source for member in members for source in sources[member]})
         each = [[replica] for replica in range(replicas)]
         for group in [list(range(replicas))] if unit.spans_replicas else each:
             together = np.ix_(group, members)
             beginning = len(into)
-            into.append(node[np.ix_(group, before)].reshape(-1).tolist())
+            into.append(node[np.ix_(group, awaited)].reshape(-1).tolist())
             node[together] = beginning + 1 + np.arange(node[together].size).reshape(len(group), -1)
             into += [[beginning]] * (len(group) * len(members))
     return Program(
