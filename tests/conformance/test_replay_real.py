@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import polars as pl
 import pytest
-from tests.support.real_traces import NAMES, diagnosis_of, real_trace
+from tests.support.real_traces import EACH, diagnosis_of, real_trace
 
 from stepscope.advice.finding import Severity
 from stepscope.analysis.comparison.compare import compare
@@ -19,8 +17,7 @@ from stepscope.analysis.graph.replay import replay, replayed_times, unchanged
 from stepscope.analysis.host.causes import HostCause
 from stepscope.trace.arrays import intervals
 
-SOME = tuple(n for n in NAMES if not re.search(r"dlrm_8rank/rank[1-6]", n))
-each_trace = pytest.mark.parametrize("name", SOME)
+each_trace = pytest.mark.parametrize("name", EACH)
 CONTRAST = "v100_dataloader_contrast/num_workers_{}_worker0.{}.pt.trace.json.gz"
 
 
@@ -73,7 +70,10 @@ def test_the_critical_path_divides_every_step(name):
 
 @pytest.mark.parametrize(
     ("slow", "fast"),
-    [("1623143089861", "1623212756351"), ("1623143566756", "1623213129365")],
+    [
+        ("1623143089861", "1623212756351"),
+        pytest.param("1623143566756", "1623213129365", marks=pytest.mark.slow),
+    ],
 )
 def test_the_step_without_input_wait_is_what_workers_make_of_it(slow, fast):
     """The same training with no workers, then with four: predicted from the first, seen in the

@@ -85,6 +85,7 @@ def test_what_ranks_of_a_healthy_job_wait_for_each_other_is_nobodys_to_save(accu
     assert "the rest is for other ranks" in exposed[0].assumption
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "plant"),
     [
@@ -104,6 +105,7 @@ def test_transfers_beside_backward_on_cpus_save_nothing(accusations):
     assert found.led_by is None or found.led_by < 0.04
 
 
+@pytest.mark.slow
 def test_a_few_steps_of_a_slow_pace_accuse_nobody(accusations):
     found = accusations.judge(720010, "healthy", 16)
     assert found.accused == found.blamed == ()

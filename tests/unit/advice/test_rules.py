@@ -435,8 +435,8 @@ def test_what_times_the_steps_is_no_python_of_theirs():
 
     for own in ("stepscope/capture", "/venv/lib/python3.11/site-packages/stepscope/capture"):
         assert find_cpu_bound_python(Subject(0, window=window(own))) == []
-    noting = ("record/journal.py(117): count_step", "requests/triggers.py(154): look")
-    for function in (*noting, "together/shared_store.py(67): _try"):
+    noting = ("record/journal.py(117): count_step", "triggers.py(154): look")
+    for function in (*noting, "shared_store.py(67): _try", "pause.py(40): wait"):
         of_step = window("stepscope/capture", function)
         assert find_cpu_bound_python(Subject(0, window=of_step)) == []
     # What makes files may run a function of the user's.

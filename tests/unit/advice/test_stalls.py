@@ -55,6 +55,7 @@ def rank_that_pauses(late: int, pause) -> list[GpuTrace]:
 @pytest.mark.parametrize("late", range(RANKS))
 @pytest.mark.parametrize("part", PAUSES)
 def test_the_rank_that_pauses_stands_above_those_that_wait_for_it(tmp_path, part, late):
+    """The report shows it first, and those that wait for it as one finding below."""
     traces = rank_that_pauses(late, PAUSES[part])
     diagnosis = diagnose(open_run(write_ranks(traces, tmp_path / "job")))
     about = [one for one in diagnosis.findings if one.steps == (STALLED,)]
@@ -75,18 +76,10 @@ def test_the_rank_that_pauses_stands_above_those_that_wait_for_it(tmp_path, part
     assert f"mostly in {part} (stalled-step" in diagnosis.verdict
     # In the steady steps, nobody waits.
     assert not {one.id for one in diagnosis.findings} & {"late-rank", "rank-waiting"}
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("late", range(RANKS))
-def test_the_report_shows_the_rank_that_pauses_first(tmp_path, late):
-    """Whichever rank's step it states; those that wait for it are one finding below."""
-    traces = rank_that_pauses(late, PAUSES["garbage collection"])
-    diagnosis = diagnose(open_run(write_ranks(traces, tmp_path / "job")))
     groups = findings_alike(diagnosis.findings, diagnosis.shown.rank)
-    about = [(group[0].id, {one.rank for one in group}) for group in groups if group[0].steps]
+    shown = [(group[0].id, {one.rank for one in group}) for group in groups if group[0].steps]
     others = set(range(RANKS)) - {late}
-    assert about == [
+    assert shown == [
         ("stalled-step", {late}), ("abnormal-collective", others), ("stalled-step", others),
     ]  # fmt: skip
 

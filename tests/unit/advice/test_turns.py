@@ -76,11 +76,10 @@ def test_a_report_says_that_each_step_waits_for_another_rank(tmp_path):
     check_diagnosis(diagnosis)
 
 
-@pytest.mark.parametrize("pair", [(1, 2), (0, 3)])
-def test_two_ranks_in_turn_are_promised_what_all_are(tmp_path, pair):
+def test_two_ranks_in_turn_are_promised_what_all_are(tmp_path):
     """Either waits only for the other, but neither is late alone."""
     steps = STEPS - STEPS % 2
-    diagnosis, slow = _judge(tmp_path, [pair[step % 2] for step in range(steps)])
+    diagnosis, slow = _judge(tmp_path, [(0, 3)[step % 2] for step in range(steps)])
     fast = _job([None] * steps)
     true_ns = steady_step_ns(slow[0], 0, steps - 1) - steady_step_ns(fast[0], 0, steps - 1)
     waiting = {one.rank: one for one in diagnosis.findings if one.id == "rank-waiting"}
@@ -91,9 +90,8 @@ def test_two_ranks_in_turn_are_promised_what_all_are(tmp_path, pair):
     check_diagnosis(diagnosis)
 
 
-@pytest.mark.parametrize("late", [[2] * STEPS, [2, 2, 2, 1, 2, 2, 2, 0, 2]])
-def test_one_that_is_nearly_always_late_is_named(tmp_path, late):
-    diagnosis, _ = _judge(tmp_path, late)
+def test_one_that_is_nearly_always_late_is_named(tmp_path):
+    diagnosis, _ = _judge(tmp_path, [2, 2, 2, 1, 2, 2, 2, 0, 2])
     assert between_ranks(diagnosis).startswith("rank 2 arrives last")
     titles = {one.title for one in diagnosis.findings if one.id == "rank-waiting" and one.rank != 2}
     assert titles == {"it waits for other ranks in its collectives, mostly for rank 2"}
@@ -128,9 +126,14 @@ def test_turns_need_steps_that_each_wait_for_one_rank():
 MIXED = [2, 2, 1, 2, 2, 0, 2, 2, 2, 3, 2, 2, 2]
 
 
-def test_mending_a_rank_that_is_late_in_most_steps_brings_what_it_costs_in_these(tmp_path):
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory) -> tuple[Diagnosis, list[GpuTrace]]:
+    return _judge(tmp_path_factory.mktemp("mixed"), MIXED)
+
+
+def test_mending_a_rank_that_is_late_in_most_steps_brings_what_it_costs_in_these(mixed):
     """In the other steps it waits like all others, which takes nothing off what mending brings."""
-    diagnosis, slow = _judge(tmp_path, MIXED)
+    diagnosis, slow = mixed
     mended = _job([None if late == 2 else late for late in MIXED])
     steps = len(MIXED)
     true_ns = _all_steps_ns(slow) - _all_steps_ns(mended)
@@ -157,9 +160,9 @@ def test_turns_of_different_lengths_are_worth_the_same_to_all(tmp_path):
     check_diagnosis(diagnosis)
 
 
-def test_what_all_ranks_compute_alike_makes_none_late(tmp_path):
+def test_what_all_ranks_compute_alike_makes_none_late(mixed):
     """Faster products save more on the late rank, because the others wait for it anyway."""
-    diagnosis, _ = _judge(tmp_path, MIXED)
+    diagnosis, _ = mixed
     order = [(one.id, one.rank) for one in diagnosis.findings]
     products = {one.rank: one for one in diagnosis.findings if one.id == "slow-matmuls"}
     assert (products[2].saving_ns or 0) > 2 * (products[0].saving_ns or 0)

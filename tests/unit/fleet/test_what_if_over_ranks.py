@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given, settings
@@ -22,6 +23,7 @@ from stepscope.fleet.what_if.cause import (
 )
 from stepscope.fleet.what_if.operations import INCOMPLETE, operations_of, read_operations
 from stepscope.fleet.what_if.pipeline import pipeline_of
+from stepscope.fleet.what_if.program import Program
 from stepscope.fleet.what_if.slowdown import Replays, find_slowdown
 
 
@@ -215,6 +217,13 @@ def test_overlapped_reductions_wait_for_their_own_chunk() -> None:
     for stage in (0, 1):
         of_stage = overlapped.operations.table.filter(pl.col("stage") == stage)
         reduction = of_stage.filter(pl.col("kind") == "grads-reduce-scatter")["operation"][0]
-        first, last = program.first_source[reduction : reduction + 2]
-        before = sorted(kinds[source] for source in program.sources[first:last])
+        (node,) = _before(program, int(program.node[0, reduction]))
+        is_before = np.isin(program.node, _before(program, node))
+        before = sorted({kinds[operation] for operation in np.nonzero(is_before)[1]})
         assert before == ["backward-compute", "params-all-gather"]
+
+
+def _before(program: Program, node: int) -> list[int]:
+    """The nodes that one depends on."""
+    first, last = program.first_edge[node : node + 2]
+    return [int(source) for source in program.source[first:last]]

@@ -95,7 +95,8 @@ def pipeline_of(operations: Operations, name: str = "operations") -> tuple[Progr
     meetings += pairs
     meetings += _meeting_of(EMBEDDING, [stages[0], *stages[-1:][: len(stages) - 1]], spans=False)
     meetings += _meeting_of(CLIPPING, stages, spans=True)
-    return assemble(len(operations.table), dependencies, meetings, name), unmatched
+    shape = len(operations.replicas), len(operations.table)
+    return assemble(shape, dependencies, meetings, name), unmatched
 
 
 class _Stage:

@@ -1,7 +1,8 @@
 """What must happen before what in a step: operations, their dependencies, and who meets whom.
 
-Every replica runs the same operations, so a program describes one replica; a meeting may take in
-its counterparts in all replicas.
+Every replica runs the same operations, so dependencies and meetings are those of one replica; a
+meeting may take in its counterparts in all replicas. They become one graph of all replicas, which
+the replay of `analysis.graph` runs.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.analysis.blame.matched import in_order
+from stepscope.analysis.graph.loops import sweep
 from stepscope.errors import UnreadableInputError
+from stepscope.trace.machine.jit import jit
 
 Numbers = npt.NDArray[np.int64]
 
@@ -33,45 +36,68 @@ class Meeting:
 
 @dataclass(frozen=True)
 class Program:
-    """The operations of a replica in an order in which they can be worked out.
+    """The operations of a step in all replicas as a graph.
 
-    A unit is a meeting, or an operation that meets nobody. Units are ordered so that everything a
-    unit depends on is in units before it.
+    Before each operation is a node that takes no time: all that meet have theirs in common.
 
     Attributes:
-        first_member: Where each unit's members begin in `members`, and where the last one's end.
-        members: The operations, unit by unit.
-        meets: Of each unit: 0 for an operation that meets nobody, 1 for a meeting within each
-            replica, 2 for one of all replicas.
-        first_source: Where the operations that each one depends on begin in `sources`.
-        sources: Those operations.
+        first_edge: The edges into node i stand from `first_edge[i]` to `first_edge[i + 1]`.
+        source: Node that each edge leaves, which is before the one it leads to.
+        node: Of each replica and operation.
     """
 
-    operations: int
-    first_member: Numbers
-    members: Numbers
-    meets: npt.NDArray[np.int8]
-    first_source: Numbers
-    sources: Numbers
+    meetings: Sequence[Meeting]
+    first_edge: Numbers
+    source: Numbers
+    node: Numbers
+
+    def replay(self, work_ns: Numbers) -> Numbers:
+        """The end of each operation by step and replica, counted from the beginning of the step.
+
+        An operation starts when all that it depends on has ended, and all that it meets may start,
+        and ends its `work_ns` later.
+        """
+        nodes, edges = len(self.first_edge) - 1, len(self.source)
+        delay, is_kept = np.zeros(edges, np.int64), np.ones(edges, np.bool_)
+        ends = np.empty_like(work_ns)
+        for step, work in enumerate(work_ns):
+            dur, start, end = np.zeros((3, nodes), np.int64)
+            dur[self.node] = work
+            jit(sweep)(self.first_edge, self.source, delay, is_kept, dur, start, end)
+            ends[step] = end[self.node]
+        return ends
+
+    def transfers(self, start_ns: Numbers, end_ns: Numbers) -> Numbers:
+        """The work of each operation: its duration, or its part after its last peer started."""
+        work = end_ns - start_ns
+        for meeting in self.meetings:
+            members = list(meeting.operations)
+            replicas = (1, 2) if meeting.spans_replicas else 2
+            latest = start_ns[:, :, members].max(axis=replicas, keepdims=True)
+            work[:, :, members] = end_ns[:, :, members] - latest
+        return work
 
 
 def assemble(
-    operations: int, dependencies: Iterable[tuple[int, int]], meetings: Sequence[Meeting], name: str
+    shape: tuple[int, int],
+    dependencies: Iterable[tuple[int, int]],
+    meetings: Sequence[Meeting],
+    name: str,
 ) -> Program:
     """Orders operations by what they depend on.
 
     Args:
+        shape: Numbers of replicas, and of operations of each.
         dependencies: Pairs (before, after): `after` starts when `before` has ended.
         meetings: No operation is part of two.
     """
+    replicas, operations = shape
     sources: list[set[int]] = [set() for _ in range(operations)]
     for before, after in dependencies:
         if before != after:
             sources[after].add(before)
     in_meeting = {member for meeting in meetings for member in meeting.operations}
     units = [*meetings, *(Meeting((op,)) for op in range(operations) if op not in in_meeting)]
-    kinds = [2 if unit.spans_replicas else 1 for unit in meetings]
-    kinds += [0] * (len(units) - len(meetings))
     unit_of = {member: place for place, unit in enumerate(units) for member in unit.operations}
     follows = {
         (unit_of[source], place)
@@ -86,12 +112,21 @@ def assemble(
             f"{name}: the operations wait for each other in a circle, so their "
             "order is unknown; are their start times on one clock?"
         )
-    order = np.argsort(numbers).tolist()
+    node = np.empty(shape, np.int64)
+    into: list[list[int]] = []
+    for unit in (units[place] for place in np.argsort(numbers)):
+        members = list(unit.operations)
+        awaited = sorted({source for member in members for source in sources[member]})
+        each = [[replica] for replica in range(replicas)]
+        for group in [list(range(replicas))] if unit.spans_replicas else each:
+            together = np.ix_(group, members)
+            beginning = len(into)
+            into.append(node[np.ix_(group, awaited)].reshape(-1).tolist())
+            node[together] = beginning + 1 + np.arange(node[together].size).reshape(len(group), -1)
+            into += [[beginning]] * (len(group) * len(members))
     return Program(
-        operations,
-        np.cumsum([0, *(len(units[place].operations) for place in order)], dtype=np.int64),
-        np.array([member for place in order for member in units[place].operations], np.int64),
-        np.array([kinds[place] for place in order], np.int8),
-        np.cumsum([0, *map(len, sources)], dtype=np.int64),
-        np.array([source for found in sources for source in sorted(found)], np.int64),
+        meetings,
+        np.cumsum([0, *map(len, into)], dtype=np.int64),
+        np.array([source for found in into for source in found], np.int64),
+        node,
     )

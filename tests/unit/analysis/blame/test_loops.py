@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import numpy as np
@@ -10,15 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.fleet_jobs import PROBLEMS, Grid, Problem, simulate
-from tests.support.pipelines import Job, table_of
 
 from stepscope.analysis.blame import delays, matched, replay
 from stepscope.analysis.blame.usual import find_usual
-from stepscope.fleet.what_if import slowdown as pipeline_replay
-from stepscope.fleet.what_if.operations import operations_of
-from stepscope.fleet.what_if.slowdown import Replays
 
-MODULES = (matched, delays, replay, pipeline_replay)
+MODULES = (matched, delays, replay)
 
 
 def as_python(loop: Any) -> Any:
@@ -71,31 +66,6 @@ def test_chains_longer_than_their_room_end_there(monkeypatch: pytest.MonkeyPatch
     def answer() -> list[Any]:
         caused = delays.pass_back(found, usual)
         return [caused.work_ns, caused.transfer_ns, caused.unexplained_ns]
-
-    by_machine, by_python = both(answer)
-    assert by_machine == by_python
-
-
-@settings(max_examples=20, deadline=None)
-@given(
-    replicas=st.integers(1, 3),
-    stages=st.integers(1, 4),
-    micro_batches=st.integers(1, 5),
-    seed=st.integers(0, 10_000),
-)
-def test_replays_of_pipelines(replicas: int, stages: int, micro_batches: int, seed: int) -> None:
-    dice = random.Random(seed)
-    job = Job(
-        replicas, stages, micro_batches, 1, 2, compute_ns=lambda *_: dice.randrange(10**6, 10**8)
-    )
-    operations = operations_of(table_of(job))
-
-    def answer() -> list[Any]:
-        replays = Replays(operations)
-        return [
-            replays.step_times(replays.actual_ns),
-            replays.step_times(replays.ideal_ns),
-        ]
 
     by_machine, by_python = both(answer)
     assert by_machine == by_python

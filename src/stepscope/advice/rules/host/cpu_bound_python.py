@@ -116,7 +116,10 @@ _MEETINGS = ("backward", "communication")
 _MOST_LOOKED_AT = 8
 """How many stretches may make up half of them for the title to name their function."""
 _MOST_IN_A_FUNCTION = 64
-_OF_THE_RECORDER = r"(^|/)stepscope/capture/(steps|record|requests|together)/"
+_OF_THE_RECORDER = (
+    r"(^|/)stepscope/capture/"
+    r"(steps/|record/|(clock_sync|pause|ranks|requests|shared_store|triggers)\.py)"
+)
 """Functions that time, note and agree on steps: none of them calls code of the training."""
 _ENGINE = "<built-in method run_backward"
 _DATA_PARALLEL = "DistributedDataParallel.forward"
