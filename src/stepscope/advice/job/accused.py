@@ -428,10 +428,11 @@ def _in_all_steps(late: RankSkew, windows: InWindows) -> RankSkew:
         return replace(late, saving_ns=0)
     share = windows.unrecorded_share(late.late, late.saving_ns)
     saving_ns = round(share * late.saving_ns)
-    hosts_ns = max((one.host_ns for one in others), default=0)
-    if hosts_ns and windows.step_ns:
-        saving_ns = max(0, min(saving_ns, windows.step_ns - hosts_ns))
-    return replace(late, saving_ns=saving_ns)
+    # Steps of a host that runs ahead are shorter than those of its device, or begin earlier.
+    left_ns = [
+        max(windows.step_ns, one.host_step_ns) - one.host_ns for one in others if one.host_ns
+    ]
+    return replace(late, saving_ns=max(0, min([saving_ns, *left_ns])))
 
 
 def _agreed(windows: InWindows, seen: RankSkew | None) -> RankSkew | None:

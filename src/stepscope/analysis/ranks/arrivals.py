@@ -101,7 +101,7 @@ def read_arrivals(
 
 
 def _of_steady_steps(trace: Trace, work: GpuWork) -> dict[str, Any]:
-    """`waits_for_batches` and `host_ns`, by the steady steps, whichever are asked for."""
+    """`waits_for_batches` and times of the host, by the steady steps, whichever are asked for."""
     lane = trace.main_lane
     if lane is None or trace.steps.is_empty():
         return {}
@@ -116,7 +116,11 @@ def _of_steady_steps(trace: Trace, work: GpuWork) -> dict[str, Any]:
     waits = intervals.union(blocked(trace), batches.rare)
     others = host.of(HostCause.COMMUNICATION, HostCause.ONE_OFF, lanes=(lane,))
     apart = intervals.clip(intervals.union(waits, others), *window)
-    return {"host_ns": (window[1] - window[0] - apart.total_ns) // len(chosen)}
+    whole_ns, steps = window[1] - window[0], len(chosen)
+    return {
+        "host_ns": (whole_ns - apart.total_ns) // steps,
+        "host_step_ns": whole_ns // steps,
+    }
 
 
 def _between_two(found: pl.DataFrame, rank: int) -> pl.DataFrame:
