@@ -67,6 +67,11 @@ def test_promises_come_true_and_the_first_finding_is_the_best_fix(
         pytest.param(3001813, None, id="workers start anew in each epoch, and keep up within it"),
         pytest.param(3000125, None, id="batches come late on all ranks, whoever comes last"),
         pytest.param(5000140, None, id="one late batch is not hidden by a host that launches less"),
+        pytest.param(11003217, None, id="stretches of Python that only recording makes long"),
+        pytest.param(11005231, None, id="starts of epochs keep all ranks as long as the late one"),
+        pytest.param(11005325, None, id="part of another rank's round is no steady step"),
+        pytest.param(11006261, None, id="the collector hides launches, and is not slowed"),
+        pytest.param(11007912, None, id="the first cudaFree waits for unrecorded work"),
     ],
 )
 def test_what_a_window_cannot_show_is_not_promised(seed, reason, cache):
@@ -83,6 +88,8 @@ def test_what_a_window_cannot_show_is_not_promised(seed, reason, cache):
         pytest.param(3000405, "late-rank", id="a late rank's host no longer runs ahead"),
         pytest.param(5001128, "launch-bound", id="epochs begin in steps that are not slow"),
         pytest.param(11004478, "input-bound", id="the first round waits less than the second"),
+        pytest.param(11008899, "input-bound", id="a round begins before the steps"),
+        pytest.param(11007912, "allocator-churn", id="unrecorded work ends in the window"),
     ],
 )
 def test_the_steady_state_is_not_that_of_the_window(seed, finding, cache):

@@ -420,11 +420,19 @@ def _in_all_steps(late: RankSkew, windows: InWindows) -> RankSkew:
     """Ranks that come late in the windows, with what that costs in steps that are not recorded.
 
     Nothing where batches set the pace of another rank: arrivals at collectives do not show that.
+    Nor do they show all that its host does, such as at the start of an epoch: no step gets shorter
+    than that. What recording adds to both the step and the host cancels out.
     """
-    if any(one.waits_for_batches and one.rank not in late.late for one in windows.compared.read):
+    others = [one for one in windows.compared.read if one.rank not in late.late]
+    if any(one.waits_for_batches for one in others):
         return replace(late, saving_ns=0)
     share = windows.unrecorded_share(late.late, late.saving_ns)
-    return replace(late, saving_ns=round(share * late.saving_ns))
+    saving_ns = round(share * late.saving_ns)
+    # Steps of a host that runs ahead are shorter than those of its device, or begin earlier.
+    left_ns = [
+        max(windows.step_ns, one.host_step_ns) - one.host_ns for one in others if one.host_ns
+    ]
+    return replace(late, saving_ns=max(0, min([saving_ns, *left_ns])))
 
 
 def _agreed(windows: InWindows, seen: RankSkew | None) -> RankSkew | None:

@@ -82,7 +82,9 @@ class RankMatch:
         window = windows.get(rank)
         if window is None or not self.tells_waits:
             return None
-        return Waits(window, self._waits.get((rank,), pl.DataFrame(schema=WAITS)))
+        others = (one.parts_of_rounds for one in self.meetings if one.rank != rank)
+        apart = tuple(sorted({step for steps in others for step in steps}))
+        return Waits(window, self._waits.get((rank,), pl.DataFrame(schema=WAITS)), apart)
 
     @cached_property
     def _waits(self) -> dict[tuple[object, ...], pl.DataFrame]:

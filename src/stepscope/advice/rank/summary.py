@@ -67,6 +67,7 @@ class Meeting:
         window: Number of the window that the arrivals are from; None if none could be read.
         window_steps: The steady steps of that window; empty if it has none.
         all_steps: The same, with start-up steps and stalls.
+        parts_of_rounds: Steps that are none of these because they hold part of a round of batches.
         arrivals: Its collectives, with what it did between them; None without any.
         pieces: What its GPUs did in its last steps (`analysis.blame.lanes`); None: nothing.
     """
@@ -77,6 +78,7 @@ class Meeting:
     window: int | None = None
     window_steps: tuple[int, ...] = ()
     all_steps: tuple[int, ...] = ()
+    parts_of_rounds: tuple[int, ...] = ()
     arrivals: RankArrivals | None = None
     pieces: PackedColumns | None = None
 
@@ -88,10 +90,13 @@ class Waits:
     Attributes:
         window: Number of the window that its collectives are from.
         table: One row per collective, columns `ranks.WAITS`.
+        parts_of_rounds: Steps in which another rank has part of a round of batches: as the ranks
+            wait for it, they are no steady steps of this one either.
     """
 
     window: int
     table: pl.DataFrame
+    parts_of_rounds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -41,11 +41,13 @@ def with_window(meeting: Meeting, window: Window, trace: Trace, asked: Scope) ->
     found = read_arrivals(meeting.rank, trace, Scope(events=asked.events), with_causes=True)
     arrivals = found if work.in_steps.any() or found.of_host else None
     all_steps = steps if asked.steps is not None else steps_on_end(trace)
+    parts = () if asked.steps is not None else steady_steps(trace).of_state(StepState.PART_OF_ROUND)
     return replace(
         meeting,
         window=window.index,
         window_steps=steps,
         all_steps=all_steps,
+        parts_of_rounds=tuple(one.step for one in parts),
         arrivals=arrivals,
     )
 
@@ -86,6 +88,7 @@ class WindowJudge:
             return None
         problems = self._note_problems()
         self.notes.extend(self._cycle_notes() or measured.view.steady.notes)
+        self.notes.extend(self._round_notes())
         self.notes.extend(measured.view.graph.notes)
         if measured.host is None and measured.device is None:
             self.notes.append(
@@ -123,8 +126,19 @@ class WindowJudge:
 
         Such a step is part of the steady state, though it is an exception within its window.
         """
-        asked, whole = self.request.scope, self._whole_of_cycle
-        return replace(asked, steps=whole) if whole else asked
+        steps = self._whole_of_cycle or self._whole_rounds
+        return replace(self.request.scope, steps=steps) if steps else self.request.scope
+
+    @functools.cached_property
+    def _whole_rounds(self) -> tuple[int, ...]:
+        """The steady steps that are whole rounds of batches on all ranks; none if all are."""
+        waits = self.waits
+        is_asked = self.request.scope.steps is not None
+        if waits is None or waits.window != self.window.index or is_asked:
+            return ()
+        steps = steady_steps(self.trace, self.request.scope).steps
+        whole = tuple(step for step in steps if step not in waits.parts_of_rounds)
+        return whole if whole != steps else ()
 
     @functools.cached_property
     def _whole_of_cycle(self) -> tuple[int, ...]:
@@ -150,6 +164,14 @@ class WindowJudge:
             return []
         every = record.cycle.distance
         return [f"1 step in {every} is slow, by the step record: those of the window count as well"]
+
+    def _round_notes(self) -> list[str]:
+        if self._whole_of_cycle or not self._whole_rounds:
+            return []
+        parts = steady_steps(self.trace, self.request.scope).steps
+        left_out = ", ".join(str(one) for one in parts if one not in self._whole_rounds)
+        why = "another rank has part of a round of batches, and the ranks wait for each other"
+        return [f"{why}, so not part of the steady step: step {left_out}"]
 
     def _measure(self) -> _Measured:
         asked = self._asked()

@@ -18,7 +18,6 @@ _QUESTIONS = "MemGetInfo"
 _OF_THE_HOST = "(?i)host"
 _GETS_OR_FREES = r"(Malloc|MemAlloc|Free)(Async|Managed|FromPoolAsync)?(_v\d+)?$|MemCreate|MemUnmap"
 """One call for each piece of memory: of create, map and set access, the first counts."""
-_FREES = r"Free(_v\d+)?$"
 
 MEMORY_EVENTS: dict[str, pl.DataType | type[pl.DataType]] = {
     "lane_id": pl.UInt32,
@@ -59,11 +58,6 @@ def gets_or_frees_device_memory() -> pl.Expr:
         & pl.col("name").str.contains(_GETS_OR_FREES)
         & ~pl.col("name").str.contains(_OF_THE_HOST)
     )
-
-
-def frees_when_idle() -> pl.Expr:
-    """Of calls with `group` and `name`: freeing memory, which waits until the device is idle."""
-    return (pl.col("group") == "allocation") & pl.col("name").str.contains(_FREES)
 
 
 _AT_ONCE = 50_000

@@ -149,10 +149,14 @@ def find_arrivals(
     is_often = (is_late.sum() >= _PAIRS and share >= _OFTEN) or is_late.all()
     if not is_often:
         return replace(nothing, rare=Intervals(start[late], end[late]))
-    start, end, batch_count = start[is_inside], end[is_inside], int(is_inside.sum())
+    batch_count, rounds = int(is_inside.sum()), _rounds_of(is_late, is_inside)
+    from_round_to_round_ns = _pace_over(end, rounds)
+    start, end = start[is_inside], end[is_inside]
     late -= len(is_inside) - batch_count
     # Steps that had batches in store, as while the recorder starts, are shorter than the pace.
-    pace_ns = _pace_of_workers(end, late) or _pace_of_rounds(start, end, late)
+    pace_ns = _pace_of_workers(end, late) or _pace_over(end, round_starts(end - start))
+    # Where one wait is far longer than all others, a round begins with each late batch.
+    pace_ns = pace_ns or from_round_to_round_ns
     length_ns = max(length_ns, round(pace_ns * batch_count))
     has_pace = pace_ns > 0 or late[0] == 0
     start, end = start[late], end[late]
@@ -239,14 +243,20 @@ def _pace_of_workers(end_ns: Int64Array, late: Int64Array) -> float:
     return 0.0
 
 
-def _pace_of_rounds(start_ns: Int64Array, end_ns: Int64Array, late: Int64Array) -> float:
-    """Time per batch from the first to the last round of batches; 0 if there is one round.
+def _rounds_of(is_late: BoolArray, is_inside: BoolArray) -> Int64Array:
+    """The places of late batches after one that is not; of those before the steps, only the last.
 
-    Where one wait is far longer than all others, a round begins with each late batch.
+    That one counts if all batches from it to the first one of the steps are late.
     """
-    rounds = round_starts(end_ns - start_ns)
-    if len(rounds) < 2:
-        rounds = late[np.diff(late, prepend=-2) > 1]
+    rounds = np.flatnonzero(is_late & ~np.insert(is_late[:-1], 0, False))
+    first = int(np.argmax(is_inside))
+    if is_late[first]:
+        return rounds[np.append(rounds[1:], len(is_late)) > first]
+    return rounds[rounds > first]
+
+
+def _pace_over(end_ns: Int64Array, rounds: Int64Array) -> float:
+    """Time per batch from the first to the last round of batches; 0 if there is one round."""
     if len(rounds) < 2:
         return 0.0
     return float((end_ns[rounds[-1]] - end_ns[rounds[0]]) / (rounds[-1] - rounds[0]))

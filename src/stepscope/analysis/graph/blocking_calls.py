@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.allocations import frees_when_idle
 from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.graph.threads import CLOCK_SKEW_NS
 from stepscope.analysis.graph.work import StepWork
 from stepscope.analysis.selection.names import events_named, is_call
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.nullable import filled
+from stepscope.trace.derive.unrecorded_work import frees_when_idle
 from stepscope.trace.model import Trace
 
 STREAM_SYNC, EVENT_SYNC, DEVICE_SYNC = "stream_sync", "event_sync", "device_sync"
@@ -27,16 +27,36 @@ class BacklogWaits:
     """Waits of the main thread for GPU work of earlier steps, in order.
 
     A call before all launches of the steps can wait for nothing else. Where the recorder let the
-    devices finish first, it returned at once; in the steady state it waits.
+    devices finish first, it returned at once; in the steady state it waits. One that waits for work
+    of these steps as well, such as a copy beside earlier work, is here if that has ended first.
 
     Attributes:
         start_ns: When it began to wait.
         end_ns: When it returned; its start where it did not wait.
+        own: The place of each wait that is for work of these steps as well.
+        own_work: Row of that work.
     """
 
     call: Int64Array
     start_ns: Int64Array
     end_ns: Int64Array
+    own: Int64Array
+    own_work: Int64Array
+
+
+@dataclass(frozen=True)
+class CarriedWaits:
+    """What calls that wait for the device wait for on streams that have no earlier work here.
+
+    That is the last work of the steps before, if these steps come again.
+
+    Attributes:
+        wait: Place of the wait in `Resolved.wait_call` and the like.
+        work: Row of the last work of the stream.
+    """
+
+    wait: Int64Array
+    work: Int64Array
 
 
 @dataclass(frozen=True)
@@ -50,6 +70,7 @@ class Resolved:
         stream_wait_call: The calls that made a stream wait for another.
         stream_wait_ns: Start of it.
         backlog: Waits for work of earlier steps.
+        carried: What others wait for of the steps before.
     """
 
     cut_lane: Int64Array
@@ -63,6 +84,7 @@ class Resolved:
     stream_wait_lane: Int64Array
     stream_wait_ns: Int64Array
     backlog: BacklogWaits
+    carried: CarriedWaits
 
 
 @dataclass(frozen=True)
@@ -95,6 +117,15 @@ class HostCalls:
         )
         waits = table.filter(pl.col("role").is_in([STREAM_SYNC, EVENT_SYNC, DEVICE_SYNC]))
         row, target = _awaited(waits, work)
+        call_start, returned = waits["start_ns"].to_numpy(), waits["end_ns"].to_numpy()
+        is_on_main = (waits["lane_id"] == main_lane).to_numpy()
+        over = np.full(len(waits), np.iinfo(np.int64).min)
+        np.maximum.at(over, row, work.end_ns[target] + CLOCK_SKEW_NS)
+        is_beyond = is_on_main & (call_start < until_ns) & (until_ns <= returned)
+        is_beyond &= over < until_ns
+        beyond = is_beyond[row]
+        own_row, own_work = row[beyond], target[beyond]
+        row, target = row[~beyond], target[~beyond]
         lane = waits["lane_id"].to_numpy()[row]
         call_end = waits["end_ns"].to_numpy()[row]
         start = np.minimum(waits["start_ns"].to_numpy()[row] + _SYNC_CALL_NS, call_end)
@@ -116,15 +147,13 @@ class HostCalls:
         calls = work.call[by_call]
         launches = by_call[np.concatenate(([True], calls[1:] != calls[:-1]))[: len(by_call)]]
         streams = self.table.filter(pl.col("role") == STREAM_WAIT)
-        call_start = waits["start_ns"].to_numpy()
         first_launch_ns = work.call_start_ns[linked].min() if len(linked) else until_ns
         is_first = (call_start < first_launch_ns) & (waits["role"] != EVENT_SYNC).to_numpy()
         is_first &= ~waits["event"].is_in(of_harness.implode()).to_numpy()
-        is_backlog = (waits["lane_id"] == main_lane).to_numpy()
-        is_backlog &= (call_start < until_ns) | is_first
+        is_backlog = is_on_main & ((call_start < until_ns) | is_first)
         is_backlog[row] = False
         earlier = np.nonzero(is_backlog)[0]
-        returned = waits["end_ns"].to_numpy()[earlier]
+        returned = returned[earlier]
         has_waited = call_start[earlier] < until_ns
         earlier_end = np.where(has_waited, np.minimum(returned, until_ns), returned)
         begun = np.minimum(call_start[earlier] + _SYNC_CALL_NS, earlier_end)
@@ -132,6 +161,8 @@ class HostCalls:
             waits["event"].to_numpy()[earlier],
             np.where(has_waited, begun, earlier_end),
             earlier_end,
+            np.searchsorted(earlier, own_row),
+            own_work,
         )
         return Resolved(
             cut_lane=np.concatenate((work.call_lane[launches], wait_lane, wait_lane)),
@@ -145,7 +176,25 @@ class HostCalls:
             stream_wait_lane=streams["lane_id"].to_numpy(),
             stream_wait_ns=streams["start_ns"].to_numpy(),
             backlog=backlog,
+            carried=_carried(waits, row, main_lane, work),
         )
+
+
+def _carried(waits: pl.DataFrame, row: Int64Array, main_lane: int, work: StepWork) -> CarriedWaits:
+    """What calls of the main thread wait for of the steps before, besides what `row` has."""
+    is_device = (waits["role"] == DEVICE_SYNC) & (waits["lane_id"] == main_lane)
+    calls, first_place = np.unique(row, return_index=True)
+    known = is_device.to_numpy()[calls]
+    calls, first_place = calls[known], first_place[known]
+    start = waits["start_ns"].to_numpy()[calls]
+    device = filled(waits["device"], -1)[calls]
+    places, targets = [first_place[:0]], [row[:0]]
+    for first, last in work.streams():
+        is_new = work.call_start_ns[first] >= start
+        mine = is_new & ((device < 0) | (device == work.device[first]))
+        places.append(first_place[mine])
+        targets.append(np.full(int(mine.sum()), last - 1, np.int64))
+    return CarriedWaits(np.concatenate(places), np.concatenate(targets))
 
 
 def read_calls(trace: Trace, lanes: tuple[int, ...], window: tuple[int, int]) -> HostCalls:

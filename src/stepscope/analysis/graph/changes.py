@@ -77,13 +77,12 @@ class Changes:
         start, end = graph.start_ns[rows], graph.end_ns[rows]
         inside = intervals.covered(moments, start, end)
         less = inside - _scaled(inside, factor)
-        waits = np.zeros(len(rows), np.int64)
-        if graph.host_scale != 1.0:
-            own = graph.lane[rows] == graph.main_lane
-            waited = intervals.intersection(moments, graph.input_waits)
-            inside = intervals.covered(waited, start, end)
-            waits = np.where(own, inside - _scaled(inside, factor), 0)
-        shortened = self._shorten(rows, self._unslowed(less - waits) + waits)
+        same = np.zeros(len(rows), np.int64)
+        for lane in graph.host_lanes if graph.host_scale != 1.0 else ():
+            unslowed = intervals.intersection(moments, graph.unslowed_of(lane))
+            inside = intervals.covered(unslowed, start, end)
+            same = np.where(graph.lane[rows] == lane, inside - _scaled(inside, factor), same)
+        shortened = self._shorten(rows, self._unslowed(less - same) + same)
         if graph.is_gpu.any():
             return shortened
         return replace(shortened, scaled=(*self.scaled, (moments, factor, lanes)))

@@ -242,6 +242,10 @@ def find_fixed_edges(
     last_work = streams[:, 1] - 1
     found.add(last_work, streams[:, 0], EdgeKind.STREAM, 0, is_carried=True)
     lanes, ends = resolved.wait_lane, resolved.wait_end_ns
+    carried = resolved.carried
+    returning = piece(pieces.starting_from(lanes[carried.wait], ends[carried.wait]))
+    call = resolved.wait_call[carried.wait]
+    found.add(carried.work, returning, EdgeKind.SYNC, 0, call=call, is_carried=True)
     is_last = (lanes == main_lane) & (pieces.starting_from(lanes, ends) < 0)
     for row in np.nonzero(is_last)[0].tolist():
         call = resolved.wait_call[row]
@@ -263,6 +267,8 @@ def find_fixed_edges(
     for row in last_work.tolist():
         held = np.where(has_waited, waits, after)
         found.add(row, held, EdgeKind.SYNC, 0, call=backlog.call, is_carried=True)
+    own_call = backlog.call[backlog.own]
+    found.add(backlog.own_work, after[backlog.own], EdgeKind.SYNC, 0, call=own_call)
     return found.edges()
 
 

@@ -65,14 +65,14 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
     promised of time that was not measured, unless batches limit the steps: at what pace these come
     was measured, and steps that had some in store are shorter than all later ones.
 
-    Recording slows the host's threads, but not the devices or what waits for input take. Where the
-    pace of unrecorded steps is known, all pieces of threads are shortened alike, by as little as
-    makes the steps take what those do. Where batches set the pace, compared is what the host takes
-    beside waiting for them: devices work during these waits, so steps without them take longer than
-    that. Where the devices need longer, by their events if the record has them, unrecorded steps
-    were the host's alone, which ran ahead of them: then the host alone takes what they do. So are
-    those between steps that are slow every so many steps, if the host waits for the devices in some
-    steps, but not in all.
+    Recording slows the host's threads, but not the devices, nor waits for input, nor the garbage
+    collector, which runs no operators. Where the pace of unrecorded steps is known, all other
+    pieces of threads are shortened alike, by as little as makes the steps take what those do. Where
+    batches set the pace, compared is what the host takes beside waiting for them: devices work
+    during these waits, so steps without them take longer than that. Where the devices need longer,
+    by their events if the record has them, unrecorded steps were the host's alone, which ran ahead
+    of them: then the host alone takes what they do. So are those between steps that are slow every
+    so many steps, if the host waits for the devices in some steps, but not in all.
 
     Args:
         graph: The graph of recorded steps.
@@ -151,8 +151,8 @@ def replayed_durations(graph: StepGraph, host_scale: float) -> Int64Array:
     """
     dur = np.where(graph.is_elastic, 0, graph.dur_ns - graph.one_off_ns)
     if host_scale != 1.0:
-        waits = np.minimum(graph.input_ns, dur)
-        scaled = np.round((dur - waits) * host_scale).astype(np.int64) + waits
+        same = np.minimum(graph.unslowed_ns, dur)
+        scaled = np.round((dur - same) * host_scale).astype(np.int64) + same
         dur = np.where(graph.is_gpu, dur, scaled)
     return dur
 

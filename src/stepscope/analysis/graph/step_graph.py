@@ -96,8 +96,8 @@ class StepGraph:
         clock_lag_ns: By how much the GPUs' clock is behind the host's at least, if much of the work
             began before its launch; else 0.
         steady_state_ns: What the steps take together in the steady state (`steady_state`).
-        host_scale: What a replay takes of the measured time of threads, but for waits for input:
-            less than 1 where recording slowed them down (`steady_state`).
+        host_scale: What a replay takes of the measured time of threads, but for waits for input and
+            pauses of the collector: less than 1 where recording slowed them down (`steady_state`).
         has_recorded_pace: Whether the steady state is that of unrecorded steps.
         waits_for_batches: Whether batches arrive while the main thread waits, and not only because
             epochs begin.
@@ -158,6 +158,22 @@ class StepGraph:
     def rare_wait_ns(self) -> Int64Array:
         """How long it waits for batches that seldom come late, within each piece of it."""
         return self._within(self.rare_waits)
+
+    def unslowed_of(self, lane: int) -> Intervals:
+        """Moments of a thread that recording does not make longer: see `steady_state`."""
+        pauses = self.host.of(HostCause.GARBAGE_COLLECTION, lanes=(lane,))
+        return intervals.union(pauses, self.input_waits) if lane == self.main_lane else pauses
+
+    @locked_cached_property
+    def unslowed_ns(self) -> Int64Array:
+        """How long these moments are within each piece of a thread."""
+        found = np.zeros(len(self), np.int64)
+        for lane in self.host_lanes:
+            moments = self.unslowed_of(lane)
+            if len(moments):
+                rows = np.flatnonzero(~self.is_gpu & (self.lane == lane))
+                found[rows] = intervals.covered(moments, self.start_ns[rows], self.end_ns[rows])
+        return found
 
     def _within(self, waits: Intervals) -> Int64Array:
         found = np.zeros(len(self), np.int64)

@@ -27,12 +27,14 @@ from stepscope.analysis.calls.collectives import (
 )
 from stepscope.analysis.graph.batch_arrivals import find_arrivals
 from stepscope.analysis.graph.window import choose_steps
+from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.events import host_events
 from stepscope.analysis.host.steady_steps import tail_of
-from stepscope.analysis.ranks.local_time import BESIDE, LOCAL_CAUSES, local_time
+from stepscope.analysis.ranks.local_time import BESIDE, LOCAL_CAUSES, blocked, local_time
 from stepscope.analysis.ranks.rank_arrivals import OF_LAUNCHES, TEXTS, RankArrivals, packed
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
 from stepscope.analysis.selection.scope import OTHER_STEPS, Scope
+from stepscope.trace.arrays import intervals
 from stepscope.trace.model import Trace
 
 MOST_PER_STEP = 4096
@@ -94,21 +96,31 @@ def read_arrivals(
         described=_described(trace, kept),
         local=local,
         of_host=of_host,
-        waits_for_batches=with_causes and _waits_for_batches(trace),
+        **(_of_steady_steps(trace, work) if with_causes else {}),
     )
 
 
-def _waits_for_batches(trace: Trace) -> bool:
-    """Whether it does in its steady steps, whichever are asked for."""
+def _of_steady_steps(trace: Trace, work: GpuWork) -> dict[str, Any]:
+    """`waits_for_batches` and times of the host, by the steady steps, whichever are asked for."""
     lane = trace.main_lane
     if lane is None or trace.steps.is_empty():
-        return False
+        return {}
     chosen, window = choose_steps(trace, None)
     if chosen.is_empty():
-        return False
+        return {}
     window = (window[0], window[1] - tail_of(trace, chosen))
     host = host_events(trace, (lane,))
-    return len(find_arrivals(trace, host, lane, window, len(chosen))) > 0
+    batches = find_arrivals(trace, host, lane, window, len(chosen))
+    if len(batches) or work.table.is_empty():
+        return {"waits_for_batches": len(batches) > 0}
+    waits = intervals.union(blocked(trace), batches.rare)
+    others = host.of(HostCause.COMMUNICATION, HostCause.ONE_OFF, lanes=(lane,))
+    apart = intervals.clip(intervals.union(waits, others), *window)
+    whole_ns, steps = window[1] - window[0], len(chosen)
+    return {
+        "host_ns": (whole_ns - apart.total_ns) // steps,
+        "host_step_ns": whole_ns // steps,
+    }
 
 
 def _between_two(found: pl.DataFrame, rank: int) -> pl.DataFrame:

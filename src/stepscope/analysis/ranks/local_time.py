@@ -42,7 +42,6 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.allocations import frees_when_idle
 from stepscope.analysis.calls.collectives import POINT_TO_POINT
 from stepscope.analysis.graph.launch_queue import find_launch_queue
 from stepscope.analysis.graph.work import read_work
@@ -51,10 +50,12 @@ from stepscope.analysis.host.causes import BLOCKING, HostCause
 from stepscope.analysis.host.events import host_events
 from stepscope.analysis.host.idle_gaps import OF_THE_HOST, cut, find_gaps
 from stepscope.analysis.ranks.rank_arrivals import OF_LAUNCHES, OWN_HOST, QUEUED
-from stepscope.analysis.selection.gpu_work import GpuWork
+from stepscope.analysis.selection.gpu_work import GpuWork, recorded_work
+from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_named, is_call
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array, Intervals
+from stepscope.trace.derive.unrecorded_work import frees_when_idle
 from stepscope.trace.model import Trace
 
 COMPUTE, COPIES, HOST = "compute", "copies", "host"
@@ -147,13 +148,11 @@ def _of_launches(trace: Trace, work: GpuWork, collectives: pl.DataFrame) -> list
     calls = trace.columns("start_ns", "lane_id", "dur_ns")
     called = start.copy()
     called[is_known.to_numpy()] = calls["start_ns"].gather(launches["launch"].drop_nulls())
-    lanes = calls["lane_id"].gather(launches["launch"].drop_nulls()).unique().to_list()
-    main = [] if trace.main_lane is None else [trace.main_lane]
-    blocked = _blocked(trace, work, [*lanes, *main])
-    own = called - intervals.covered_before(blocked, called)
+    waits = blocked(trace)
+    own = called - intervals.covered_before(waits, called)
     first = int(own[is_known.to_numpy()].min()) if is_known.any() else 0
     found = {OWN_HOST: own - first, QUEUED: start - called}
-    done = _of_stream(trace, work, collectives, called, blocked)
+    done = _of_stream(trace, work, collectives, called, waits)
     if done is not None:
         found |= dict(zip(OF_LAUNCHES[2:], done, strict=True))
     return [
@@ -298,21 +297,30 @@ class _Pieces:
         return found
 
 
-def _blocked(trace: Trace, work: GpuWork, lanes: list[int]) -> Intervals:
-    """When threads waited for the GPU; in calls that free memory, until the last work ended."""
-    events = host_events(trace, tuple(sorted(set(lanes))))
+@memoized
+def blocked(trace: Trace) -> Intervals:
+    """When threads waited for the GPU: the main one, and those that launch collectives.
+
+    In calls that free memory, until the last work ended.
+    """
+    work = recorded_work(trace)
+    launch = work.filter(pl.col("kind") == "communication")["launch"].drop_nulls()
+    lanes = set(trace.columns("lane_id")["lane_id"].gather(launch).unique().to_list())
+    if trace.main_lane is not None:
+        lanes.add(trace.main_lane)
+    events = host_events(trace, tuple(sorted(lanes)))
     found = intervals.empty()
-    for lane in set(lanes):
+    for lane in lanes:
         claims = events.claims(lane)
         for cause in BLOCKING:
             found = intervals.union(found, claims[cause])
     queue = find_launch_queue(trace, read_work(trace, None))
-    mine = np.isin(queue.wait_lane, lanes)
+    mine = np.isin(queue.wait_lane, list(lanes))
     of_queue = intervals.merge(queue.wait_start_ns[mine], queue.wait_end_ns[mine])
     frees = events_named(trace, is_call() & frees_when_idle(), tuple(lanes))
     calls = trace.columns("start_ns", "dur_ns")[frees]
     start = calls["start_ns"].to_numpy()
-    ends = np.sort(np.append(work.table["end_ns"].to_numpy(), np.iinfo(np.int64).min))
+    ends = np.sort(np.append(work["end_ns"].to_numpy(), np.iinfo(np.int64).min))
     done = ends[np.searchsorted(ends, start + calls["dur_ns"].to_numpy(), side="right") - 1]
     of_frees = intervals.merge(start, np.maximum(start, done))
     return intervals.union(intervals.union(found, of_queue), of_frees)

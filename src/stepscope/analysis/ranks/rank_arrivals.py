@@ -73,6 +73,9 @@ class RankArrivals:
             group, description.
         local: The names of these further columns; empty: they were not asked for.
         waits_for_batches: Whether it waits for batches that workers prepare, which set its pace.
+        host_ns: What its host needs for a steady step itself, waits for its GPU and others apart;
+            0: not known.
+        host_step_ns: The mean steady step of its host.
     """
 
     rank: int
@@ -87,6 +90,8 @@ class RankArrivals:
     local: tuple[str, ...] = ()
     of_host: bool = False
     waits_for_batches: bool = False
+    host_ns: int = 0
+    host_step_ns: int = 0
 
     def table(self, steps: Sequence[int] | None = None) -> pl.DataFrame:
         """The collectives of some steps, by default of all: columns `ARRIVED` and local time."""

@@ -27,9 +27,7 @@ from stepscope.trace.arrays.nullable import filled, nullable
 from stepscope.trace.categories import (
     GPU_CATEGORIES,
     GPU_WORK,
-    HOST_CALLS,
     code_of,
-    is_one_of,
     mask_of,
 )
 from stepscope.trace.classify import COLLECTIVE_NAME
@@ -54,6 +52,7 @@ from stepscope.trace.derive.nesting import (
 from stepscope.trace.derive.overruns import find_overruns
 from stepscope.trace.derive.steps import device_steps, step_at, step_names, steps_and_places
 from stepscope.trace.derive.unannotated_steps import describe
+from stepscope.trace.derive.unrecorded_work import blocked_until
 from stepscope.trace.problems import lacks_end
 from stepscope.trace.schema import DERIVED, PROBLEMS, Category
 from stepscope.trace.tables import Tables
@@ -70,7 +69,6 @@ _OVERRUN = (
     "GPU work whose recorded end is impossible, such as after the end of later work on its stream;"
     " it is cut where it must have ended at the latest, by {} in all"
 )
-_NOTABLE_WAIT_NS = 100_000
 _NOT_NESTED = (*GPU_CATEGORIES, Category.SPAN)
 _NEEDED_ARGS = f'{COLLECTIVE_NAME}|{SEQUENCE_NUMBER}|wd thread id"|fwd_thread_id"'
 """Occurs in the arguments that name a collective, a sequence number or a forward thread."""
@@ -160,7 +158,7 @@ def derive(
     believable = _believable_work(
         events, overruns, work, launches.launch[work], linked, launch_step
     )
-    devices = device_steps(believable, steps, _blocked_until(tables, work))
+    devices = device_steps(believable, steps, blocked_until(tables, work))
     step = _step_of(events, steps, host_index, launch_step, linked, devices)
     del host_index
     is_unlinked = np.zeros(len(events), np.bool_)
@@ -186,23 +184,6 @@ def derive(
     )
     parent.flags.writeable = False
     return DerivedTables(wide, steps, devices, overruns, problems, narrow, parent, narrow["op"])
-
-
-def _blocked_until(tables: Tables, work: Int64Array) -> int:
-    """Returns when the last call returned that waited for the device before any recorded work."""
-    is_sync = (pl.col("group") == "sync") & is_one_of(HOST_CALLS)
-    names = tables.names.filter(is_sync)["name_id"]
-    if names.is_empty() or not len(work):
-        return int(np.iinfo(np.int64).min)
-    first_ns = int(tables.events["start_ns"].to_numpy()[work].min())
-    waits = tables.events.lazy().filter(
-        pl.col("start_ns") < first_ns,
-        pl.col("dur_ns") > _NOTABLE_WAIT_NS,
-        pl.col("name_id").is_in(names.implode()),
-    )
-    end_ns = pl.col("start_ns") + pl.col("dur_ns")
-    ends = waits.select(end_ns.filter(end_ns <= first_ns)).collect().to_series()
-    return int(ends.max()) if len(ends) else int(np.iinfo(np.int64).min)  # type: ignore[arg-type]
 
 
 def _believable_work(

@@ -19,9 +19,10 @@ Definitions
 
     Work that was launched before the recording began may not be in the file. If a call waits for
     the device before any GPU work is recorded, such work ends when the call returns, and the first
-    device step begins then. If the first work of the step waits in the queue although nothing
-    recorded keeps the device busy, its start is unknown (`is_start_known`), and it begins with that
-    work: what lies before is unknown, not idle.
+    device step begins then. So it does where the first call that frees memory waits for longer than
+    recorded work lasts (`unrecorded_work.py`). If the first work of the step waits in the queue
+    although nothing recorded keeps the device busy, its start is unknown (`is_start_known`), and it
+    begins with that work: what lies before is unknown, not idle.
 
     A step is empty if no operator starts and no GPU work is launched in it. Torch leaves such a
     step at the end if the profiler stops right after a step started. Python functions count as
@@ -230,7 +231,7 @@ def device_steps(
         work: The GPU work: device, lane_id, start_ns, end_ns; launch_step, the index in `host` of
             the step that launched it, -1 if unknown or outside any step; handed_over_ns, when the
             launching call returned or, of a copy that blocks, began (null: no call is known).
-        blocked_until_ns: When the last call returned that waited for work that was not recorded.
+        blocked_until_ns: Until when a call waited for work that was not recorded.
     """
     work = work.filter(pl.col("device").is_not_null()) if work["device"].has_nulls() else work
     devices = distinct(work["device"]).tolist()
@@ -262,7 +263,7 @@ def device_steps(
             if _waited_for_unrecorded_work(mine_by_time, limit_ns):
                 is_start_known = False
                 least[0] = start[mine & (launch_step == 0)].min()
-            else:
+            elif blocked_until_ns < ends[0]:
                 least[0] = max(least[0], blocked_until_ns)
             starts = np.maximum(least, np.concatenate((starts[:1], ends[:-1])))
         parts.append(

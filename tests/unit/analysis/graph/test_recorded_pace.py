@@ -5,12 +5,14 @@ The oracle is the same training without recording, simulated with and without ea
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.simulator import simulate, steady_step_ns, without_input_wait, write_run
 from tests.support.simulator.program import (
+    Collector,
     Copy,
     Kernels,
     Loader,
@@ -182,3 +184,21 @@ def test_the_device_says_exactly_how_far_recording_slows_a_host_that_hardly_limi
     graph = graph_of(program, tmp_path)
     assert graph.host_scale == pytest.approx(1 / factor, rel=0.02)
     assert graph.replayed_step_ns == pytest.approx(steady_step_ns(program), rel=0.002)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.2, 1.5])
+def test_recording_does_not_slow_the_garbage_collector(factor: float, tmp_path: Path):
+    """If it did, half of this host's time would be slowed by more than all of it is."""
+    collector = Collector(ms(6))
+    layers = (Python(ms(6)), Kernels(24, us(100), before_ns=us(15)))
+    program = Program(
+        (collector, *layers),
+        Loader(workers=2, waiting_ns=us(100), cpu_ns=us(200)),
+        recording=Recording(first=12, steps=6, host_factor=factor, has_record=True, steps_after=24),
+    )
+    graph = graph_of(program, tmp_path)
+    assert graph.host_scale == pytest.approx(1 / factor, rel=0.02)
+    pauses = graph.host.of(HostCause.GARBAGE_COLLECTION)
+    without = replay(unchanged(graph).scale_host(pauses))
+    steady_ns = steady_step_ns(replace(program, body=layers))
+    assert without.mean_step_ns == pytest.approx(steady_ns, rel=0.01)

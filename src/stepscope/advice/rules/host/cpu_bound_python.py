@@ -2,7 +2,7 @@
 
 Measured as stretches of the training thread in which nothing is recorded but Python: no operator,
 no call, no wait for input, no wait of autograd's engine for its threads, nor the beginning of an
-epoch (`slow-epoch-start`). Short ones lie between any
+epoch (`slow-epoch-start`). Short ones, without what recording adds to them, lie between any
 two operators and are left to `launch-bound`. Left out, too, is when Stepscope timed and noted
 the steps, as far as stacks show its functions: nothing of it can be moved out of the step.
 Where several ranks train, stretches inside backward and communication and right after the call of
@@ -131,7 +131,9 @@ def find_cpu_bound_python(subject: Subject) -> list[Finding]:
     window = subject.window
     if window is None:
         return []
-    long = _stretches(window, subject.thresholds.python_stretch_ns, subject.has_peers)
+    # Long is what is long without recording.
+    least_ns = round(subject.thresholds.python_stretch_ns / window.graph.host_scale)
+    long = _stretches(window, least_ns, subject.has_peers)
     if not len(long):
         return []
     queued_ns, paused_ns = _not_python_ns(subject, window)
@@ -308,7 +310,7 @@ def _is_small(subject: Subject, window: WindowView, long: Intervals) -> bool:
     Recording makes steps longer, so those that nobody recorded count, if there is a step record.
     """
     graph, limits = window.graph, subject.thresholds
-    slow = long.lengths > limits.small_step_stretch_ns
+    slow = long.lengths * graph.host_scale > limits.small_step_stretch_ns
     has_slow = intervals.covered(
         intervals.merge(long.starts[slow], long.ends[slow]),
         graph.step_starts_ns,
