@@ -392,8 +392,8 @@ def test_a_view_on_paper_is_light_and_whole(page, link):
 @pytest.mark.parametrize(
     ("name", "letters", "shown"),
     [
-        ("void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float> >(int, float)", 29, "vectorized_elementwise_kernel"),
-        ("void cub::DeviceScanKernel<cub::Policy<int>, int>(int, int, int*)", 18, "DeviceScanKernel"),
+        ("void at::native::elementwise_kernel<4, Add<float> >(int)", 20, "elementwise_kernel"),
+        ("void cub::DeviceScanKernel<cub::Policy<int>>(int, int*)", 18, "DeviceScanKernel"),
         ("torch/nn/modules/module.py(1743): _call_impl", 28, "module.py(1743): _call_impl"),
         ("torch/nn/modules/module.py(1743): _call_impl", 12, "_call_impl"),
         ("autograd::engine::evaluate_function: MulBackward0", 14, "MulBackward0"),
