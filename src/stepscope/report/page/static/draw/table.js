@@ -37,7 +37,7 @@ export function table(data, options = {}) {
   const hasDashes = data.columns.map((column, at) => isAmount(column.name) && (data.rows.every((row) => !row[at]) || data.rows.every((row) => row[at] !== null && row[at] !== undefined)));
   const heads = data.columns.map((column, at) => h(
     "th", { class: column.number ? "number" : null, scope: "col", "aria-sort": "none" },
-    h("button", { type: "button", onclick: () => sort(at) }, column.label),
+    h("button", { type: "button", onclick: () => sort(at) }, column.label.replace(/ %$/, "\u00a0%")),
   ));
 
   /** @param {number} at */
