@@ -467,6 +467,7 @@ def test_on_paper_headings_stay_with_what_follows_and_rows_are_whole(opened, nam
     found = opened(name)
     found.page.emulate_media(media="print")
     found.page.set_viewport_size({"width": 680, "height": 1000})
+    found.until("() => document.documentElement.hasAttribute('data-paper')")
     assert found.page.evaluate(FITS)
     assert found.page.evaluate(CUT) == []
     breaks = found.page.evaluate(

@@ -1227,3 +1227,5 @@ def test_the_ladder_is_drawn_above_its_table_and_questions_are_in_groups(page):
     steps = page.page.locator("[data-table=rungs] td:nth-child(2)").all_inner_texts()
     drawn = page.page.locator(".bars-number").all_inner_texts()
     assert drawn == steps
+    names = page.page.locator("[data-table=rungs] td:first-child").all_inner_texts()
+    assert names == page.page.locator(".bars-name").all_inner_texts()

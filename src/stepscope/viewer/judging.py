@@ -29,16 +29,17 @@ def findings_of(paths: tuple[str, ...], content: Content, rank: int) -> dict[str
     Args:
         paths: The run, the file, or several files that are ranks of one run.
         content: The trace that places are looked up in.
-        rank: Its rank. What only other ranks have has no place in it.
+        rank: Its rank, whose step is divided. What only other ranks have has no place in it.
     """
     diagnosis = diagnose(resolve_runs(paths)[0])
-    partition = diagnosis.shown.partition
+    mine = next((one for one in diagnosis.ranks if one.rank == rank), diagnosis.shown)
+    partition = mine.partition
     return {
         "verdict": diagnosis.verdict,
         "ranks": len(diagnosis.ranks),
-        "shown_rank": diagnosis.shown.rank,
-        "is_whole_file": diagnosis.shown.is_whole_file,
-        "step_ns": diagnosis.shown.step_ns,
+        "shown_rank": mine.rank,
+        "is_whole_file": mine.is_whole_file,
+        "step_ns": mine.step_ns,
         "partition": None
         if partition is None
         else {

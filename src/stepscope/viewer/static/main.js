@@ -84,6 +84,7 @@ class Page {
     this._banner = h("div", { class: "banner", role: "alert" });
     this._rest = h("div", { class: "rest", role: "status" });
     this._steps = h("section", { class: "run-steps", "aria-label": "Every step" });
+    this._heading = h("h1", { class: "only-read" });
     this._main = h("main", { class: "main" });
     this._build();
     this.selection.onChange((changed) => {
@@ -138,7 +139,7 @@ class Page {
     const help = h("button", { type: "button", class: "icon", title: "Keys and mouse (?)", "aria-label": "Help", onclick: showHelp }, "?");
     const skip = h("button", { type: "button", class: "skip", onclick: () => /** @type {HTMLElement | null} */ (this._main.querySelector("[tabindex='0'], button, select, input"))?.focus() }, "Skip to the view");
     oneTabStop(this._tabs);
-    replace(/** @type {HTMLElement} */ (document.getElementById("app")), skip, h("header", { class: "bar-top" }, brand, this._picker, this._tabs, h("span", { class: "searching" }, this._search, this._hits), share, command, theme, help), this._banner, this._rest, this._steps, this._main);
+    replace(/** @type {HTMLElement} */ (document.getElementById("app")), skip, h("header", { class: "bar-top" }, brand, this._picker, this._tabs, h("span", { class: "searching" }, this._search, this._hits), share, command, theme, help), this._banner, this._rest, this._steps, this._heading, this._main);
   }
 
   /** Opens the trace of the address, showing how far it is. */
@@ -281,6 +282,7 @@ class Page {
     replace(this._tabs, ...views.map(([key, title]) => h("button", { type: "button", "data-view": key, "aria-current": key === name ? "page" : null, tabindex: key === name ? "0" : "-1", onclick: () => this.selection.set({ view: key }) }, title)));
     if (name === this._shown) return;
     this._shown = name;
+    replace(this._heading, `${VIEWS.find(([key]) => key === name)?.[1]} of ${this.traces.find((one) => one.id === context.trace)?.title}`);
     if (this.view && this.view !== this.timeline) this.view.close();
     this.view = null;
     if (name === "timeline") {

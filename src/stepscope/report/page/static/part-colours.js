@@ -33,6 +33,7 @@ const COLOUR_OF = /** @type {Record<string, number>} */ ({
   "between operators of backward": 31, "launch latency": 16, "device gap": 29, "other wait": 24,
   // Kinds of kernels, as `colours.py` has them, and copies.
   gemm: 1, attention: 12, convolution: 13, elementwise: 14, random: 14, normalisation: 15, softmax: 15, reduction: 33, loss: 33,
+  embedding: 34, pooling: 34, recurrent: 34, "sort scan index": 34, triton: 34,
   "host to device": 3, "device to host": 3, "device to device": 3,
   ...Object.fromEntries(Object.values(CAUSES)),
 });

@@ -80,7 +80,7 @@ function start() {
   const sections = data.sections.map(draw);
   const links = h("nav", { class: "contents", "aria-label": "Sections" }, ...data.sections.map((/** @type {Section} */ one) => h("a", { href: `#${one.id}` }, one.title)));
   const theme = h("button", { type: "button", class: "theme", title: "Dark or light", "aria-label": "Dark or light", onclick: toggleTheme }, "◐");
-  const head = h("header", { class: "head" }, h("div", {}, h("h1", {}, data.title), h("p", { class: "subtitle" }, data.subtitle), data.path ? h("p", { class: "path" }, data.path) : null), theme);
+  const head = h("header", { class: "head" }, h("div", {}, h("h1", {}, ...data.title.split(/(?<=[._/-])/).flatMap((/** @type {string} */ part) => [part, h("wbr")])), h("p", { class: "subtitle" }, data.subtitle), data.path ? h("p", { class: "path" }, data.path) : null), theme);
   const foot = h("footer", { class: "note" }, `${data.kind} by Stepscope ${data.version}.`);
   replace(/** @type {HTMLElement} */ (document.getElementById("app")), data.sections.length > 1 ? links : h("div", { class: "contents" }), h("main", {}, head, ...sections, foot));
   follow(links, sections);

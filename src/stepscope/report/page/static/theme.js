@@ -83,6 +83,7 @@ export function preparePrinting() {
     for (const one of folded) one.open = isPaper;
     setTheme(isPaper ? "light" : theme ?? "light");
     drawNow();
+    for (const one of document.querySelectorAll("table")) fitSheet(one, isPaper);
     // What WebGL has drawn, and single pixels, are gone when the sheet is drawn: a copy stands over them.
     for (const copy of document.querySelectorAll(".copied + canvas")) copy.remove();
     for (const canvas of /** @type {NodeListOf<HTMLCanvasElement>} */ (document.querySelectorAll("canvas.layer"))) {
@@ -97,6 +98,14 @@ export function preparePrinting() {
   window.addEventListener("beforeprint", () => lay(true));
   window.addEventListener("afterprint", () => lay(false));
   matchMedia("print").addEventListener("change", ({ matches }) => lay(matches));
+}
+
+/** Shrinks a table that is wider than a sheet however its cells break, rather than have the browser shrink all of the page. @param {HTMLTableElement} one @param {boolean} isPaper */
+function fitSheet(one, isPaper) {
+  one.style.width = isPaper ? "min-content" : "";
+  const wide = one.offsetWidth;
+  one.style.width = "";
+  one.style.zoom = isPaper && wide > PAPER ? String(PAPER / wide) : "";
 }
 
 /** Shows a theme. @param {string} theme */

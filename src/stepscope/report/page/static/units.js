@@ -121,6 +121,7 @@ export function cell(name, value) {
 const NOISE = /^void |\(anonymous namespace\)::|at::native::|at::cuda::/g;
 const MODULE = "nn.Module: ";
 const ATEN = "aten::";
+const BACKWARD = "autograd::engine::evaluate_function: ";
 const FEWEST_LETTERS = 4;
 
 /** A name without what nearly all of its kind begin with. @param {string} name */
@@ -129,19 +130,30 @@ export function shortName(name) {
   return name.length > 24 ? name.replace(NOISE, "") : name;
 }
 
+/** What a name is written as where it does not fit, each shorter than the one before: without what its neighbours share, or its arguments. @param {string} name */
+function shorterNames(name) {
+  if (name.startsWith(ATEN)) return [name.slice(ATEN.length)];
+  if (name.startsWith(BACKWARD)) return [name.slice(BACKWARD.length)];
+  const [, file, called] = /^(?:.*\/)?([^/]+\.py\(\d+\)): (.+)$/.exec(name) ?? [];
+  if (called) return [`${file}: ${called}`, called];
+  const bare = /^([\w:~]+)[<(].*[>)]$/.exec(name)?.[1] ?? /^(.+) \(\d+ merged\)$/.exec(name)?.[1];
+  return bare ? [bare, ...(bare.includes("::") ? [bare.slice(bare.lastIndexOf("::") + 2)] : [])] : [];
+}
+
 /**
- * A short name, cut in the middle where it does not fit; empty where too little would be left.
+ * A short name: without its arguments where it does not fit, then cut in the middle; empty where too little would be left.
  * @param {CanvasRenderingContext2D} context
  * @param {string} name
  * @param {number} room in pixels
  * @param {number} letter the width of most letters
  */
 export function fittingName(context, name, room, letter) {
-  const short = shortName(name);
+  let short = shortName(name);
   let letters = Math.floor(room / letter);
-  if (short.length <= letters && context.measureText(short).width <= room) return short;
-  // What nearly all operators begin with goes before what tells them apart.
-  if (short.startsWith(ATEN)) return fittingName(context, short.slice(ATEN.length), room, letter);
+  for (const next of [...shorterNames(short), ""]) {
+    if (short.length <= letters && context.measureText(short).width <= room) return short;
+    if (next) short = next;
+  }
   for (; letters >= FEWEST_LETTERS; letters--) {
     const end = Math.floor((letters - 1) / 2);
     const text = `${short.slice(0, letters - 1 - end)}…${short.slice(short.length - end)}`;

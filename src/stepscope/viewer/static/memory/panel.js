@@ -18,6 +18,7 @@ function reserved({ reserved_bytes: bytes, allocated_bytes: allocated }) {
 /** @param {any} state @param {(allocation: number) => void} pick @returns {(Node | null)[]} */
 export function stateOf(state, pick) {
   const parts = state.categories.map((/** @type {any} */ one) => ({ name: memoryWord(one.category), amount: one.allocated_bytes, colour: memoryPaint(one.category) }));
+  const isKnown = state.categories.some((/** @type {any} */ one) => one.category !== "unknown");
   return [
     h("h2", {}, `${size(state.allocated_bytes)} held${state.moment.startsWith("event") ? "" : ` at ${state.moment}`}`),
     facts([
@@ -26,7 +27,7 @@ export function stateOf(state, pick) {
       ["Asked for", size(state.requested_bytes)],
       ["Reserved", reserved(state)],
     ]),
-    state.allocated_bytes ? partitionBar(parts, state.allocated_bytes, size) : null,
+    isKnown ? partitionBar(parts, state.allocated_bytes, size) : null,
     ...state.tables.filter((/** @type {any} */ one) => one.total).map((/** @type {any} */ one) => h(
       "section", { "data-table": one.name }, h("h3", {}, one.title),
       table(narrow(one), { shown: 8, link: (column, _, row) => (one.name === "allocations" && column === "allocated_bytes" ? () => pick(/** @type {number} */ (row[0])) : null) }),

@@ -9,14 +9,14 @@ export const AXIS = 26;
 export class Surface {
   /** @param {any} overview */
   constructor(overview) {
-    this.ground = h("canvas", { class: "layer" });
-    this.slices = h("canvas", { class: "layer" });
-    this.over = h("canvas", { class: "layer" });
+    this.ground = h("canvas", { class: "layer", "aria-hidden": "true" });
+    this.slices = h("canvas", { class: "layer", "aria-hidden": "true" });
+    this.over = h("canvas", { class: "layer", "aria-hidden": "true" });
     /** What is selected, for who cannot see it. */
     this.said = h("div", { class: "only-read", role: "status", id: "timeline-said" });
     this.pane = h("div", { class: "surface", tabindex: "0", role: "application", "aria-label": "Timeline: full stop and comma go from slice to slice, up and down from row to row, F zooms to the slice, Escape lets it go", "aria-describedby": "timeline-said" }, this.ground, this.slices, this.over, overview.events ? null : h("p", { class: "nothing" }, "This trace holds no events: nothing was recorded between the start and the stop of its profiler."));
-    this.axis = h("canvas", { class: "axis" });
-    this.map = h("canvas", { class: "minimap" });
+    this.axis = h("canvas", { class: "axis", "aria-hidden": "true" });
+    this.map = h("canvas", { class: "minimap", "aria-hidden": "true" });
     this.titles = h("div", { class: "lane-headers" });
     this.filter = h("input", { type: "search", class: "lane-filter", placeholder: "Filter lanes", "aria-label": "Filter lanes" });
     this.tip = h("div", { class: "tip", role: "status" });

@@ -33,13 +33,26 @@ export function answer(found, selection, note) {
     return null;
   }
 
+  /** A table without the columns in which no row has a value, which are named below it. @param {any} data */
+  function known(data) {
+    const isKnown = data.columns.map((/** @type {any} */ _, /** @type {number} */ at) => data.rows.some((/** @type {unknown[]} */ row) => row[at] !== null && row[at] !== undefined));
+    /** @param {any[]} all */
+    const kept = (all) => all.filter((_, at) => isKnown[at]);
+    const shown = { ...data, columns: kept(data.columns), rows: data.rows.map(kept) };
+    const missing = data.columns.filter((/** @type {any} */ _, /** @type {number} */ at) => !isKnown[at]).map((/** @type {any} */ one) => one.label);
+    return [
+      table(shown, { shown: 40, filter: data.rows.length > 8, link: (column, value, row) => linkOf(shown, column, value, row) }),
+      missing.length ? h("p", { class: "note" }, `Without a value in any row: ${missing.join(", ")}.`) : null,
+    ];
+  }
+
   return [
     h("h2", {}, found.about[0].toUpperCase() + found.about.slice(1)),
     note ? h("p", { class: "note" }, note) : null,
     found.numbers.length ? h("dl", { class: "numbers" }, ...found.numbers.map((/** @type {any} */ one) => h("div", {}, h("dt", {}, one.label), h("dd", {}, one.shown)))) : null,
     ...found.pictures.map((/** @type {any} */ one) => PICTURES[one.is](one, toEvent)),
     found.nothing ? h("p", {}, found.nothing) : null,
-    ...(found.nothing ? [] : found.tables).map((/** @type {any} */ one) => h("section", { "data-table": one.name }, h("h3", {}, one.title), one.rows.length ? table(one, { shown: 40, filter: one.rows.length > 8, link: (column, value, row) => linkOf(one, column, value, row) }) : h("p", { class: "note" }, "None."))),
+    ...(found.nothing ? [] : found.tables).map((/** @type {any} */ one) => h("section", { "data-table": one.name }, h("h3", {}, one.title), ...(one.rows.length ? known(one) : [h("p", { class: "note" }, "None.")]))),
     h("p", { class: "note" }, found.scope),
     ...found.notes.map((/** @type {string} */ one) => h("p", { class: "note" }, `Note: ${one}`)),
   ];

@@ -16,8 +16,8 @@ const [SMALLEST, LARGEST] = [3, 15];
 const MOST_KINDS = 8;
 /** How wide a letter of a label is at most, and how tall. */
 const [LETTER, TALL] = [6.6, 13];
-/** Colours of kinds that are no parts of a step. */
-const OTHERS = ["compute", "exposed communication", "exposed copies", "input", "backward", "optimizer", "python", "other"];
+/** Parts whose colours stand for kinds that have none, such as those of collectives: never those of compute or communication. */
+const OTHERS = ["backward", "optimizer", "python", "annotation", "copy", "fill", "synchronisation", "other"];
 /** @type {Record<string, string>} */
 const PART_OF = { compute: "compute", communication: "exposed communication", memcpy: "exposed copies", memset: "other" };
 
@@ -83,10 +83,13 @@ export function scatter(data, link) {
     event.stopPropagation();
   });
   if (link) picture.classList.add("is-linked");
-  const keys = kinds.length > 1 ? h("ul", { class: "strip-keys" }, ...kinds.map((kind) => {
+  /** @type {Map<string, string[]>} */
+  const byFill = new Map();
+  for (const kind of kinds) byFill.set(fillOf(kind, kinds)[0], [...(byFill.get(fillOf(kind, kinds)[0]) ?? []), kind.replaceAll("_", " ")]);
+  const keys = kinds.length > 1 ? h("ul", { class: "strip-keys" }, ...[...byFill].map(([fill, names]) => {
     const dot = h("span", { class: "dot" });
-    [dot.style.background] = fillOf(kind, kinds);
-    return h("li", {}, dot, kind.replaceAll("_", " "));
+    dot.style.background = fill;
+    return h("li", {}, dot, names.join(", "));
   })) : null;
   return h("figure", { class: "picture" }, h("h3", {}, data.title), h("div", { class: "wide-picture" }, picture), keys, said);
 }

@@ -13,6 +13,8 @@ import { cell, count, isAmount, shortName, shortPath } from "../units.js";
 const STEP = 500;
 /** Columns whose text is wrapped, never cut. */
 const SENTENCES = new Set(["fixed", "basis", "remedy", "what", "why", "note", "about"]);
+/** What a row is of whose name is missing. */
+const MISSING = /** @type {Record<string, string>} */ ({ operator: "no operator", module: "no module" });
 /** Letters at the end of a long name that stay in sight. */
 const END = 14;
 
@@ -35,7 +37,7 @@ export function table(data, options = {}) {
   const hasDashes = data.columns.map((column, at) => isAmount(column.name) && (data.rows.every((row) => !row[at]) || data.rows.every((row) => row[at] !== null && row[at] !== undefined)));
   const heads = data.columns.map((column, at) => h(
     "th", { class: column.number ? "number" : null, scope: "col", "aria-sort": "none" },
-    h("button", { type: "button", onclick: () => sort(at) }, column.label),
+    h("button", { type: "button", onclick: () => sort(at) }, column.label.replace(/ %$/, "\u00a0%")),
   ));
 
   /** @param {number} at */
@@ -79,7 +81,7 @@ export function table(data, options = {}) {
 
   /** @param {Column} column @param {unknown} value @param {unknown[]} row */
   function item(column, value, row) {
-    const whole = cell(column.name, value);
+    const whole = value === null && column === data.columns[0] ? MISSING[column.name] ?? cell(column.name, value) : cell(column.name, value);
     const written = column.number ? whole : column.name === "path" ? shortPath(whole) : shortName(whole);
     const go = options.link?.(column.name, value, row) ?? null;
     const text = column.number || SENTENCES.has(column.name) ? written : inTwo(written);
