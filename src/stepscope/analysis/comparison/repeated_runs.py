@@ -9,7 +9,10 @@ Definitions
     operators are compared by the same interval, of their means per step.
     Where both runs of a round trained in turns of a fraction of a second (`trial.alternation`),
     they met the same moments of the machine, and the step is compared within each round: the
-    interval is Student's, of the mean over rounds of the difference of the logarithms.
+    interval is Student's, of the mean over rounds of the difference of the logarithms. So are the
+    lower quartiles of the steps. What other programs take makes some steps longer and none shorter,
+    so the quicker steps show most clearly what changes all of them: on a virtual machine where
+    medians of a round differ by 6.6% (standard deviation), lower quartiles differ by 2.5%.
     Where a side has a single run, the other side's spread stands for both. Where both have one, the
     step's spread is that of at least `LEAST_EARLIER` earlier runs of the same job in the same
     folder (Student's t with their degrees of freedom). Without these it is unknown, and conditions
@@ -48,11 +51,13 @@ class RunValues:
 
     Attributes:
         median_ns: Median of its steady steps.
+        quartile_ns: Their lower quartile.
         machine: The machine that it ran on; empty where nothing says so.
     """
 
     path: str
     median_ns: float
+    quartile_ns: float
     steps: int
     machine: str = ""
 
@@ -75,6 +80,7 @@ class RunsChange:
         spread: Relative standard deviation of the runs of one version, of rounds without what both
             runs of a round have in common.
         basis: What the spread rests on: `REPEATED`, `ROUNDS`, `EARLIER` or `ASSUMED`.
+        quartile: The change of the lower quartile of the steps, of rounds; else None.
     """
 
     a: tuple[RunValues, ...]
@@ -85,6 +91,7 @@ class RunsChange:
     spread: float
     basis: str
     earlier: int = 0
+    quartile: Interval | None = None
 
     @property
     def is_repeated(self) -> bool:
@@ -106,7 +113,8 @@ class RunsChange:
 
 def values_of(side: Side) -> RunValues:
     """The values of one run."""
-    return RunValues(side.path, float(np.median(side.step_ns)), len(side.step_ns), side.machine)
+    quartile_ns, median_ns = (float(one) for one in np.quantile(side.step_ns, (0.25, 0.5)))
+    return RunValues(side.path, median_ns, quartile_ns, len(side.step_ns), side.machine)
 
 
 def change_of_runs(
@@ -125,6 +133,11 @@ def change_of_runs(
     """
     logarithms = [[math.log(max(1.0, run.median_ns)) for run in runs] for runs in (a, b)]
     means = [statistics.fmean(side) for side in logarithms]
+    a_ns, b_ns = (math.exp(mean) for mean in means)
+    if in_rounds and len(a) > 1:
+        step, spread = _within_rounds([run.median_ns for run in a], [run.median_ns for run in b])
+        quicker, _ = _within_rounds([run.quartile_ns for run in a], [run.quartile_ns for run in b])
+        return RunsChange(tuple(a), tuple(b), a_ns, b_ns, step, spread, ROUNDS, quartile=quicker)
     basis, earlier = REPEATED, 0
     known = _pooled(logarithms)
     if known is None:
@@ -133,17 +146,23 @@ def change_of_runs(
         known, earlier, basis = _pooled(enough), sum(map(len, enough)), EARLIER
     if known is None:
         known, basis = (ASSUMED_SPREAD**2, _CERTAIN), ASSUMED
-    reach = _reach(logarithms, known)
-    if in_rounds and len(a) > 1:
-        differences = [second - first for first, second in zip(*logarithms, strict=True)]
-        variance = statistics.variance(differences)
-        reach = student_95(len(a) - 1) * math.sqrt(variance / len(a))
-        known, basis = (variance / 2, len(a) - 1), ROUNDS
-    delta = means[1] - means[0]
-    a_ns, b_ns = (math.exp(mean) for mean in means)
-    step = Interval(*(math.expm1(delta + way * reach) for way in (0, -1, 1)))
+    step = _interval(means[1] - means[0], _reach(logarithms, known))
     spread = math.sqrt(known[0])
     return RunsChange(tuple(a), tuple(b), a_ns, b_ns, step, spread, basis, earlier)
+
+
+def _interval(delta: float, reach: float) -> Interval:
+    """Of a difference of logarithms."""
+    return Interval(*(math.expm1(delta + way * reach) for way in (0, -1, 1)))
+
+
+def _within_rounds(a_ns: Sequence[float], b_ns: Sequence[float]) -> tuple[Interval, float]:
+    """The change from the first to the second of each round, and the spread of one run."""
+    pairs = zip(a_ns, b_ns, strict=True)
+    differences = [math.log(max(1.0, second) / max(1.0, first)) for first, second in pairs]
+    variance = statistics.variance(differences)
+    reach = student_95(len(differences) - 1) * math.sqrt(variance / len(differences))
+    return _interval(statistics.fmean(differences), reach), math.sqrt(variance / 2)
 
 
 def noise_of_means(a: Sequence[float], b: Sequence[float]) -> float | None:

@@ -43,8 +43,9 @@ class Simulated:
         self.runs = runs
 
 
-def runs_of(medians_ms):
-    return [RunValues("run", 1e6 * median, 100) for median in medians_ms]
+def runs_of(medians_ms, quartiles_ms=None):
+    values = zip(medians_ms, medians_ms if quartiles_ms is None else quartiles_ms, strict=True)
+    return [RunValues("run", 1e6 * median, 1e6 * quartile, 100) for median, quartile in values]
 
 
 def outcome(before_ms, after_ms, limit="5"):
@@ -123,7 +124,7 @@ def test_one_wild_run_is_no_regression_and_says_how_many_runs_would_tell():
 def test_versions_on_a_machine_each_cannot_be_told_from_the_machines():
     def runs(medians_ms, *machines):
         return [
-            RunValues("run", 1e6 * ms, 100, one)
+            RunValues("run", 1e6 * ms, 1e6 * ms, 100, one)
             for ms, one in zip(medians_ms, machines, strict=True)
         ]
 
@@ -268,7 +269,9 @@ def test_rounds_that_take_turns_are_compared_within_each_round():
     found = change_of_runs(runs_of(before), runs_of(after), in_rounds=True)
     differences = np.log(after) - np.log(before)
     half = 2.7764 * differences.std(ddof=1) / math.sqrt(5)
-    assert found.step.share == alone.step.share == pytest.approx(math.expm1(differences.mean()))
+    change = pytest.approx(math.expm1(differences.mean()))
+    assert found.step.share == change
+    assert alone.step.share == change
     assert found.step.low_share == pytest.approx(math.expm1(differences.mean() - half), rel=0.01)
     assert found.step.high_share == pytest.approx(math.expm1(differences.mean() + half), rel=0.01)
     assert found.basis == ROUNDS
@@ -293,3 +296,28 @@ def test_how_often_rounds_fail_under_a_machine_that_drifts(slower, outcome, leas
         )
         failed += FailOn.parse("regression>5%").check(Simulated(found)).outcome == outcome
     assert least <= failed / PAIRS <= most
+
+
+def test_a_slowdown_of_all_steps_shows_in_the_quicker_ones_where_medians_tell_nothing():
+    uneven_ms, even_ms = [10.0, 14.0, 11.0, 9.0, 13.0], [9.0, 9.1, 8.9, 9.0, 9.1]
+    slower_ms = [11.5, 11.0, 13.5, 12.0, 10.5]
+    before, after = runs_of(uneven_ms, even_ms), runs_of(slower_ms, [1.1 * one for one in even_ms])
+    found = change_of_runs(before, after, in_rounds=True)
+    assert found.step.low_share < 0 < found.step.high_share
+    assert found.quartile.share == pytest.approx(0.1)
+    check = FailOn.parse("regression>5%").check(Simulated(found))
+    assert check.outcome == FAILED
+    assert "the lower quartile of the steps grew by 10%" in check.reason
+    assert change_of_runs(before, after).quartile is None
+
+
+def test_what_only_the_slower_steps_do_passes_by_no_quartile():
+    """Every other step is slower: the quicker half says nothing of it, and the medians decide."""
+    before, after = runs_of([10.0] * 5, [9.0] * 5), runs_of([11.0] * 5, [9.0] * 5)
+    check = FailOn.parse("regression>5%").check
+    outcome = check(Simulated(change_of_runs(before, after, in_rounds=True)))
+    assert outcome.outcome == FAILED
+    assert outcome.reason.startswith("the step grew by 10%")
+    uneven = runs_of([9.0, 12.0, 10.0, 13.0, 9.5], [9.0] * 5)
+    open_one = check(Simulated(change_of_runs(before, uneven, in_rounds=True)))
+    assert open_one.outcome == CANNOT_TELL
