@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -15,7 +18,7 @@ from stepscope.trial.alternation import alternating
 from stepscope.trial.inside.turns import TURN_S
 
 SCRIPT = """
-import json, multiprocessing, sys, time
+import json, multiprocessing, os, sys, time
 from stepscope.trial.inside.turns import Turns
 
 def work(path):
@@ -30,6 +33,9 @@ if int(has_worker):
     context = multiprocessing.get_context("fork")
     context.Process(target=work, args=(name + ".worker",), daemon=True).start()
 turns, times = Turns(address), []
+if name.endswith("leaves"):  # a process that outlives this one
+    if not os.fork():
+        time.sleep(100)
 for _ in range(int(steps)):
     turns.wait()
     begun = time.monotonic()
@@ -48,13 +54,14 @@ def start(tmp_path):
 
     def begin(address, name, steps, has_worker=False):
         words = (address, str(tmp_path / name), str(steps), str(int(has_worker)))
-        process = subprocess.Popen([sys.executable, str(script), *words])
+        process = subprocess.Popen([sys.executable, str(script), *words], start_new_session=True)
         started.append(process)
         return process
 
     yield begin
     for process in started:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
@@ -102,6 +109,16 @@ def test_the_end_of_one_leaves_the_other_alone(start, tmp_path):
         assert second.wait(60) == 0
         assert first.wait(60) == 0
     assert len(steps_of(tmp_path / "first")) == 100
+
+
+def test_what_a_run_leaves_behind_keeps_nobody_waiting(start, tmp_path):
+    with alternating() as (alternation, address):
+        first = start(address, "leaves", 3)
+        wait_until(lambda: alternation.has_begun)
+        second = start(address, "second", 60)
+        assert first.wait(60) == 0
+        assert second.wait(60) == 0
+    assert len(steps_of(tmp_path / "second")) == 60
 
 
 def test_the_end_of_the_alternation_leaves_both_alone(start, tmp_path):

@@ -28,6 +28,8 @@ class Turns:
             server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             server.connect(address)
             self._server = server
+        # The end of this process is told by the end of its connection, which a fork would keep.
+        os.register_at_fork(after_in_child=self._leave)
 
     def wait(self) -> bool:
         """At a step boundary: wait if the turn is over; whether it was.
@@ -48,10 +50,14 @@ class Turns:
             _signal(workers, signal.SIGCONT)
         if not may_go:
             # The other has ended, or whoever gives turns: go on without.
-            self._server.close()
-            self._server = None
+            self._leave()
         self._ends = time.monotonic() + TURN_S
         return True
+
+    def _leave(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
 
 
 def _signal(processes: list[int], number: signal.Signals) -> None:
