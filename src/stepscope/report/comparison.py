@@ -279,6 +279,7 @@ _NOTABLE_REST = 0.05
 """Of the change, what the parts that are not named make up at least to be mentioned."""
 _APART = 0.1
 """How far the changes of mean and median may be apart, as a share of the latter, unmentioned."""
+_MORE = {True: "more", False: "less"}
 
 
 def headline(comparison: Comparison) -> str:
@@ -286,7 +287,7 @@ def headline(comparison: Comparison) -> str:
     step, runs = comparison.step, comparison.runs
     words = "no change"
     if step.delta_ns:
-        words = f"{units.percent(abs(step.change_share))} {'more' if step.delta_ns > 0 else 'less'}"
+        words = f"{units.percent(abs(step.change_share))} {_MORE[step.delta_ns > 0]}"
     if runs.is_repeated:
         noise = f"95% interval {interval_words(runs.step)}, {runs_of(runs)}"
     elif step.noise_ns is None:
@@ -295,9 +296,13 @@ def headline(comparison: Comparison) -> str:
         earlier = units.plural(runs.earlier, "earlier run")
         noise = f"noise by {earlier} ±{units.duration(step.noise_ns)}"
     verdict = "" if step.is_beyond_noise or not step.delta_ns else ": within the noise"
+    quicker = ""
+    if runs.quartile is not None:
+        more = f"{units.percent(abs(runs.quartile.share))} {_MORE[runs.quartile.share >= 0]}"
+        quicker = f"; lower quartile {more} (95% interval {interval_words(runs.quartile)})"
     return (
         f"median step {units.duration(step.a_ns)} → {units.duration(step.b_ns)}: {words} "
-        f"({noise}){verdict}"
+        f"({noise}){verdict}{quicker}"
     )
 
 

@@ -9,10 +9,14 @@ import pytest
 from click.testing import CliRunner
 from tests.support.gpu_trace import GpuTrace, us
 from tests.support.page_data import data_of
+from tests.support.step_records import step_records
 
+from stepscope.analysis.comparison.compare import compare
+from stepscope.analysis.comparison.side import make_side
+from stepscope.analysis.record.summary import summarise_steps
 from stepscope.commands.main import cli
 from stepscope.report import units
-from stepscope.report.comparison import COLUMNS, cells
+from stepscope.report.comparison import COLUMNS, cells, headline
 from stepscope.trace.load import load
 from stepscope.viewer.judging import _comparison
 
@@ -107,3 +111,16 @@ def test_a_part_that_one_step_lacks_has_no_calls():
     }  # fmt: skip
     assert cells(row)[COLUMNS.index("calls/step")] == ""
     assert cells({**row, "table": "kernel"})[COLUMNS.index("calls/step")]
+
+
+def test_the_headline_of_rounds_has_the_lower_quartile_too():
+    """Every other step waits for others; what the quicker ones take changes by a tenth."""
+
+    def runs(quick_ms, slow_ms):
+        rows = [step_records([quick_ms, slow_ms] * 20) for slow_ms in slow_ms]
+        return [make_side("run", None, one, summarise_steps(one)) for one in rows]
+
+    before, after = runs(10.0, (14.0, 12.0, 15.0)), runs(11.0, (13.0, 16.0, 12.0))
+    words = headline(compare(before, after, in_rounds=True))
+    assert words.endswith("; lower quartile 10% more (95% interval +10% to +10%)")
+    assert "lower quartile" not in headline(compare(before, after))
