@@ -40,7 +40,7 @@ from stepscope.trial.workspace import Workspace
 VERSION_WORD = "{version}"
 """In the command, stands for the version."""
 LEAST_RUNS = 2
-LEAST_STEPS, LEAST_S = 100, 3.0
+USUAL_STEPS, LEAST_S = 100, 3.0
 """What each run has at least: a machine that is faster now and slower then takes seconds to show
 itself. Where steps take 8 ms, runs of 100 differ by half as much again as runs of 400."""
 _REHEARSAL_STEPS = 16
@@ -64,7 +64,7 @@ class Request:
         versions: The two versions, the one before first. A folder is the working directory of the
             command. Anything else takes the place of `VERSION_WORD` in it; a Python script without
             a command is the command.
-        steps: Steps of each run; None: `LEAST_STEPS`, or as many as take `LEAST_S`.
+        steps: Steps of each run; None: `USUAL_STEPS`, or as many as take `LEAST_S`.
         writable: Paths outside the versions' folders to which they may write.
     """
 
@@ -147,12 +147,12 @@ def run_in_turns(request: Request, audience: Audience) -> Turns:
     for number in range(1, request.runs + 1):
         if left_s() < round_s:
             break
-        began_s, most_s = left_s(), min(left_s(), limit_s)
+        began_s = left_s()
         order = sides if number % 2 else sides[::-1]
         if alternates:
-            busy.append(_alternate(order, number, most_s, audience))
+            busy.append(_alternate(order, number, min(left_s(), limit_s), audience))
         else:
-            attempts = [_run(side, number, min(left_s(), most_s), audience) for side in order]
+            attempts = [_run(side, number, min(left_s(), limit_s), audience) for side in order]
             busy += [attempt.others_share or 0.0 for attempt in attempts]
         round_s = max(round_s, began_s - left_s())
         limit_s = time_limit_s(round_s)
@@ -198,7 +198,7 @@ def _run(
 
 def _enough_steps(rehearsed: Sequence[Attempt]) -> int:
     shortest_s = min(one.steps.mean_ns for one in rehearsed if one.steps is not None) / 1e9
-    return max(LEAST_STEPS, math.ceil(LEAST_S / max(1e-3, shortest_s)))
+    return max(USUAL_STEPS, math.ceil(LEAST_S / max(1e-3, shortest_s)))
 
 
 def _can_alternate(rehearsed: Sequence[Attempt]) -> bool:

@@ -111,7 +111,8 @@ class FailOn(Condition):
         of = "" if self.what == REGRESSION else " of the step"
         limit = f"more than {percent(self.share)}{of}"
         quicker = runs.quartile if self.what == REGRESSION else None
-        if quicker is not None and _is_above(quicker, self.share) > _is_above(change, self.share):
+        is_open = not _is_above(change, self.share)
+        if is_open and quicker is not None and _is_above(quicker, self.share):
             change, name = quicker, "the lower quartile of the steps"
         found = f"{name} {_grew(change.share)}{of} (95% interval {interval_words(change)})"
         if runs.machines is not None:

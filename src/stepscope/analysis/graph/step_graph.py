@@ -152,12 +152,12 @@ class StepGraph:
     @locked_cached_property
     def input_ns(self) -> Int64Array:
         """How long the main thread waits for its input within each piece of it."""
-        return self._within(self.input_waits)
+        return self._within(self.input_waits, self.main_lane)
 
     @locked_cached_property
     def rare_wait_ns(self) -> Int64Array:
         """How long it waits for batches that seldom come late, within each piece of it."""
-        return self._within(self.rare_waits)
+        return self._within(self.rare_waits, self.main_lane)
 
     def unslowed_of(self, lane: int) -> Intervals:
         """Moments of a thread that recording does not make longer: see `steady_state`."""
@@ -169,17 +169,14 @@ class StepGraph:
         """How long these moments are within each piece of a thread."""
         found = np.zeros(len(self), np.int64)
         for lane in self.host_lanes:
-            moments = self.unslowed_of(lane)
-            if len(moments):
-                rows = np.flatnonzero(~self.is_gpu & (self.lane == lane))
-                found[rows] = intervals.covered(moments, self.start_ns[rows], self.end_ns[rows])
+            found += self._within(self.unslowed_of(lane), lane)
         return found
 
-    def _within(self, waits: Intervals) -> Int64Array:
+    def _within(self, moments: Intervals, lane: int) -> Int64Array:
+        """How long they are within each piece of a thread; 0 for all other nodes."""
         found = np.zeros(len(self), np.int64)
-        rows = np.flatnonzero(~self.is_gpu & (self.lane == self.main_lane))
-        start, end = self.start_ns[rows], self.end_ns[rows]
-        found[rows] = intervals.covered(waits, start, end)
+        rows = np.flatnonzero(~self.is_gpu & (self.lane == lane))
+        found[rows] = intervals.covered(moments, self.start_ns[rows], self.end_ns[rows])
         return found
 
     @locked_cached_property
