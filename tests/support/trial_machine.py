@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 
 import numpy as np
@@ -58,9 +59,19 @@ class Machine:
         self.rng = np.random.default_rng(seed)
 
     def attempt(
-        self, bench, variant, name, most_s, window_at=None, *, with_memory=False, in_turns=None
+        self,
+        bench,
+        variant,
+        name,
+        most_s,
+        window_at=None,
+        *,
+        hung_s=math.inf,
+        with_memory=False,
+        in_turns=None,
     ):
         self.names.append(name)
+        most_s = min(most_s, hung_s)
         self.limits.append(most_s)
         wall_s = self.slow.get(name, self.wall_s)
         self.now += min(wall_s, most_s)

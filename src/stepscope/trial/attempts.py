@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -130,6 +131,7 @@ class Bench:
         most_s: float,
         window_at: int | None = None,
         *,
+        hung_s: float = math.inf,
         with_memory: bool = False,
         in_turns: InTurns | None = None,
     ) -> Attempt:
@@ -137,6 +139,8 @@ class Bench:
 
         Args:
             name: Name of the run directory, which no other attempt has.
+            most_s: After so many seconds it is ended, whatever it does.
+            hung_s: After so many seconds of CPUs to itself, it is taken to be hung (`Limits`).
             window_at: Step at which a window is recorded; None for none.
             in_turns: How it takes turns with another run; None: it runs alone.
         """
@@ -164,7 +168,11 @@ class Bench:
         ended: list[Ended] = []
 
         def run(command: Sequence[str], environment: dict[str, str]) -> int:
-            limits = Limits(most_s, lambda: any(note["has_ended"] for note in _notes(notes_folder)))
+            limits = Limits(
+                most_s,
+                lambda: any(note["has_ended"] for note in _notes(notes_folder)),
+                hung_s=hung_s,
+            )
             if in_turns is not None:
                 limits = replace(limits, meanwhile=in_turns.meanwhile)
             start = Start(
@@ -348,7 +356,7 @@ def warm_up_of(steps: int) -> int:
 
 
 def time_limit_s(longest_s: float, variant: Variant | None = None) -> float:
-    """When an attempt counts as hung."""
+    """After how long, on an idle machine, an attempt counts as hung."""
     return 3 * longest_s + 5 + (0.0 if variant is None else variant.start_up_s)
 
 

@@ -188,10 +188,13 @@ class Experiment:
         most_s: float,
         window_at: int | None = None,
         *,
+        hung_s: float = math.inf,
         with_memory: bool = False,
     ) -> Attempt:
         """Run the script once, and note what other programs did meanwhile."""
-        attempt = self.bench.attempt(variant, name, most_s, window_at, with_memory=with_memory)
+        attempt = self.bench.attempt(
+            variant, name, most_s, window_at, hung_s=hung_s, with_memory=with_memory
+        )
         if attempt.others_share is not None:
             self.busy.append(attempt.others_share)
         return attempt
@@ -229,8 +232,8 @@ class Experiment:
             return facts, []
         if left_s < usual_s:
             return dataclasses.replace(facts, allocator=_BUDGET_SPENT), []
-        limit_s = min(left_s, time_limit_s(usual_s))
-        attempt = self._run(Variant(AS_IT_IS), "memory", limit_s, with_memory=True)
+        hung_s = time_limit_s(usual_s)
+        attempt = self._run(Variant(AS_IT_IS), "memory", left_s, hung_s=hung_s, with_memory=True)
         self.audience.ended(f"{AS_IT_IS}, with its memory", 0, attempt)
         if attempt.problem or attempt.run is None:
             why = f"its memory could not be recorded: {attempt.reason}"
@@ -268,12 +271,12 @@ class Experiment:
             ):
                 return
 
-    def _attempt(self, one: Tried, number: int, left_s: float, limit_s: float) -> None:
+    def _attempt(self, one: Tried, number: int, left_s: float, hung_s: float) -> None:
         """Run a variant once, for as long as the budget and its own limit allow."""
         name = one.variant.name
         file_name = "together" if " + " in name else name.replace(" ", "-")
-        attempt = self._run(one.variant, f"{file_name}-{number}", min(left_s, limit_s))
-        if attempt.problem == HUNG and left_s < limit_s:
+        attempt = self._run(one.variant, f"{file_name}-{number}", left_s, hung_s=hung_s)
+        if attempt.problem == HUNG and attempt.wall_s >= left_s:
             # Whether it hangs was not to be seen.
             attempt = dataclasses.replace(attempt, problem=NOT_MEASURED, reason=_BUDGET_SPENT)
             one.note, one.cut_s = _BUDGET_SPENT, attempt.wall_s

@@ -12,6 +12,7 @@ on what is left. Whether others share the memory bus or the GPU is not seen.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
@@ -32,6 +33,8 @@ from stepscope.trial.landlock import start_confined
 MARK = "STEPSCOPE_TRIAL"
 DISTURBED = 0.1
 """From this share of the CPUs on, what ran meanwhile is not compared."""
+_LEAST_SHARE = 0.1
+"""A command that hung counts as having had this share of the CPUs, at least."""
 _POLL_S = 0.05
 _GRACE_S = 3.0
 _ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -98,6 +101,8 @@ class Limits:
 
     Attributes:
         most_s: After so many seconds.
+        hung_s: After so many seconds of CPUs to itself: on a busy machine, of which other programs
+            use three quarters, after four times as many, and after ten times as many at most.
         linger_s: How long it may still run once it has.
         meanwhile: Called again and again while it runs.
     """
@@ -105,6 +110,7 @@ class Limits:
     most_s: float
     is_done: Callable[[], bool]
     linger_s: float = 15.0
+    hung_s: float = math.inf
     meanwhile: Callable[[], None] = lambda: None
 
 
@@ -197,7 +203,7 @@ def run_apart(start: Start, mark: str, limits: Limits) -> Ended:
     Raises:
         KeyboardInterrupt: This process was interrupted, or told to end.
     """
-    started, clock = time.monotonic(), CpuClock.now()
+    clock = CpuClock.now()
     source = start.standard_input
     start.log.parent.mkdir(parents=True, exist_ok=True)
     with start.log.open("wb") as file:
@@ -227,11 +233,12 @@ def run_apart(start: Start, mark: str, limits: Limits) -> Ended:
             source.feed(child.stdin)  # type: ignore[arg-type]
         try:
             with _interruptible():
-                code = _wait(child, limits, started)
+                code = _wait(child, limits, mark, clock)
         finally:
             _end_all(child, mark)
-    others_share = clock.others_share_until(CpuClock.now())
-    return Ended(code, time.monotonic() - started, others_share, is_confined)
+    ended = CpuClock.now()
+    others_share = clock.others_share_until(ended)
+    return Ended(code, ended.wall_s - clock.wall_s, others_share, is_confined)
 
 
 @contextlib.contextmanager
@@ -252,9 +259,10 @@ def _interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _wait(child: subprocess.Popen[bytes], limits: Limits, started: float) -> int | None:
+def _wait(child: subprocess.Popen[bytes], limits: Limits, mark: str, clock: CpuClock) -> int | None:
     """Wait for a command; None if it ran into its limits."""
     done_at: float | None = None
+    hung_at = clock.wall_s + limits.hung_s
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return child.wait(_POLL_S)
@@ -262,10 +270,21 @@ def _wait(child: subprocess.Popen[bytes], limits: Limits, started: float) -> int
         now = time.monotonic()
         if done_at is None and limits.is_done():
             done_at = now
-        if now - started > limits.most_s:
+        if now > hung_at:
+            hung_at = clock.wall_s + limits.hung_s / max(_LEAST_SHARE, _own_share(mark, clock))
+        if now > min(hung_at, clock.wall_s + limits.most_s):
             return None
         if done_at is not None and now - done_at > limits.linger_s:
             return 0
+
+
+def _own_share(mark: str, clock: CpuClock) -> float:
+    """The share of the CPUs that other programs have left, to a command that still runs."""
+    now = CpuClock.now()
+    for process in _marked(mark):
+        with contextlib.suppress(psutil.Error, OSError):
+            now = replace(now, own_s=now.own_s + sum(process.cpu_times()[:2]))
+    return 1 - (clock.others_share_until(now) or 0.0)
 
 
 def _end_all(child: subprocess.Popen[bytes], mark: str) -> None:

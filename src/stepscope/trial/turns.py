@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -24,6 +24,7 @@ import psutil
 
 from stepscope.errors import UsageError
 from stepscope.run.figures import percent
+from stepscope.run.trials import HUNG
 from stepscope.trial.alternation import InTurns, alternating
 from stepscope.trial.attempts import (
     Attempt,
@@ -142,20 +143,23 @@ def run_in_turns(request: Request, audience: Audience) -> Turns:
     steps = request.steps or _enough_steps(rehearsed)
     for side in sides:
         side.bench = side.bench.with_steps(steps)
-    round_s, limit_s = sum(one.wall_s for one in rehearsed), math.inf
+    round_s, hung_s = sum(one.wall_s for one in rehearsed), math.inf
     done = 0
     for number in range(1, request.runs + 1):
         if left_s() < round_s:
             break
         began_s = left_s()
         order = sides if number % 2 else sides[::-1]
-        if alternates:
-            busy.append(_alternate(order, number, min(left_s(), limit_s), audience))
-        else:
-            attempts = [_run(side, number, min(left_s(), limit_s), audience) for side in order]
-            busy += [attempt.others_share or 0.0 for attempt in attempts]
+        try:
+            if alternates:
+                busy.append(_alternate(order, number, left_s, hung_s, audience))
+            else:
+                attempts = [_run(side, number, left_s(), audience, hung_s) for side in order]
+                busy += [attempt.others_share or 0.0 for attempt in attempts]
+        except _BudgetSpentError:
+            break
         round_s = max(round_s, began_s - left_s())
-        limit_s = time_limit_s(round_s)
+        hung_s = time_limit_s(round_s)
         done = number
     needed_s = (time.monotonic() - begun) + (request.runs - done) * round_s
     suffices = f"--budget {math.ceil(1.2 * needed_s)}s would do for {request.runs}"
@@ -169,7 +173,9 @@ def run_in_turns(request: Request, audience: Audience) -> Turns:
             f"other programs used up to {percent(max(busy))} of the CPUs during the runs: what they"
             " take differs from run to run, and makes the interval wide"
         )
-    return Turns(tuple(sides[0].runs), tuple(sides[1].runs), folder, tuple(notes), alternates)
+    # A round that was cut short may have left a run of one version.
+    before, after = (tuple(side.runs[:done]) for side in sides)
+    return Turns(before, after, folder, tuple(notes), alternates)
 
 
 def _bench(request: Request, version: str, folder: Path, given: StandardInput | None) -> Bench:
@@ -182,12 +188,23 @@ def _bench(request: Request, version: str, folder: Path, given: StandardInput | 
     return Bench(command, folder, steps, warm_up_of(steps), workspace, given)
 
 
+class _BudgetSpentError(Exception):
+    """A run of a round was ended because the time was up."""
+
+
 def _run(
-    side: _Side, number: int, most_s: float, audience: Audience, in_turns: InTurns | None = None
+    side: _Side,
+    number: int,
+    left_s: float,
+    audience: Audience,
+    hung_s: float = math.inf,
+    in_turns: InTurns | None = None,
 ) -> Attempt:
     name = f"{side.name}-{number}" if number else f"{side.name}-rehearsal"
-    attempt = side.bench.attempt(Variant(side.name), name, most_s, in_turns=in_turns)
+    attempt = side.bench.attempt(Variant(side.name), name, left_s, hung_s=hung_s, in_turns=in_turns)
     audience.ended(side.name, number, attempt)
+    if number and attempt.problem == HUNG and attempt.wall_s >= left_s:
+        raise _BudgetSpentError
     if attempt.problem or attempt.run is None:
         which = f"run {number}" if number else "the rehearsal"
         raise TrialError(f"{side.name}, {which}: {attempt.problem}: {attempt.reason}")
@@ -209,7 +226,13 @@ def _can_alternate(rehearsed: Sequence[Attempt]) -> bool:
     return needed < _MOST_MEMORY * int(psutil.virtual_memory().available)
 
 
-def _alternate(order: Sequence[_Side], number: int, most_s: float, audience: Audience) -> float:
+def _alternate(
+    order: Sequence[_Side],
+    number: int,
+    left_s: Callable[[], float],
+    hung_s: float,
+    audience: Audience,
+) -> float:
     """Run a round whose runs take turns; returns the share of the CPUs that others used.
 
     The second runs while this process waits for the first: from when that one has warmed up, or
@@ -221,7 +244,7 @@ def _alternate(order: Sequence[_Side], number: int, most_s: float, audience: Aud
     def run_second() -> None:
         nonlocal has_run
         has_run = True
-        _run(second, number, most_s, audience, InTurns(address, lambda: None))
+        _run(second, number, left_s(), audience, hung_s, InTurns(address, lambda: None))
 
     def meanwhile() -> None:
         if alternation.has_begun and not has_run:
@@ -229,7 +252,7 @@ def _alternate(order: Sequence[_Side], number: int, most_s: float, audience: Aud
             alternation.end()
 
     with alternating() as (alternation, address):
-        attempt = _run(first, number, most_s, audience, InTurns(address, meanwhile))
+        attempt = _run(first, number, left_s(), audience, hung_s, InTurns(address, meanwhile))
         if not has_run:
             run_second()
     return attempt.others_share or 0.0

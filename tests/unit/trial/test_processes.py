@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import psutil
 import pytest
 
 from stepscope.errors import UsageError
-from stepscope.trial.processes import MARK, Limits, StandardInput, Start, run_apart
+from stepscope.trial.processes import MARK, CpuClock, Limits, StandardInput, Start, run_apart
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="POSIX sessions")
 # A child in the session, and one that leaves it and ignores the polite signal.
@@ -27,10 +28,10 @@ print("started", flush=True)
 """
 
 
-def run(tmp_path, code, most_s=60.0, is_done=lambda: False, linger_s=0.2):
+def run(tmp_path, code, most_s=60.0, is_done=lambda: False, linger_s=0.2, hung_s=math.inf):
     mark = uuid.uuid4().hex
     command = [sys.executable, "-c", code]
-    limits = Limits(most_s, is_done, linger_s)
+    limits = Limits(most_s, is_done, linger_s, hung_s)
     ended = run_apart(Start(command, dict(os.environ), tmp_path / "log"), mark, limits)
     assert left_of(mark) == []
     return ended
@@ -97,6 +98,25 @@ def test_a_bystander_is_left_alone(tmp_path):
             assert bystander.poll() is None
         finally:
             bystander.kill()
+
+
+def test_what_others_take_of_the_cpus_does_not_count_for_what_hangs(tmp_path, monkeypatch):
+    def with_others(share):
+        monkeypatch.setattr(CpuClock, "others_share_until", lambda *_: share)
+
+    takes_longer, hangs = "import time; time.sleep(3)", "import time; time.sleep(600)"
+    with_others(0.0)
+    assert run(tmp_path, takes_longer, hung_s=1.0).exit_code is None
+    with_others(0.9)
+    assert run(tmp_path, takes_longer, hung_s=1.0).exit_code == 0
+    assert run(tmp_path, hangs, hung_s=0.1).exit_code is None
+    assert run(tmp_path, hangs, hung_s=1.0, most_s=2.0).wall_s < 5.0
+
+
+def test_a_command_that_computes_does_not_count_as_another(tmp_path):
+    ended = run(tmp_path, "while True: pass", hung_s=1.0)
+    assert ended.exit_code is None
+    assert ended.wall_s < 15.0  # ten times as long at most, however busy the machine is
 
 
 def test_a_program_that_does_not_exist(tmp_path):

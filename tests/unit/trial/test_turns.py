@@ -38,6 +38,18 @@ def request(tmp_path, runs=3, budget_s=1000.0):
     return Request(("old", "new"), command, tmp_path / "scratch", runs, 40, budget_s)
 
 
+def test_a_round_that_the_budget_cuts_short_leaves_those_before_it(on, tmp_path):
+    on(Machine({}, wall_s=10.0, slow={"after-3": 25.0}))
+    turns = run_in_turns(request(tmp_path, budget_s=90.0), Silent())
+    assert [run.name for run in turns.before] == ["before-1", "before-2"]
+    assert [run.name for run in turns.after] == ["after-1", "after-2"]
+    (spent,) = turns.notes
+    assert "the budget was spent after 2 runs of each version" in spent
+    on(Machine({}, wall_s=10.0, slow={"after-3": 100.0}))
+    with pytest.raises(TrialError, match="after, run 3: hung"):
+        run_in_turns(request(tmp_path), Silent())
+
+
 def test_versions_run_in_turns_and_every_other_round_in_reverse(on, tmp_path):
     machine = on(Machine({}))
     turns = run_in_turns(request(tmp_path), Silent())

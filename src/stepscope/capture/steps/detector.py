@@ -1,10 +1,11 @@
 """Detects what the training does with torch: what it waits for, and its phases.
 
-`torch.autograd.backward`, optimizers, the modules that the loop calls (`forward_calls`),
-DataLoaders (`loader_waits`), and collectives and functions that save (`timed_calls`) are wrapped
-while a `Detector` is installed. Each wrapper notes an event, calls the original with the same
-arguments, and passes on what it returns or raises. The step's phases are computed from the events
-where it ends (`phase_times`); a `Policy` decides what the events mean to the steps.
+`torch.autograd.backward`, optimizers, `zero_grad`, the modules that the loop calls
+(`forward_calls`), DataLoaders (`loader_waits`), and collectives and functions that save
+(`timed_calls`) are wrapped while a `Detector` is installed. Each wrapper notes an event, calls the
+original with the same arguments, and passes on what it returns or raises. The step's phases are
+computed from the events where it ends (`phase_times`); a `Policy` decides what the events mean to
+the steps.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from stepscope.capture.steps.phase_times import (
     LEAVE,
     OPTIMIZER_BEGINS,
     OPTIMIZER_ENDS,
+    ZERO_GRAD_BEGINS,
+    ZERO_GRAD_ENDS,
 )
 from stepscope.capture.steps.replacements import (
     Replacements,
@@ -151,6 +154,8 @@ class Detector:
         if fetches:
             self.loaders.install(replacements)
         replacements.replace(torch.autograd, "backward", self.around_backward)
+        for owner in (torch.optim.Optimizer, torch.nn.Module):
+            replacements.replace(owner, "zero_grad", self._around_zero_grad)
 
         before, after = self.before_optimizer, self.after_optimizer
         hooks = optimizers.register_optimizer_step_pre_hook(skipped_by_dynamo(before))
@@ -296,6 +301,24 @@ class Detector:
             return result
 
         return skipped_by_dynamo(timed)
+
+    def _around_zero_grad(self, zero_grad: Callable[..., None]) -> Callable[..., None]:
+        """Wrap the `zero_grad` of optimizers or modules: to free gradients takes its time."""
+        from torch.compiler import is_compiling
+
+        @functools.wraps(zero_grad)
+        def timed(*arguments: Any, **keywords: Any) -> None:
+            # When torch compiles the caller, it must find its own function.
+            core = None if is_compiling() or self.is_excluded else self.core
+            if core is None or core.thread != get_ident() or self.is_off:
+                return zero_grad(*arguments, **keywords)
+            core.note(ZERO_GRAD_BEGINS)
+            try:
+                return zero_grad(*arguments, **keywords)
+            finally:
+                core.note(ZERO_GRAD_ENDS)
+
+        return timed
 
     def _optimizer_hooks(self) -> tuple[Callable[..., Any], Callable[..., None]]:
         """The hooks around optimizer steps.

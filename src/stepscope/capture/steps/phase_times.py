@@ -4,7 +4,8 @@ The loop's own phases and the hooks in torch only append events to a list; this 
 times. Nothing here reads a clock or knows of torch.
 
 At most one *detected* phase is open: the next one ends it, and so does the end of the step. A phase
-that the loop names itself suspends it, and so does saving. *forward* is the outermost calls of
+that the loop names itself suspends it, and so do saving and `zero_grad`, which is part of
+*optimizer*. *forward* is the outermost calls of
 modules, and what follows the last of them until backward begins (the loss) or something else does.
 Between two calls, it is forward if the second one depends on the first. *backward*, and a
 collective, are timed where they lie, inside whatever is open.
@@ -35,6 +36,8 @@ COLLECTIVE_BEGINS = "collective begins"
 COLLECTIVE_ENDS = "collective ends"
 SAVE_BEGINS = "save begins"
 SAVE_ENDS = "save ends"
+ZERO_GRAD_BEGINS = "zero_grad begins"
+ZERO_GRAD_ENDS = "zero_grad ends"
 SUSPEND = "suspend"  # the training waits, in no phase
 RESUME = "resume"  # it goes on
 END = "end"  # the step ends, and the detected phase with it
@@ -43,10 +46,13 @@ LEFT_OUT = "left out"  # time that has just passed counts elsewhere: nanoseconds
 _ENDS = {
     CLOSE: None,
     SAVE_ENDS: SAVING,
+    ZERO_GRAD_ENDS: ZERO_GRAD_BEGINS,
     BACKWARD_ENDS: BACKWARD,
     COLLECTIVE_ENDS: COMMUNICATION,
 }
 """Events that end a phase, with its token; None where that is the event's value."""
+_SUSPENDING = {SAVE_BEGINS: (SAVING, SAVING), ZERO_GRAD_BEGINS: (OPTIMIZER, ZERO_GRAD_BEGINS)}
+"""Events that begin a phase outside of the loop's own and of backward: its name and token."""
 
 Event = tuple[str, Any, int, Any]
 """Kind, value, `perf_counter_ns()`, and the mark on the device, if one is timed."""
@@ -80,7 +86,7 @@ class PhaseTimes:
 
     @property
     def has_own(self) -> bool:
-        """Whether a phase of the loop's own is open, or the training saves."""
+        """Whether a phase of the loop's own is open, saving, or `zero_grad`."""
         return self._suspended > 0
 
     def see(self, events: Iterable[Event]) -> None:
@@ -141,8 +147,8 @@ class PhaseTimes:
                 self.detected = ""
                 suspends = True
             else:
-                is_saving = kind == SAVE_BEGINS and not self._suspended and not self._backwards
-                suspends = is_saving or kind in (OPEN, SUSPEND)
+                is_outside = not self._suspended and not self._backwards
+                suspends = (kind in _SUSPENDING and is_outside) or kind in (OPEN, SUSPEND)
             if suspends and self._is_open:
                 self._is_open = False
                 ends = self
@@ -180,11 +186,11 @@ class PhaseTimes:
             elif kind == COLLECTIVE_BEGINS:
                 if not self._suspended:
                     begins = COMMUNICATION, COMMUNICATION
-            elif kind == SAVE_BEGINS:
+            elif kind in _SUSPENDING:
                 if suspends:
                     self._suspended += 1
-                    begins = SAVING, SAVING
-            elif kind == RESUME or (was_open and kind in (CLOSE, SAVE_ENDS)):
+                    begins = _SUSPENDING[kind]
+            elif kind == RESUME or (was_open and kind in (CLOSE, SAVE_ENDS, ZERO_GRAD_ENDS)):
                 if kind != RESUME:
                     self._suspended -= 1
                 if self.detected and not self._suspended and not self._is_open:

@@ -79,6 +79,30 @@ OPTIMIZER = ((50, kinds.OPTIMIZER_BEGINS), (57, kinds.OPTIMIZER_ENDS))
             ),
             {"forward": 9, "saving": 6, "backward": 20},
         ),
+        # zero_grad is part of the optimizer, also between the loss and backward, or in a closure.
+        (
+            (
+                *((2, kinds.ZERO_GRAD_BEGINS), (5, kinds.ZERO_GRAD_ENDS)),
+                *FORWARD,
+                *((22, kinds.ZERO_GRAD_BEGINS), (24, kinds.ZERO_GRAD_ENDS)),
+                *BACKWARD,
+                *OPTIMIZER,
+            ),
+            {"forward": 13, "backward": 20, "optimizer": 12},
+        ),
+        (
+            (
+                (10, kinds.OPTIMIZER_BEGINS),
+                (11, kinds.CLOSURE_BEGINS),
+                *((12, kinds.ZERO_GRAD_BEGINS), (15, kinds.ZERO_GRAD_ENDS)),
+                (17, kinds.CALL, False),
+                (22, kinds.RETURN, True),
+                *((25, kinds.BACKWARD_BEGINS), (45, kinds.BACKWARD_ENDS)),
+                (46, kinds.CLOSURE_ENDS),
+                (50, kinds.OPTIMIZER_ENDS),
+            ),
+            {"optimizer": 8, "forward": 8, "backward": 20},
+        ),
         # An optimizer that calls the forward and backward itself.
         (
             (
