@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 from stepscope.advice.finding import NO_BATCH_PACE, Finding, Severity
 from stepscope.advice.job.late_ranks import Lateness, is_cause, is_slow_link
+from stepscope.advice.rank.compute_summary import ComputeSummary
 from stepscope.advice.rank.summary import RankSummary
 from stepscope.advice.thresholds import Thresholds
-from stepscope.analysis.record.summary import StepSummary
-from stepscope.run.figures import duration, percent, plural, ranks_in_words
+from stepscope.analysis.record.summary import BY_RECORD, StepSummary
+from stepscope.analysis.selection.partition import INPUT, OTHER
+from stepscope.run.figures import duration, percent, plural, ranks_in_words, some_in_words
 from stepscope.run.step_record import CHECKPOINT, EVALUATION
 
 _NOTABLE = 0.1
@@ -175,15 +177,25 @@ def _limit_of(
             words += f" ({slowest.compute.in_words()})"
         elif slowest.compute is not None and slowest.compute.is_on_cpu:
             words += f". Of what the CPU computes, {slowest.compute.in_words()}"
+            words += _overhead(slowest.compute)
         if (odd := _outside_steady_steps(findings, slowest)) is not None:
             where = odd.id if odd.rank == slowest.rank else f"{odd.id} on rank {odd.rank}"
             words += f". Outside the steady steps: {odd.title} ({where})"
     else:
+        name = largest.name
+        if name == OTHER and partition.basis == BY_RECORD:
+            phases = [part.name for part in partition.parts if part.name not in (INPUT, OTHER)]
+            name = f"outside {some_in_words(phases, 4)}" if phases else name
         words = (
-            f"{share_of_largest} of {whole} is {largest.name}, and no single finding saves a "
-            "tenth of it"
+            f"{share_of_largest} of {whole} is {name}, and no single finding saves a tenth of it"
         )
+        words += _overhead(slowest.compute)
     return words, slowest
+
+
+def _overhead(compute: ComputeSummary | None) -> str:
+    words = "" if compute is None else compute.overhead_in_words()
+    return words and f". {words}"
 
 
 def _rank_of(ranks: Sequence[RankSummary], finding: Finding) -> RankSummary:

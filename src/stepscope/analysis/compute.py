@@ -261,6 +261,7 @@ class HostCompute:
 
     Attributes:
         total_ns: Self time of all operators.
+        calls: How many calls of operators that is, those within others included.
         kinds: One row per kind: kind, total_ns, compute_share.
         operators: One row per operator: operator, total_ns, compute_share.
         shapes: One row per operator and shapes: call, total_ns, compute_share; empty where no
@@ -269,6 +270,7 @@ class HostCompute:
     """
 
     total_ns: int
+    calls: int
     kinds: pl.DataFrame
     operators: pl.DataFrame
     shapes: pl.DataFrame
@@ -290,6 +292,7 @@ def host_compute(trace: Trace, scope: Scope | None = None) -> HostCompute:
     calls = [_call(name, dims) for name, dims in shapes.select("name", "dims").iter_rows()]
     return HostCompute(
         total_ns=total_ns,
+        calls=int(rows["count"].sum()),
         kinds=_sums(rows.with_columns(kind=kind), "kind", total_ns),
         operators=_sums(rows.rename({"name": "operator"}), "operator", total_ns),
         shapes=_sums(

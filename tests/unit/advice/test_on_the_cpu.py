@@ -112,7 +112,7 @@ def test_the_report_shows_what_the_cpu_computes(judge):
     rows = dict(compute_rows(diagnosis.shown))
     assert compute_title(diagnosis.shown) == (
         "What the CPU computes",
-        "10.0 ms of operators per step",
+        "10.0 ms of operators per step, 4 calls",
     )
     assert rows["by kind"].startswith("matrix products 60%, elementwise 20%, reductions 15%")
     assert rows["by operator"].startswith("aten::addmm 60%, aten::mul 20%")
@@ -120,6 +120,17 @@ def test_the_report_shows_what_the_cpu_computes(judge):
     assert rows["threads"].startswith("operators run on 2 threads (the main thread 85%, pt_auto")
     assert diagnosis_to_dict(diagnosis)["ranks"][0]["trace"]["compute"]["is_on_cpu"]
     assert "60% matrix products" in diagnosis.verdict
+
+
+@pytest.mark.parametrize(("call_ns", "is_overhead"), [(us(3), True), (us(30), False)])
+def test_operators_as_short_as_their_call_are_said_to_be_so(judge, call_ns, is_overhead):
+    def body(t: GpuTrace) -> None:
+        for _ in range(800):
+            op(t, "aten::add", shapes=[[4], [4]], types=["float"] * 2).python(call_ns)
+
+    verdict = judge(training(body, gpus=0)).verdict
+    said = "The 801 operators of a recorded step take 3.62 µs each, about what calling one costs"
+    assert (said in verdict) is is_overhead, verdict
 
 
 @pytest.mark.parametrize(("drawn_ns", "is_slow"), [(ms(2), True), (us(50), False)])

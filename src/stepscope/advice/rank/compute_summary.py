@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stepscope.run.figures import percent
+from stepscope.run.figures import duration, percent
 
 if TYPE_CHECKING:
     import polars as pl
@@ -18,6 +18,8 @@ _MOST = 5
 _MOST_SHAPES = 3
 _NOTABLE = 0.05
 _IN_A_SENTENCE = 3
+_SHORT_CALL_NS = 5_000
+"""What calling an operator of eager torch costs, whatever it computes: 1 to 5 µs."""
 _PRODUCTS = ("matrix products", "convolutions")  # as kinds of compute are called
 
 
@@ -54,6 +56,7 @@ class ComputeSummary:
             self times of operators instead of kernels' durations, over all threads.
         shapes: On a CPU, the operators with the most of it by the shapes of their operands.
         threads: On a CPU, the threads that run operators, in words.
+        calls: On a CPU, the number of calls of operators; else 0.
     """
 
     total_ns: int
@@ -69,11 +72,22 @@ class ComputeSummary:
     is_on_cpu: bool = False
     shapes: tuple[ComputePart, ...] = ()
     threads: str = ""
+    calls: int = 0
 
     def in_words(self) -> str:
         """The largest kinds: "61% elementwise, 28% matrix products"."""
         return ", ".join(
             f"{percent(part.share)} {part.name}" for part in self.kinds[:_IN_A_SENTENCE]
+        )
+
+    def overhead_in_words(self) -> str:
+        """That operators of a CPU are so short that calling them takes the time; else empty."""
+        if not self.steps or self.total_ns >= self.calls * _SHORT_CALL_NS:
+            return ""
+        return (
+            f"The {self.calls // self.steps:,} operators of a recorded step take "
+            f"{duration(self.total_ns / self.calls)} each, about what calling one costs: fewer, "
+            "larger ones, as with larger batches, would save time"
         )
 
     def products_in_words(self) -> str:
@@ -131,6 +145,7 @@ def _on_cpu(view: WindowView) -> ComputeSummary | None:
         is_on_cpu=True,
         shapes=_shares(found.shapes, "call", _MOST_SHAPES),
         threads=found.threads,
+        calls=found.calls,
     )
 
 

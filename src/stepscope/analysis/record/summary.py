@@ -29,6 +29,7 @@ from stepscope.analysis.selection.partition import INPUT, OTHER, Part, Partition
 from stepscope.run.step_record import StepRecord, input_wait, is_input_phase
 from stepscope.trace.arrays.intervals import Int64Array
 
+BY_RECORD = "step record: the training thread's time"
 UNEVEN_FACTOR = 1.15
 """If the mean exceeds the median by this factor, reports show both."""
 _MOSTLY_ALIKE = 0.8
@@ -510,7 +511,7 @@ def partition_steps(steady: Sequence[StepRecord]) -> Partition:
     total_ns = sum(record.dur_ns for record in steady)
     totals[OTHER] = totals.get(OTHER, 0) + total_ns - sum(totals.values())
     parts = tuple(Part(name, part_ns) for name, part_ns in totals.items())
-    return Partition(parts, total_ns, len(steady), "step record: the training thread's time")
+    return Partition(parts, total_ns, len(steady), BY_RECORD)
 
 
 def _phases(steady: list[StepRecord], median_step_ns: int) -> tuple[PhaseTimes, ...]:

@@ -428,7 +428,8 @@ def compute_title(rank: RankSummary) -> tuple[str, str]:
     each_ns = summary.total_ns / max(1, summary.steps) / summary.devices
     per = "per step" if summary.steps else "in the whole file"
     if summary.is_on_cpu:
-        return "What the CPU computes", f"{units.duration(each_ns)} of operators {per}"
+        calls = f"{summary.calls // max(1, summary.steps):,} calls"
+        return "What the CPU computes", f"{units.duration(each_ns)} of operators {per}, {calls}"
     apart = _not_in_compute(rank, round(each_ns))
     mean = ", on each GPU, their mean" if summary.devices > 1 else ""
     return "What the GPU computes", f"{units.duration(each_ns)} of kernels {per}{mean}{apart}"
