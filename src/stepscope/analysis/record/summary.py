@@ -26,7 +26,14 @@ from stepscope.analysis.selection.odd_steps import (
     single_stall,
 )
 from stepscope.analysis.selection.partition import INPUT, OTHER, Part, Partition
-from stepscope.run.step_record import StepRecord, input_wait, is_input_phase
+from stepscope.run.step_record import (
+    BACKWARD,
+    FORWARD,
+    OPTIMIZER,
+    StepRecord,
+    input_wait,
+    is_input_phase,
+)
 from stepscope.trace.arrays.intervals import Int64Array
 
 BY_RECORD = "step record: the training thread's time"
@@ -505,6 +512,8 @@ def _top_phases(record: StepRecord) -> dict[str, int]:
 def partition_steps(steady: Sequence[StepRecord]) -> Partition:
     """Input wait, outermost phases, and the rest; they add up to the steps' time."""
     totals: dict[str, int] = {INPUT: sum(map(input_wait, steady))}
+    there = {name for record in steady for name in record.phases}
+    totals |= {name: 0 for name in (FORWARD, BACKWARD, OPTIMIZER) if name in there}
     for record in steady:
         for name, duration_ns in _top_phases(record).items():
             totals[name] = totals.get(name, 0) + duration_ns

@@ -53,6 +53,16 @@ def test_known_run():
     assert summary.observed_ns == (800 + 1000 + 480 + 900 + 5) * MS
 
 
+def test_parts_stand_in_the_order_of_a_step_whichever_began_first():
+    phases = {"loss scaling": 2, "optimizer": 5, "backward": 15, "forward": 20}
+    summary = summarise_steps(step_records([100] * 10, phases_ms=phases))
+    assert summary is not None
+    assert [part.name for part in summary.partition.parts] == [
+        *("input", "forward", "backward", "optimizer"),
+        *("loss scaling", "other"),
+    ]
+
+
 def test_one_stall_is_apart_and_several_are_not():
     one = summarise_steps(step_records([6] * 10 + [500] + [6] * 10))
     assert one is not None
