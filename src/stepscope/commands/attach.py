@@ -63,8 +63,11 @@ def command(
             raise click.UsageError("--rank needs a run directory, not a process ID")
         process_id = int(target)
     else:
+        from stepscope.run.files import exists
         from stepscope.run.reader import open_run
 
+        if not exists(Path(target)):
+            raise click.UsageError(f"{target}: neither a process ID nor a run directory")
         run = open_run(target)
         process_id = process_of_rank(run, rank)
     place = run.path if run is not None and output is None else None

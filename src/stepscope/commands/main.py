@@ -32,7 +32,7 @@ VERBS: dict[str, str] = {
     "show": "Answer one question about a trace: idle time, kernels, operators.",
     "memory": "Show what holds the GPU's memory, from a memory snapshot.",
     "view": "Open traces and runs in the browser.",
-    "export": "Export a trace or a run to Perfetto, TensorBoard, a spreadsheet.",
+    "export": "Export a trace or a run to Perfetto, Chrome JSON or tables.",
     "compare": "Show what changed between two runs.",
     "hangs": "Show which collective hangs, and which rank began it.",
     "query": "Query a trace with SQL.",

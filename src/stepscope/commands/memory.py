@@ -182,7 +182,10 @@ def _check_order(path: str, question: str) -> None:
     """Tell whoever gave the question before the path, as for `stepscope show`, to swap them."""
     from stepscope.memory.questions.names import ABOUT
 
-    if path in ABOUT and question not in ABOUT and not Path(path).exists():
+    if question in ABOUT or Path(path).exists():
+        return
+    # The question may be misspelled, too: then the other word is a path.
+    if path in ABOUT or Path(question).exists():
         raise UsageError(f"the path comes first: stepscope memory {question} {path}")
 
 

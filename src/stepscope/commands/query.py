@@ -72,7 +72,10 @@ def command(
             output.write(view_columns(has_repeats=not output.format.is_for_people), sink)
             return
         if path is None or sql is None:
-            raise UsageError("give a trace and a query, or --list to see views and columns")
+            raise UsageError(
+                f'no query given: stepscope query {path or "PATH"} "SELECT …"; --list names the '
+                "views and their columns"
+            )
         if not output.format.is_text and sink.is_terminal:
             raise UsageError(f"{output.format.name} is not text: use --output FILE or a pipe")
         from stepscope.trace.paths import resolve_path

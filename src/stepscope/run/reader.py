@@ -364,7 +364,8 @@ def _traces_at(root: Path) -> list[TraceFile]:
         raise NothingFoundError(f"{root}: matches no run and no trace ({TRACE_NAMES})")
     if not files:
         raise NothingFoundError(
-            f"{root}: found no run (run.json, rank*/manifest.json) and no trace ({TRACE_NAMES})"
+            f"{root}: found no run (run.json, rank*/manifest.json) and no trace ({TRACE_NAMES}); "
+            "`stepscope run -- python train.py` records a run"
         )
     return files
 

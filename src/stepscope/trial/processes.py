@@ -27,6 +27,7 @@ from typing import BinaryIO
 
 import psutil
 
+from stepscope.adapters.script.launch import why_not_started
 from stepscope.errors import UsageError
 from stepscope.trial.landlock import start_confined
 
@@ -226,9 +227,8 @@ def run_apart(start: Start, mark: str, limits: Limits) -> Ended:
             else:
                 child, is_confined = start_confined(open_process, start.writable)
         except OSError as error:
-            raise UsageError(
-                f"{start.command[0]}: cannot be started: {error.strerror or error}"
-            ) from None
+            why = why_not_started(start.command[0], error, start.directory)
+            raise UsageError(why) from None
         if source is not None and child.stdin is not None:
             source.feed(child.stdin)  # type: ignore[arg-type]
         try:

@@ -29,6 +29,14 @@ def trace(tmp_path, monkeypatch):
         (("show", "trace.json", "kernels"), "stepscope show kernels trace.json"),
         (("show", "trace.json"), "stepscope show QUESTION trace.json"),
         (("memory", "peak", "trace.json"), "stepscope memory trace.json peak"),
+        (("memory", "peek", "trace.json"), "stepscope memory trace.json peek"),
+        (("report", "folder"), "`stepscope run -- python train.py` records a run"),
+        (("query", "trace.json"), 'stepscope query trace.json "SELECT '),
+        (("query", "trace.json", "SELECT * FROM nothing"), "`stepscope query --list` names the"),
+        (("run", "--", "notes.txt"), "notes.txt: a file, but not a program: put what runs it"),
+        (("run", "--", "./notes.txt"), "first, as in bash ./notes.txt"),
+        (("run", "--", "missing"), "missing: cannot be started: No such file or directory"),
+        (("attach", "nobody"), "nobody: neither a process ID nor a run directory"),
         (("export", "trace.json", "--to", "chrome", "-o", "-"), "give its name"),
         (("hangs", "-"), "save it to a file"),
         (("explain", "nonsense"), "`stepscope explain` lists them"),
@@ -43,11 +51,21 @@ def trace(tmp_path, monkeypatch):
 def test_the_remedy_is_said(trace, capsys, words, remedy):
     Path(f"{trace}.gz").write_bytes(b"\x1f\x8b\x08\x00")
     Path("folder").mkdir()
+    Path("notes.txt").write_text("text")
     Path("other.pickle").write_bytes(pickle.dumps({"weights": [1]}))
     assert main(words) in {2, 3}
     said = capsys.readouterr().err
     assert remedy in said
     assert "Traceback" not in said
+
+
+def test_an_unknown_view_is_not_taken_for_one_of_the_database(trace, capsys):
+    main(["query", trace, "SELECT * FROM nothing"])
+    said = capsys.readouterr().err
+    assert "Table with name nothing does not exist" in said
+    assert "Did you mean" not in said
+    main(["query", trace, "SELECT * FROM kernel"])
+    assert 'Did you mean "kernels"?' in capsys.readouterr().err
 
 
 def test_a_file_with_the_name_of_a_question_is_a_path(trace, capsys):

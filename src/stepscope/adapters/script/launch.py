@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import shutil
@@ -32,6 +33,7 @@ _STEP_UNITS = {
     "forward": ITERATION,
 }
 """What ends a step, to the unit of a step."""
+_NO_PROGRAM = (errno.ENOENT, errno.EACCES, errno.ENOEXEC)
 _FORWARDED = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
@@ -138,6 +140,14 @@ def startable(command: Sequence[str], directory: Path | None = None) -> tuple[st
     return tuple(command)
 
 
+def why_not_started(program: str, error: OSError, directory: Path | None = None) -> str:
+    """Why a program cannot be started, and what to do if it is a file that something else runs."""
+    reason = f"{program}: cannot be started: {error.strerror or error}"
+    if error.errno not in _NO_PROGRAM or not Path(directory or "", program).is_file():
+        return reason
+    return f"{program}: a file, but not a program: put what runs it first, as in bash {program}"
+
+
 def run_command(command: Sequence[str], environment: dict[str, str]) -> int:
     """Run a command and wait for it; signals to this process are passed on to it.
 
@@ -150,7 +160,7 @@ def run_command(command: Sequence[str], environment: dict[str, str]) -> int:
     try:
         child = subprocess.Popen(list(command), env=environment)
     except OSError as error:
-        raise UsageError(f"{command[0]}: cannot be started: {error.strerror or error}") from None
+        raise UsageError(why_not_started(command[0], error)) from None
 
     def pass_on(number: int) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -33,6 +33,9 @@ _TEXT = "VARCHAR"
 _OF_ONE_RANK = "of_one_rank"
 """The schema of the tables of single ranks, which a query over all of them need not know."""
 _TABLE = re.compile(r"\btable_")
+_UNKNOWN_TABLE = re.compile(r"^Catalog Error: Table with name ")
+_OWN_TABLE = re.compile(r' Did you mean "(pg_|duckdb_|sqlite_|pragma_|information_schema)[^"]*"\?$')
+_VIEWS = " `stepscope query --list` names the views."
 
 
 def type_of_result(kind: DuckDBPyType) -> str:
@@ -236,6 +239,10 @@ def _literal(path: str) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    """Returns DuckDB's message without the excerpt of the query below it."""
-    text = str(error).split("\n\nLINE ")[0]
-    return " ".join(text.split())
+    """Returns DuckDB's message without the excerpt of the query below it.
+
+    For an unknown table it suggests the nearest of all, DuckDB's own included, which nobody means.
+    """
+    text = " ".join(str(error).split("\n\nLINE ")[0].split())
+    is_unknown_table = _UNKNOWN_TABLE.search(text) is not None
+    return f"{_OWN_TABLE.sub('', text)}{_VIEWS if is_unknown_table else ''}"
