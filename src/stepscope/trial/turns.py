@@ -89,9 +89,14 @@ class Request:
             return self.command, Path(version)
         if not self.command and Path(version).is_file() and version.endswith(".py"):
             return (version,), Path.cwd()
+        place = f"write {VERSION_WORD} in the command where it belongs"
+        if not Path(version).exists():
+            raise UsageError(f"{version}: no such file or folder; if it is a value, {place}")
+        if self.command:
+            raise UsageError(f"{version}: not a folder to run the command in: {place}")
         raise UsageError(
-            f"{version}: neither a folder to run the command in nor a Python script alone: write "
-            f"{VERSION_WORD} in the command where it belongs"
+            f"{version}: not a Python script: put its command after --, as in -- bash "
+            f"{VERSION_WORD}"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from click.testing import CliRunner
@@ -96,8 +97,15 @@ def test_how_a_version_is_run(tmp_path, monkeypatch):
     assert command("main", "python", "x.py") == (("python", "x.py"), there)
     assert command("old.py") == (("old.py",), tmp_path.resolve())
     assert command("a", "python", "x", "--b={version}")[0] == ("python", "x", "--b=a")
-    for version, words in (("main", ()), ("a", ("python", "x")), ("missing.py", ())):
-        with pytest.raises(UsageError):
+    (tmp_path / "old.sh").touch()
+    for version, words, said in (
+        ("main", (), "main: no command: put it after --"),
+        ("a", ("python", "x"), "a: no such file or folder; if it is a value, write {version}"),
+        ("missing.py", (), "missing.py: no such file or folder"),
+        ("old.py", ("python", "x"), "old.py: not a folder to run the command in: write {version}"),
+        ("old.sh", (), "old.sh: not a Python script: put its command after --"),
+    ):
+        with pytest.raises(UsageError, match=re.escape(said)):
             command(version, *words)
 
 
