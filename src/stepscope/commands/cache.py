@@ -41,7 +41,17 @@ _directories = click.argument(
 )
 
 
-@click.group("cache")
+class _Commands(click.Group):
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; if there is none of that name, say which there are."""
+        if not args[0].startswith("-") and args[0] not in self.commands:
+            ctx.fail(f"no command '{args[0]}': there are {' and '.join(sorted(self.commands))}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group("cache", cls=_Commands)
 def command() -> None:
     """List and remove the stores that let large traces open at once.
 

@@ -36,6 +36,7 @@ def trace(tmp_path, monkeypatch):
         (("run", "--", "notes.txt"), "notes.txt: a file, but not a program: put what runs it"),
         (("run", "--", "./notes.txt"), "first, as in bash ./notes.txt"),
         (("run", "--", "missing"), "missing: cannot be started: No such file or directory"),
+        (("cache", "remove"), "no command 'remove': there are clear and list"),
         (("attach", "nobody"), "nobody: neither a process ID nor a run directory"),
         (("export", "trace.json", "--to", "chrome", "-o", "-"), "give its name"),
         (("hangs", "-"), "save it to a file"),
