@@ -52,6 +52,7 @@ def command(
     from stepscope.adapters.external.attach import attach, process_of_rank
     from stepscope.adapters.external.py_spy import format_of
     from stepscope.doctor.permissions import attaching_allowance
+    from stepscope.errors import UnreadableInputError
     from stepscope.system import this_machine
 
     if values["py_spy_format"] is None and output is not None:
@@ -67,7 +68,7 @@ def command(
         from stepscope.run.reader import open_run
 
         if not exists(Path(target)):
-            raise click.UsageError(f"{target}: neither a process ID nor a run directory")
+            raise UnreadableInputError(f"{target}: no such run directory, and not a process ID")
         run = open_run(target)
         process_id = process_of_rank(run, rank)
     place = run.path if run is not None and output is None else None

@@ -37,7 +37,7 @@ def trace(tmp_path, monkeypatch):
         (("run", "--", "./notes.txt"), "first, as in bash ./notes.txt"),
         (("run", "--", "missing"), "missing: cannot be started: No such file or directory"),
         (("cache", "remove"), "no command 'remove': there are clear and list"),
-        (("attach", "nobody"), "nobody: neither a process ID nor a run directory"),
+        (("attach", "nobody"), "nobody: no such run directory, and not a process ID"),
         (("export", "trace.json", "--to", "chrome", "-o", "-"), "give its name"),
         (("hangs", "-"), "save it to a file"),
         (("explain", "nonsense"), "`stepscope explain` lists them"),
