@@ -91,8 +91,6 @@ class AbnormalReport:
         scope: What it covers; collectives with nothing to compare with count as left out.
         judged: Number of collectives that were compared with others.
         excess_ns: What all abnormal ones took beyond the expected, together.
-        factor: From how many times the expected duration on.
-        least_excess_ns: And from how much more on.
     """
 
     table: pl.DataFrame
@@ -115,7 +113,6 @@ def find_abnormal_collectives(
 
     Args:
         baseline: A trace of a run that was as it should be, such as the same model alone.
-        factor: From how many times the expected duration on a collective is abnormal.
     """
     report = analyse_communication(trace, scope)
     sized = report.collectives.filter(pl.col("message_bytes").is_not_null())
@@ -183,7 +180,6 @@ def _expect(collectives: pl.DataFrame, baseline: pl.DataFrame | None) -> pl.Data
 
 
 def _from_baseline(sizes: pl.DataFrame, baseline: pl.DataFrame) -> pl.DataFrame:
-    """Add the baseline's median of the same size, or of its next larger one."""
     by = ["kind", "dtype", "group_size"]
     medians = (
         baseline.drop_nulls("message_bytes")
@@ -204,7 +200,6 @@ def _from_baseline(sizes: pl.DataFrame, baseline: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_memory(trace: Trace, abnormal: pl.DataFrame) -> pl.DataFrame:
-    """Add what the device's memory did at the time, and the cause as far as it shows."""
     if abnormal.is_empty():
         return pl.DataFrame(schema=ABNORMAL)
     starts = trace.columns("start_ns").to_series()
@@ -276,7 +271,6 @@ def _memory_within(
 def _allocation_within(
     trace: Trace, first: Int64Array, last: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Number of allocating and freeing calls that overlap each window, and their time in it."""
     calls = trace.columns("start_ns", "dur_ns")[events_named(trace, is_allocation())]
     start = calls["start_ns"].to_numpy()
     end = start + calls["dur_ns"].to_numpy()

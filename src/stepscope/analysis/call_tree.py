@@ -160,7 +160,6 @@ def build_call_tree(
 
 
 def _names_in_tree(trace: Trace, categories: tuple[Category, ...]) -> BoolArray:
-    """For each name whether its events become nodes: steps do not."""
     return names_that(trace, is_one_of(categories) & ~is_step())
 
 
@@ -171,7 +170,6 @@ def _nodes(
     lane_id: Int64Array | None,
     sums: dict[str, Int64Array],
 ) -> pl.DataFrame:
-    """One node per path."""
     number = len(paths.parent)
     if not number:
         return pl.DataFrame(schema=CALL_TREE)

@@ -154,7 +154,6 @@ def _of_none(work: GpuWork) -> CommunicationReport:
 
 
 def _of_the_host(trace: Trace, work: GpuWork, collectives: pl.DataFrame) -> CommunicationReport:
-    """The report of collectives that a backend on the CPU did beside the training thread."""
     start = collectives["start_ns"].to_numpy()
     end = start + collectives["dur_ns"].to_numpy()
     lane = _training_lane(trace)
@@ -179,7 +178,6 @@ def _of_the_host(trace: Trace, work: GpuWork, collectives: pl.DataFrame) -> Comm
 
 
 def _held_up(trace: Trace, lane: int | None) -> intervals.Intervals:
-    """When a thread waits for collectives of others, or is inside an operator that asks for one."""
     if lane is None:
         return intervals.empty()
     asked = events_named(trace, pl.col("name").str.contains(_ASKING), (lane,))

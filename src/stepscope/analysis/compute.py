@@ -171,7 +171,6 @@ def compute(trace: Trace, scope: Scope | None = None) -> Compute:
 
 
 def _longest_names(trace: Trace, rows: pl.DataFrame) -> tuple[str, ...]:
-    """The names that took the most time."""
     top = (
         rows.group_by("name_id")
         .agg(pl.col("dur_ns").sum())
@@ -305,7 +304,6 @@ def host_compute(trace: Trace, scope: Scope | None = None) -> HostCompute:
 
 
 def _rows(trace: Trace, scope: Scope | None, by: By) -> pl.DataFrame:
-    """Operators with the time that they take themselves."""
     table = analyse_operators(trace, scope, by).table
     return table.filter(
         pl.col("category") == Category.CPU_OP.value, pl.col("host_self_ns") > 0
@@ -340,7 +338,6 @@ def _call(name: str, dims: str | None) -> str | None:
 
 
 def _threads(trace: Trace, scope: Scope | None) -> str:
-    """How many threads run operators, and how the operators' time is divided among them."""
     events = events_named(trace, is_operator())
     events = events[events_in_steps(trace, scope or Scope(), events)]
     columns = trace.columns("lane_id", "dur_ns")[events]

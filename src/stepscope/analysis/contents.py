@@ -148,7 +148,6 @@ def _accelerator(names: pl.DataFrame) -> str | None:
 
 
 def _devices(trace: Trace, counts: pl.DataFrame) -> pl.DataFrame:
-    """The devices, with how many events and how much GPU work each has."""
     placed = counts.join(trace.lanes.select("lane_id", "device"), on="lane_id").drop_nulls("device")
     is_work = pl.col("category").is_in([category.value for category in GPU_WORK])
     per_device = placed.group_by("device").agg(

@@ -314,7 +314,6 @@ def _partition(graph: StepGraph, of_steps: Int64Array) -> Partition:
 
 
 def _names(graph: StepGraph) -> tuple[str, ...]:
-    """What each of `PATH_CAUSES` is called in this graph."""
     first = len(GPU_CAUSES)
     host = cause_names(has_gpu=bool(graph.is_gpu.any()), has_stacks=graph.host.has_stacks)
     return (*PATH_CAUSES[:first], *host, *PATH_CAUSES[first + len(host) :])

@@ -205,7 +205,6 @@ def _with_measures(
     busy: Int64Array,
     again: BoolArray,
 ) -> pl.DataFrame:
-    """Add time, device, step, recomputation and the type as peaks know it."""
     row = calls["row"].to_numpy()
     device = np.full(len(forest), -1, np.int64)
     known = owner >= 0
@@ -272,7 +271,6 @@ def _table(calls: pl.DataFrame, peaks: dict[int, DevicePeaks | None]) -> pl.Data
 
 
 def _ceilings(operators: pl.DataFrame, peaks: dict[int, DevicePeaks | None]) -> pl.DataFrame:
-    """What each device can do at most in each type that operators have: columns of `ceilings`."""
     limits = [
         (device, type_name, known.peak(type_name or ""), known.memory_gb_per_s * 1e9)
         for device, type_name in operators["device", "type"].unique().iter_rows()
@@ -313,7 +311,6 @@ def _main_peak(
 def _steps(
     trace: Trace, work: GpuWork, calls: pl.DataFrame, peak: float | None, *, has_gpu: bool
 ) -> pl.DataFrame:
-    """FLOPs per step, against what the devices could have done in its time."""
     if has_gpu:
         # Device steps, added up over the devices: each could have worked all the time.
         times = work.device_steps.group_by("step").agg(
@@ -343,7 +340,6 @@ def _steps(
 def _whole(
     steps: pl.DataFrame, peak: float | None, devices: int
 ) -> tuple[float | None, float | None]:
-    """MFU and HFU over all steps together."""
     # The steps' times are those of all devices, one after the other.
     spent_ns = int(steps["step_ns"].sum())
     done = int(steps["flops"].sum())
@@ -363,7 +359,6 @@ def _remarks(
     uncounted_ns: int,
     effect: str,
 ) -> tuple[tuple[str, ...], list[str]]:
-    """What the peaks are of, and what a reader must know."""
     names: list[str] = []
     notes: list[str] = []
     recorded = dict(trace.devices["device", "name"].iter_rows())

@@ -113,7 +113,6 @@ def fused_changes(
 
     Args:
         work: The GPU work of the graph (`work_of_nodes`).
-        fusible: The patterns among it.
     """
     dur = start.graph.dur_ns.copy()
     dur[work["node"].to_numpy()[rows]] = fusible.rows["fused_ns"].to_numpy()[rows]

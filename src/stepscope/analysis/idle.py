@@ -238,7 +238,6 @@ def _causes(inside: pl.DataFrame, idle_ns: int, total_ns: int) -> pl.DataFrame:
 
 
 def _with_activity(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
-    """Add `activity`: in words what explains each row, from its note and its `name_id`."""
     names = trace.name_rows["name"][rows["name_id"]]
     # Which work waited says less than why it did, and refilling is no matter of single operators.
     by_note = pl.col("note").is_in([NOTES[code] for code in _SAID_BY_NOTE])
@@ -251,7 +250,6 @@ def _with_activity(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _name_ids(trace: Trace, events: pl.Series) -> pl.Series:
-    """name_id of events; null for null."""
     ids = trace.columns("name_id")["name_id"]
     if ids.is_empty():
         return pl.Series([None] * len(events), dtype=pl.UInt32)
@@ -287,7 +285,6 @@ def _steps(segments: pl.DataFrame, clipped: Clipped, device_steps: pl.DataFrame)
 
 
 def _longest(trace: Trace, gaps: pl.DataFrame, inside: pl.DataFrame) -> pl.DataFrame:
-    """The longest gaps, each with the largest of its causes and its place in the trace."""
     # Doubles hold sums of nanoseconds exactly up to 104 days.
     length = np.bincount(
         inside["gap"].to_numpy(),

@@ -175,7 +175,6 @@ def _sources(waits: pl.DataFrame) -> pl.DataFrame:
 
 
 def _inside(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
-    """Operators, calls and frames on the waiting threads within the waits."""
     kinds = [c.value for c in (Category.CPU_OP, Category.RUNTIME, Category.PYTHON_FUNCTION)]
     rows = (
         trace.events.filter(

@@ -125,7 +125,6 @@ def kernels(trace: Trace, scope: Scope | None = None) -> Kernels:
 
 
 def _with_flags(trace: Trace, work: GpuWork) -> pl.DataFrame:
-    """The rows of the scope's steps, with what makes a kernel short."""
     rows = work.members
     calls = rows["launch"].fill_null(0)
     call_ns = trace.columns("dur_ns")["dur_ns"].gather(calls)
@@ -180,7 +179,6 @@ def _by_name(trace: Trace, rows: pl.DataFrame, work_ns: int) -> pl.DataFrame:
 
 
 def _launch_shapes(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
-    """Per name: registers, shared memory, occupancy, grids and blocks."""
     kernels = rows.filter(pl.col("category") == Category.KERNEL.value).select(
         "event", "name_id", "dur_ns"
     )
@@ -251,7 +249,6 @@ def _launch_shapes(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _most_frequent(parsed: pl.DataFrame, column: str) -> pl.DataFrame:
-    """Per name the most frequent value of a column, and how many different ones there are."""
     return (
         parsed.drop_nulls(column)
         .group_by("name_id", column)
@@ -306,7 +303,7 @@ def _numbers(text: str | None) -> list[tuple[str, float]]:
 
 
 def kernel_sequences(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
-    """Find them.
+    """Finds sequences of kernels that one operator runs again and again.
 
     Args:
         rows: GPU work with category, name_id, dur_ns, op, call_ns, in order of start.

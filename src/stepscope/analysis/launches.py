@@ -237,7 +237,6 @@ def _known_sum(name: str) -> pl.Expr:
 
 
 def _blocking(trace: Trace, work: pl.DataFrame, answered: AnsweredScope) -> pl.DataFrame:
-    """Blocking calls of the scope's steps, on any thread, by name and place."""
     names = trace.name_rows
     calls = (
         trace.events.filter(is_call()).select("event", "name_id", "start_ns", "dur_ns").collect()
@@ -278,7 +277,6 @@ def _blocking(trace: Trace, work: pl.DataFrame, answered: AnsweredScope) -> pl.D
 
 
 def _copies(trace: Trace, work: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Copies by direction and memory, and those to the device that hold the host up."""
     names = trace.name_rows
     copies = work.filter(pl.col("kind").cast(pl.String) == "memcpy")
     named = copies.join(names.select("name_id", "name"), on="name_id", how="left")

@@ -97,7 +97,6 @@ class ModuleReport:
     Attributes:
         table: Columns `MODULES`, as a tree: each module before its children, siblings by cost.
         scope: What it is about; GPU work of no module counts as left out of the table.
-        source: What the modules were seen by.
         device_ns: All GPU work of the scope: the roots' device totals, and `unattributed_ns`.
         unattributed_ns: GPU work of no module: the optimizer, collectives, data, losses outside.
         flops: FLOPs that were counted: those of the roots, and `unattributed_flops`; None where
@@ -190,7 +189,6 @@ def analyse_modules(trace: Trace, scope: Scope | None = None) -> ModuleReport:
 
 
 def _counted(trace: Trace, asked: Scope) -> tuple[Int64Array, Int64Array, int]:
-    """The operators of the scope whose FLOPs are known, their FLOPs, and how many are not known."""
     calls, missing = counted_calls(trace)
     if calls.is_empty():
         return np.zeros(0, np.int64), np.zeros(0, np.int64), missing
@@ -200,7 +198,6 @@ def _counted(trace: Trace, asked: Scope) -> tuple[Int64Array, Int64Array, int]:
 
 
 def _places(trace: Trace, parent: RowNumbers) -> tuple[str, Places]:
-    """The modules' places, from the first source that has any."""
     is_evaluation = names_matching(trace, EVALUATION, Category.CPU_OP)
 
     def of_frames(pattern: str, prefix: str) -> Places:

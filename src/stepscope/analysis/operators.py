@@ -88,7 +88,6 @@ class OperatorReport:
         unattributed_ns: GPU work whose operator is not known.
         recomputed_host_ns: Self time on the host of all recomputation.
         recomputed_device_ns: GPU work of all recomputation.
-        recomputed_basis: What the recomputation was seen by.
     """
 
     table: pl.DataFrame
@@ -147,7 +146,6 @@ def _columns(
     in_scope: BoolArray,
     row_numbers: Int64Array,
 ) -> pl.DataFrame:
-    """What each single call adds to the table."""
     host_self = np.where(in_scope, forest.self_ns, 0)
     host_total = np.where(in_scope, forest.dur_ns, 0)
     first = forest.outermost(row_numbers)
@@ -196,7 +194,6 @@ def _row_numbers(keys: pl.DataFrame) -> Int64Array:
 def _backward(
     forest: OperatorForest, host_ns: Int64Array, device_ns: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Cost of the backward of each row and of what is in it."""
     linked = forest.forward >= 0
     # Of nodes in each other (the engine's evaluation and the node itself) the outer one counts.
     # Rows without a link get keys of their own, so that they never hide one another.

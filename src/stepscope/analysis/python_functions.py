@@ -211,7 +211,6 @@ def _by_thread_and_function(spans: pl.DataFrame, functions: int) -> pl.DataFrame
 
 
 def _covered_by_thread(spans: pl.DataFrame) -> pl.DataFrame:
-    """One row per thread: lane_id, total_ns."""
     distinct, row = numbered(spans["lane_id"].to_numpy().astype(np.int64))
     return pl.DataFrame(
         {
@@ -255,7 +254,6 @@ def _function(column: str) -> pl.Expr:
 
 
 def _place(column: str) -> pl.Expr:
-    """The function's file; empty where there is none."""
     file = pl.col(column).str.extract(_NAME, 1).fill_null("")
     return file.str.replace(_INSTALLED, "").alias("place")
 

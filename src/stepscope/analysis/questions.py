@@ -134,7 +134,7 @@ class Answers:
     """The answers to a question.
 
     Attributes:
-        answers: The answers. Each is computed when the iterator reaches it.
+        answers: Each is computed when the iterator reaches it.
         left_out: How many of the traces could not be read, where the answer is about the others.
     """
 
@@ -176,7 +176,6 @@ def _one(
 
 
 def _with_losses(result: Any, trace: Trace) -> Any:
-    """The result, with notes on what the file of its trace lacks."""
     from stepscope.trace.problems import LACKS_END, losses_in_words
 
     losses = losses_in_words(trace.all_problems)

@@ -185,7 +185,6 @@ def timeline_of(work: GpuWork) -> Timeline:
 
 
 def _measured(sets: list[DeviceSets], windows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
-    """The windows, in their order, with every number."""
     by_device = {one.device: one for one in sets}
     none = intervals.empty()
     devices = work["device"].to_numpy()

@@ -109,13 +109,8 @@ def _is_steady(difference: npt.NDArray[np.float64], ranks: int) -> bool:
 def is_more_often(events: int, cases: int, other_events: int, other_cases: int) -> bool:
     """Whether something happens more often here than elsewhere, beyond one chance in a thousand.
 
-    By the test of two proportions. Where there is no elsewhere, nothing contradicts it.
-
-    Args:
-        events: How often it happens here, in `cases`.
-        cases: At least 1.
-        other_events: How often elsewhere, in `other_cases`.
-        other_cases: 0 or more.
+    By the test of two proportions; `cases` is at least 1. Where `other_cases` is 0, nothing
+    contradicts it.
     """
     if not other_cases:
         return True

@@ -248,7 +248,6 @@ def _matched(ranks: Sequence[RankArrivals], collectives: pl.DataFrame) -> Matche
 
 
 def _check_one_job(ranks: Sequence[RankArrivals]) -> None:
-    """Refuse traces that say of themselves that they are of jobs of different sizes."""
     sizes: dict[int, int] = {}
     for rank in ranks:
         if rank.world_size is not None:

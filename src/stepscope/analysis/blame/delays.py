@@ -128,8 +128,8 @@ def pass_back_by_loop(
         excess_of_all: Of each row, over all causes.
         transfer_excess: Of each collective.
         late_start: Of each row.
-        chain: Room for `_LONGEST_CHAIN` rows: those on the last member's chain, back in time.
-        found: As much room, for the excess on the chain up to each of them.
+        chain: Receives the rows on the last member's chain, back in time; `_LONGEST_CHAIN` long.
+        found: As long, for the excess on the chain up to each of them.
         charged: Likewise, for what each is charged with, by cause; the last column is late start.
         caused: Receives `work_ns`, `transfer_ns` and `unexplained_ns` of `Delays`.
         causes: How many there are, late start apart.

@@ -200,7 +200,6 @@ class OnTime:
     """A job of which some ranks come no later than the others.
 
     Attributes:
-        gain_ns: What a step is shorter by.
         next_rank: The one that comes last then to the collectives that these ranks were last to.
         is_passing: Whether most is gained only where the recording begins.
     """

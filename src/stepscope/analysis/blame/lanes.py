@@ -98,7 +98,6 @@ def read_pieces(trace: Trace, scope: Scope | None = None) -> PackedColumns | Non
 
 
 def _direction(trace: Trace, launches: pl.Series) -> pl.Series:
-    """For each launch whether it is of the forward or the backward; all the same without one."""
     derived = trace.derived.select("parent", "forward").collect()
     names = trace.columns("name_id")["name_id"].to_numpy()
     is_engine = names_that(trace, pl.col("name").str.starts_with(ENGINE))[names]

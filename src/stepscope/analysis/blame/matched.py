@@ -284,8 +284,6 @@ _Ten = tuple[
 
 
 def _progress(rows: pl.DataFrame, rank: Numbers, collective: Numbers) -> _Ten:
-    """How far hosts and devices got: the fields `launched_before` to `launched_work_ns`."""
-
     def column(name: str, otherwise: int = 0) -> Numbers:
         if name not in rows.columns:
             return np.full(len(rows), otherwise, np.int64)
@@ -407,7 +405,7 @@ def count_up(
         first_edge: Where the edges of each node begin in `after`; one more at the end.
         after: The nodes that depend on each node.
         waiting: Of each node, on how many others it depends; it counts down.
-        ready: Room for all nodes. Each is put there once, when it waits for none.
+        ready: As long as there are nodes. Each is put there once, when it waits for none.
         order: Receives a number for each node; nodes in a circle keep what they have.
     """
     count = len(waiting)

@@ -94,10 +94,8 @@ class Times:
 
 
 class Replay:
-    """A job's collectives, to be replayed.
+    """The same with something shortened; the host is no part of the gaps of `is_ahead` rows.
 
-    Each rank arrives as long after the end of its previous collective as it did, or later if that
-    ends too early for the work that its GPU has to do first, beside collectives or not. Where that
     work is not known, it is all that the rank got done beside the previous collective. No rank
     arrives before its host has launched the collective, which takes the host's own time, however
     long the rank's GPU waits, and the time that the host waits for work that it launched itself;
@@ -198,7 +196,6 @@ class Replay:
 
 
 def _launches(matched: Matched) -> Numbers:
-    """Of each row one of `UNKNOWN_LAUNCH`, `RUNS_AHEAD` and `WAITS`."""
     called = matched.start_ns - matched.queued_ns
     since = called - called[matched.launched_before]
     has_waited = (matched.launched_before < 0) | (since > matched.own_host_ns)
@@ -208,7 +205,6 @@ def _launches(matched: Matched) -> Numbers:
 
 
 def _start_up(matched: Matched) -> Numbers:
-    """Of each row, how long after its launch a collective of its rank starts at the soonest."""
     least = np.full(len(matched.ranks), LONGEST_LAUNCH_NS, np.int64)
     known = matched.queued_ns >= 0
     np.minimum.at(least, matched.rank[known], matched.queued_ns[known])
@@ -217,7 +213,6 @@ def _start_up(matched: Matched) -> Numbers:
 
 
 def _devices(matched: Matched) -> Numbers:
-    """Of each row 0 where nothing is known, or one of `_WORKS_ON` and `_HAS_WAITED`."""
     before = matched.worked_before
     done = matched.start_ns - matched.ready_ns
     has_waited = (before < 0) | (done - done[before] > matched.own_device_ns)

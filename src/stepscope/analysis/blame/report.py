@@ -135,8 +135,6 @@ class Blame:
         together: Ranks that are late together; None where one of them explains the waits.
         whole: By accused rank with several causes that stand out: all of them together.
         excess_ns: By rank and cause, what its work takes in a step beyond the usual, on average.
-        usual: What is beyond the usual, of each piece of work.
-        gains: The replay that says what a step is shorter by.
     """
 
     causes: pl.DataFrame
@@ -341,7 +339,6 @@ class _Links:
         self._spread = usual.transfer_spread_ns
 
     def table(self) -> pl.DataFrame:
-        """Columns of `CAUSES`, without gains."""
         matched = self._matched
         found = (
             pl.DataFrame(
@@ -366,7 +363,6 @@ class _Links:
         ).filter(pl.col("caused_wait_ns") > 0)
 
     def is_persistent(self, rank: int) -> bool:
-        """Whether most transfers in the slow groups of a rank are slow, and others' are not."""
         charged = self.collectives_of(rank)
         if not len(charged):
             return False
@@ -401,7 +397,6 @@ class _Links:
 def _stands_out(
     matched: Matched, usual: Usual, late_ns: Numbers, step_ns: float, rank: int, cause: str
 ) -> bool:
-    """Whether a rank has far more of a cause than the others, and not by chance."""
     if cause not in matched.causes:
         # A late start: only one rank can be the last to begin.
         return int(late_ns[matched.rows_of([rank])].max()) >= step_ns

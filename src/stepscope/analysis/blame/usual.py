@@ -142,7 +142,6 @@ def _device_work(matched: Matched) -> Numbers:
 
 
 def _exchanges(matched: Matched) -> tuple[Flags, Flags]:
-    """Of each row, whether it is a send or a receive between known ranks, and whether a send."""
     dimension = matched.dimension
     up, down = (
         dimension.str.ends_with(end).to_numpy()[matched.collective] for end in (TO_HIGHER, TO_LOWER)
@@ -153,7 +152,6 @@ def _exchanges(matched: Matched) -> tuple[Flags, Flags]:
 
 
 def _transfers(matched: Matched) -> tuple[Numbers, Numbers]:
-    """Excess and spread of each collective's transfer."""
     sizes = np.log2(np.maximum(matched.message_bytes, 1)).round()
     same = ["dimension", "kind", "members", "size"]
     away = pl.col("transfer") - pl.col("transfer").quantile(0.5, "lower").over(same)

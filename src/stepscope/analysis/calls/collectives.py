@@ -223,8 +223,6 @@ def _around(trace: Trace, operators: pl.Series, work: pl.Series) -> pl.DataFrame
 
 
 def _interpreted(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
-    """What the texts about collectives say of each by itself."""
-
     def number(key: str) -> pl.Expr:
         pattern = _NUMBER.format(key)
         return pl.col("text").str.extract(pattern).cast(pl.Int64, strict=False)

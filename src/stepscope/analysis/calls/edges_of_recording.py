@@ -47,7 +47,6 @@ def harness_synchronisations(trace: Trace) -> pl.Series:
 def _recurs(
     trace: Trace, calls: Int64Array, called_ns: Int64Array, launched_ns: Int64Array
 ) -> BoolArray:
-    """Whether most other steps have such a call too, before or after all that they launch."""
     begin, end = (trace.steps[name].to_numpy() for name in ("start_ns", "end_ns"))
     step = np.searchsorted(begin, called_ns, side="right") - 1
     inside = (step >= 0) & (called_ns < np.append(end, 0)[step])

@@ -375,7 +375,6 @@ class _Occurrences:
 
     @classmethod
     def empty(cls, calls: _Calls) -> _Occurrences:
-        """None yet."""
         nothing = np.full(len(calls), -1, np.int64)
         none = np.zeros(0, np.int64)
         is_product = np.zeros(len(calls), np.bool_)
@@ -383,7 +382,6 @@ class _Occurrences:
 
 
 def _letters(trace: Trace, work: pl.DataFrame) -> npt.NDArray[np.uint8]:
-    """The letter of each row."""
     names = trace.name_rows["name"].fill_null("")
     name_id, op = work["name_id"].to_numpy(), filled(work["op"], -1).astype(np.int64)
     by_kernel = _by_name(
@@ -458,7 +456,6 @@ def _by_name(
 
 
 def _calls(trace: Trace, work: pl.DataFrame, letters: npt.NDArray[np.uint8]) -> _Calls:
-    """The calls whose letters make up the text."""
     op, lane = filled(work["op"], -1).astype(np.int64), work["lane_id"].to_numpy()
     is_computing = work["kind"].is_in(["compute", "communication"]).fill_null(value=False)
     rows = np.flatnonzero(is_computing.to_numpy() | (letters == ord(_ZERO_OF_GRADIENT)))
@@ -630,7 +627,6 @@ def _with_times(
     occurrence: Int64Array,
     is_product: BoolArray,
 ) -> Fusible:
-    """What each occurrence moves, and how long it takes once fused."""
     forwards = len(found.pattern_of)
     rows = np.flatnonzero(occurrence >= 0)
     of = occurrence[rows]

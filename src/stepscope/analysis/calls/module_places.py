@@ -46,8 +46,6 @@ class Places:
 
 @dataclass
 class _Register:
-    """Numbers places as they are asked for."""
-
     names: list[str] = field(default_factory=list)
     parent: list[int] = field(default_factory=list)
     numbers: dict[tuple[int, str], int] = field(default_factory=dict)
@@ -113,7 +111,6 @@ def places_by_frames(
 
 
 def _most_called(register: _Register, calls: Int64Array) -> dict[str, int]:
-    """For each name the place at which it is called most."""
     counts = np.bincount(calls, minlength=len(register.names))
     best: dict[str, int] = {}
     for place, name in enumerate(register.names):
@@ -152,12 +149,7 @@ def call_stack_segments(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class PlacesOfOperators:
-    """Places of operators whose arguments tell the modules around them.
-
-    Attributes:
-        by_hierarchy: By `Module Hierarchy`.
-        by_stack: By the functions named forward in `Call stack`.
-    """
+    """Places of operators whose arguments tell the modules around them."""
 
     by_hierarchy: Places
     by_stack: Places
@@ -189,7 +181,6 @@ def places_by_arguments(trace: Trace) -> PlacesOfOperators:
 
 
 def _places_of_texts(found: pl.DataFrame, segments: Callable[[str], list[str]]) -> Places:
-    """Places of operators, from the text that each carries."""
     register = _Register()
     known = found.drop_nulls("text").sort("event")
     numbers: dict[str, int] = {}

@@ -176,7 +176,6 @@ def _is_side(value: Any) -> bool:
 
 
 def _of_lists(operator: str, listed: list[int]) -> MovedBytes:
-    """What an operator on lists of tensors moves, in elements."""
     largest = max(listed)
     read = 0 if _FILLS.match(operator) else sum(listed)
     return MovedBytes(0, 0, 0, read, largest, largest, 0, 0, -1, False, False)

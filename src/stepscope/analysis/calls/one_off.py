@@ -126,8 +126,6 @@ class _Steps(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What all parts of the answer need."""
-
     trace: Trace
     work: pl.DataFrame
     busy: Intervals
@@ -340,7 +338,6 @@ def _kinds(
 def _call_in_words(
     call: str, group: str, kernel: str | None, *, is_first: bool, is_context: bool
 ) -> tuple[str, str]:
-    """What a slow call is: its kind, and the call with what is known about it."""
     if is_context and (group == "allocation" or "DeviceGet" in call or "Init" in call):
         return CONTEXT, call
     if group == "module_load":
@@ -444,7 +441,6 @@ def _number_inside(known: _Known, outer: Int64Array, inner: Int64Array) -> Int64
 
 
 def _searches(known: _Known) -> pl.DataFrame:
-    """Convolutions that try one algorithm after the other."""
     trace = known.trace
     ops = events_named(trace, is_operator() & pl.col("name").str.contains(_CONVOLUTION))
     columns = trace.columns("name_id", "lane_id", "start_ns", "dur_ns")

@@ -81,7 +81,6 @@ class OperatorForest:
 
     @locked_cached_property
     def _deepest_first(self) -> list[Int64Array]:
-        """Rows that have a parent, by depth, the deepest first."""
         rows = np.flatnonzero(self.depth > 0)
         is_shallow = int(self.depth.max(initial=0)) < _MOST_COUNTED
         # numpy sorts 16-bit numbers by counting.

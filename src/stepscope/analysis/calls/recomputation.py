@@ -57,11 +57,7 @@ _FEW_NODES = 4
 
 @dataclass(frozen=True, eq=False)
 class Recomputed:
-    """Which rows of a forest are recomputation.
-
-    Attributes:
-        basis: The evidence that it rests on.
-    """
+    """Which rows of a forest are recomputation."""
 
     rows: BoolArray
     basis: str

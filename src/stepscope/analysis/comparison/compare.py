@@ -111,8 +111,6 @@ def compare(
     """Compare two versions, the second against the first.
 
     Args:
-        before: A run of the first, or several.
-        after: The same of the second.
         earlier_ns: Groups of medians of earlier runs; see `change_of_runs`.
         in_rounds: Whether runs at one place of both sides took turns.
     """
@@ -208,7 +206,6 @@ def _alike_share(changes: pl.DataFrame) -> float | None:
 
 
 def _nearest(side: Sequence[Side], middle_ns: float) -> Side:
-    """The run that stands for its side: its median is the nearest to the side's."""
     return min(side, key=lambda run: abs(values_of(run).median_ns - middle_ns))
 
 
@@ -297,7 +294,6 @@ def _summary(runs: Sequence[tuple[pl.DataFrame, Side]], prefix: str) -> pl.DataF
 
 
 def _steps_of(side: Side) -> int:
-    """Number of steps that the tables of a side are over."""
     return max(1, side.parts["step"].n_unique())
 
 

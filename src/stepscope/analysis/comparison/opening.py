@@ -94,12 +94,7 @@ def _changed_ns(path: Path) -> int:
 
 
 def open_side(target: PathTarget, rank: int | None, scope: Scope) -> Side:
-    """Open one side.
-
-    Args:
-        rank: The rank; None: the first.
-        scope: Steps, devices and GPU events that count. With steps, the step record is not used.
-    """
+    """Open one side. With steps in the scope, the step record is not used."""
     chosen = target.rank(rank)
     last = chosen.last_with(scope.steps)
     trace = None if last is None else last.open()

@@ -178,7 +178,6 @@ class _TraceSteps(NamedTuple):
 
     Attributes:
         parts: With the columns of `MEASURES`, one row per step and part.
-        basis: What the parts divide.
         durations: step and total_ns.
     """
 

@@ -34,7 +34,6 @@ def student_percentile(normal: float, freedom: float, order: int = 3) -> float:
     the degrees of freedom are few.
 
     Args:
-        normal: The same percentile of the normal distribution.
         freedom: Degrees of freedom, above 0.
         order: Terms of the expansion, up to 3.
     """

@@ -64,8 +64,6 @@ class BatchArrivals:
     """Waits for batches that arrive while the main thread waits, in order.
 
     Attributes:
-        start_ns: When the main thread began to wait.
-        end_ns: When the batch arrived.
         source: The arrival after which each one comes, by its place: the one before. If only the
             mean pace is known, the first that was waited for in its epoch, or itself in the same
             steps before: a host that comes late once finds the next batches in store.
@@ -101,7 +99,6 @@ def find_arrivals(
 
     Args:
         window: Start and end of the steps on the host.
-        steps: How many steps these are.
         batch_ns: The pace at which batches come, by a step record; 0: as these steps show it.
     """
     none = np.zeros(0, np.int64)

@@ -31,7 +31,6 @@ class BacklogWaits:
     of these steps as well, such as a copy beside earlier work, is here if that has ended first.
 
     Attributes:
-        start_ns: When it began to wait.
         end_ns: When it returned; its start where it did not wait.
         own: The place of each wait that is for work of these steps as well.
         own_work: Row of that work.

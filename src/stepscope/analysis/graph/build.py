@@ -301,7 +301,6 @@ def _graph_of(
     host: HostEvents,
     batch_ns: int,
 ) -> StepGraph:
-    """Cut the threads into pieces, find the edges, and put the graph together."""
     calls = read_calls(trace, lanes, window)
     if not len(chosen):
         window = whole_window(host, work, window)

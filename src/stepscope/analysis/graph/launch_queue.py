@@ -47,7 +47,6 @@ class LaunchQueue:
     """The launches that had to wait for a place, and what each launch depends on.
 
     Attributes:
-        wait_lane: Thread of each blocked call.
         wait_start_ns: When it began to wait.
         wait_end_ns: When it returned.
         lane: Thread of each launch with a dependency.
@@ -77,7 +76,6 @@ class _Stream(NamedTuple):
     """The launches of one stream in order: one row per call.
 
     Attributes:
-        start_ns: When its work starts.
         row: The row of that work in these steps; -1: in others.
         is_linked: Whether its call is in the file.
     """
@@ -133,7 +131,6 @@ def _streams(trace: Trace, work: StepWork) -> list[_Stream]:
 
 
 def _of_stream(stream: _Stream, work: StepWork) -> tuple[Int64Array, ...]:
-    """The columns of `LaunchQueue` for one stream."""
     number = np.arange(len(stream.row))
     started = np.searchsorted(stream.start_ns, stream.call_end_ns, side="right")
     unstarted = number + 1 - started
@@ -212,7 +209,6 @@ def _blocked_behind(
 
 
 def _usual(took_ns: Int64Array) -> int:
-    """What a launching call takes that does not wait."""
     quick_ns = float(np.quantile(took_ns, 0.02)) if len(took_ns) else 0.0
     if quick_ns > _MOST_NS:
         return _LAUNCH_NS

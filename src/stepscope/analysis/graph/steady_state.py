@@ -73,10 +73,6 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
     by their events if the record has them, unrecorded steps were the host's alone, which ran ahead
     of them: then the host alone takes what they do. So are those between steps that are slow every
     so many steps, if the host waits for the devices in some steps, but not in all.
-
-    Args:
-        graph: The graph of recorded steps.
-        pace: The pace of unrecorded ones; None: not known.
     """
     is_kept = np.ones(len(graph.source), np.bool_)
     has_batches = graph.waits_for_batches

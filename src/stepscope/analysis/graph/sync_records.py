@@ -65,9 +65,6 @@ SYNC_RECORDS: dict[str, pl.DataType | type[pl.DataType]] = {
 def read_sync_records(trace: Trace, work: StepWork) -> pl.DataFrame:
     """Read the records, with streams as lanes of the work.
 
-    Args:
-        work: The GPU work of the steps in question.
-
     Returns:
         Columns `SYNC_RECORDS`.
     """
@@ -239,7 +236,6 @@ def recorded_waits(records: pl.DataFrame, work: StepWork) -> RecordedWaits:
 
     Args:
         records: Columns `SYNC_RECORDS`.
-        work: The work that their lanes are lanes of.
     """
     waits = records.filter(pl.col("role") == STREAM_WAIT, pl.col("waiting_lane").is_not_null())
     called = waits["call_ns"].to_numpy()

@@ -36,8 +36,6 @@ class Handovers:
     """Bursts of work on other threads, row for row.
 
     Attributes:
-        start_ns: When its work began.
-        end_ns: When it was done.
         back_ns: When the main thread had what it waited for.
         is_waited_for: Whether the main thread did nothing meanwhile, that is, waited.
     """

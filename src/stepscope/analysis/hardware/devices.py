@@ -83,7 +83,6 @@ class Row:
 
     Attributes:
         pattern: What the driver's name of it looks like.
-        name: What it is called here.
         teraflops: Peak per type in the order of `TYPES`; None: it has no unit for the type.
         sheet: Key of `SHEETS`.
     """

@@ -179,7 +179,6 @@ class MatrixUnits:
 
     Attributes:
         is_amd: Whether they are AMD's matrix cores; else NVIDIA's tensor cores.
-        has_tf32: Whether they take 32-bit floats as TF32.
     """
 
     is_amd: bool
@@ -191,9 +190,6 @@ def matrix_units(trace: Trace, products: pl.DataFrame) -> MatrixUnits | None:
 
     NVIDIA's compute capability tells, or AMD's product name; where the file describes no device,
     a kernel that uses them.
-
-    Args:
-        products: What `matrix_products` found in it.
     """
     capability = compute_capability(trace)
     if capability is not None:
@@ -279,7 +275,6 @@ def _has_tf32(capability: int | None) -> bool | None:
 def _eligible(
     operator: str, type_: str | None, shapes: str | None, has_tf32: bool | None, *, amd: bool
 ) -> tuple[str, str]:
-    """Whether tensor cores could do an operator's work, and why."""
     if type_ is None or shapes is None:
         return "unknown", "types and shapes were not recorded"
     multiple = _MULTIPLES.get(type_)

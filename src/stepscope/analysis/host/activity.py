@@ -109,7 +109,6 @@ def _with_launches_as_dispatch(stretches: Stretches) -> Stretches:
 def _outermost(
     events: HostEvents, lanes: list[int]
 ) -> dict[tuple[int, int], tuple[Int64Array, Int64Array]]:
-    """The events of each thread and cause that lie in no other of the same."""
     table = events.table
     lane, cause = table["lane_id"].to_numpy(), table["cause"].to_numpy()
     cause = np.where(cause == HostCause.LAUNCH, np.int8(HostCause.DISPATCH), cause)

@@ -98,7 +98,6 @@ class HostEvents:
 
     @locked_cached_property
     def _claims(self) -> dict[int, list[Intervals]]:
-        """The same of each thread."""
         lane, cause = self.table["lane_id"].to_numpy(), self.table["cause"].to_numpy()
         start, end = self.table["start_ns"].to_numpy(), self.table["end_ns"].to_numpy()
         found = {}
@@ -232,7 +231,6 @@ def _is_work(names: pl.DataFrame) -> BoolArray:
 def _with_blocking_copies(
     trace: Trace, work: pl.DataFrame, row: Int64Array, cause: npt.NDArray[np.int8]
 ) -> npt.NDArray[np.int8]:
-    """The causes with the calls of blocking copies, and with what their operators add to them."""
     copies = blocking_copies(trace, work)
     copies = copies.filter(copies["launch"].is_not_null())
     if copies.is_empty():
@@ -318,12 +316,7 @@ def _with(
     added: list[tuple[int, Intervals, HostCause]],
     one_offs: pl.DataFrame,
 ) -> pl.DataFrame:
-    """The table with what no event of its own shows, and with the one-off calls.
-
-    Args:
-        added: Moments of threads with their causes.
-        one_offs: See `one_off_calls`.
-    """
+    """The table with what no event of its own shows, and with the one-off calls."""
     parts = [table]
     for lane, found, cause in added:
         if len(found):

@@ -282,7 +282,6 @@ def _or_null(values: Int64Array) -> pl.Series:
 def _divide(
     activity: HostActivity, lane: int, gaps: Int64Array, first: Int64Array, last: Int64Array
 ) -> _Pieces:
-    """Divide the host's part of gaps by what their launching thread did."""
     did = activity.by_lane[lane]
     stretches = intervals.Intervals(did.starts, did.ends)
     window, starts, ends = intervals.clip_by_windows(stretches, first, last)

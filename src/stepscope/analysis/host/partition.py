@@ -213,7 +213,6 @@ def _is_step(trace: Trace) -> pl.Series:
 
 
 def _without_closures(host: pl.DataFrame) -> intervals.Intervals:
-    """The moments of the optimizer's events, but for a closure's passes in its steps."""
     ends = pl.col("start_ns") + pl.col("dur_ns")
     rows = host.select("start_ns", "part", "is_step", end_ns=ends)
     optimizer, backward = (
@@ -223,7 +222,6 @@ def _without_closures(host: pl.DataFrame) -> intervals.Intervals:
 
 
 def _parts_with_dispatch(claims: list[intervals.Intervals]) -> list[intervals.Intervals]:
-    """Add to each part the short gaps that have it on both sides."""
     starts = np.concatenate([own.starts for own in claims])
     ends = np.concatenate([own.ends for own in claims])
     parts = np.repeat(np.arange(len(claims)), [len(own) for own in claims])

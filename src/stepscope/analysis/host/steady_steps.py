@@ -310,7 +310,6 @@ def _have_work(trace: Trace, steps: Int64Array) -> bool:
 
 
 def _host_durations(trace: Trace) -> Int64Array:
-    """Duration of each step on the host, without the end of the loop."""
     host = trace.steps
     durations = (host["end_ns"] - host["start_ns"]).to_numpy().copy()
     durations[-1] -= loop_tail(trace)
@@ -318,7 +317,6 @@ def _host_durations(trace: Trace) -> Int64Array:
 
 
 def _input_waits(trace: Trace, host: pl.DataFrame) -> Int64Array:
-    """How long the thread of the steps waited for its input in each of them."""
     found = events_named(trace, is_input_wait(), (host["lane_id"][0],))
     events = trace.columns("start_ns", "dur_ns")
     starts = events["start_ns"].to_numpy()[found]
@@ -334,7 +332,6 @@ def _states(
     *,
     is_of_devices: bool,
 ) -> Int64Array:
-    """The place in `_STATES` of each step's state."""
     states = np.full(len(host), _COMPLETE, np.int64)
     states[~host["is_complete"].to_numpy()] = _STATES.index(StepState.CUT_OFF)
     states[host["is_empty"].to_numpy()] = _STATES.index(StepState.EMPTY)

@@ -95,7 +95,6 @@ def input_waits(trace: Trace, lanes: tuple[int, ...]) -> dict[int, Intervals]:
 
 
 def _spans_of(trace: Trace, is_wanted: BoolArray) -> pl.DataFrame:
-    """Thread, start and end of the events with some names."""
     names = pl.Series(np.flatnonzero(is_wanted))
     if names.is_empty():
         return pl.DataFrame(schema={"lane_id": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64})
@@ -132,7 +131,6 @@ def _until_a_batch(trace: Trace, lane: int, reads: pl.DataFrame) -> Intervals:
 
 
 def _waits(own: pl.DataFrame, collectives: pl.DataFrame) -> Intervals:
-    """The waits of a thread, from its own work and the collectives of others."""
     if collectives.is_empty() or own.is_empty():
         return intervals.empty()
     running = intervals.merge(collectives["start_ns"].to_numpy(), collectives["end_ns"].to_numpy())

@@ -169,7 +169,6 @@ def _local(trace: Trace, scope: Scope | None) -> pl.DataFrame:
 
 
 def _described(trace: Trace, kept: pl.DataFrame) -> tuple[tuple[str, str], ...]:
-    """What the file calls the process groups of these collectives."""
     words = {
         str(entry.get("pg_name")): str(entry.get("pg_desc"))
         for entry in _listed_groups(trace)

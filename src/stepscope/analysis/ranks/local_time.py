@@ -265,12 +265,7 @@ class _Pieces:
         return found
 
     def awaited(self, called: Int64Array, blocked: Intervals) -> Int64Array:
-        """The waits of the host for the work's own time, up to the launch of each collective.
-
-        Args:
-            called: When each collective was launched.
-            blocked: When the host waited for the GPU.
-        """
+        """The waits of the host for the work's own time, up to the launch of each collective."""
         if not len(blocked.ends):
             return np.zeros_like(called)
         calls = np.concatenate((self.launched[:1], np.sort(called)))
@@ -327,7 +322,6 @@ def blocked(trace: Trace) -> Intervals:
 
 
 def _of_device(trace: Trace, work: GpuWork, device: object) -> dict[str, Intervals]:
-    """What a device did, by cause."""
     own = work.table.filter(pl.col("device") == device)
 
     def busy(kind: str) -> Intervals:

@@ -109,11 +109,7 @@ class RankArrivals:
         return table if steps is None else table.filter(pl.col("step").is_in(list(steps)))
 
     def answered(self, steps: tuple[int, ...] | None = None) -> AnsweredScope:
-        """What the rank's part of an answer is about, and what it leaves out.
-
-        Args:
-            steps: Steps that the answer is about; by default those that were read.
-        """
+        """What the rank's part of an answer is about, and what it leaves out."""
         asked = self.asked if steps is None else replace(self.asked, steps=steps)
         counted = dict(self.events)
         covered = tuple(sorted(step for step in counted if step is not None))

@@ -270,7 +270,6 @@ def _parts(rows: _Rows) -> list[Numbers]:
 
 
 def _memberships(rows: _Rows) -> list[tuple[int, Numbers]]:
-    """Each group with the ranks that met in it."""
     pairs = np.unique(np.stack([rows.group, rows.rank], axis=1), axis=0)
     groups, first = np.unique(pairs[:, 0], return_index=True)
     return list(
@@ -279,7 +278,6 @@ def _memberships(rows: _Rows) -> list[tuple[int, Numbers]]:
 
 
 def _errors(rows: _Rows, fit: _Fit, parts: list[Numbers]) -> Reals:
-    """Of each rank, what its offset may be wrong by."""
     error = np.zeros(rows.ranks)
     if not len(rows.rank):
         return error

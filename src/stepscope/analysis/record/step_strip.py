@@ -72,7 +72,6 @@ class StepStrip:
 
         Args:
             title: Whose steps they are.
-            ns: Their durations.
             parts_of: The parts of some of them together, by name.
             kinds: What is special about each; by default nothing.
             windows: Which window recorded each in detail; by default none.

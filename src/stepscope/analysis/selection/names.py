@@ -88,7 +88,6 @@ class _EventsByName:
     first: Int64Array
 
     def count(self, is_named: BoolArray) -> int:
-        """The number of events of some names."""
         return int(np.diff(self.first)[is_named].sum())
 
     def of(self, is_named: BoolArray) -> Int64Array | None:

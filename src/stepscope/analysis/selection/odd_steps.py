@@ -41,9 +41,6 @@ def slow_first_steps(durations: Int64Array, waits: Int64Array) -> int:
     first step alone waits for its input, its wait counts. What the first step takes beyond the
     longest of the others tells as well: recorders start in it. Steps right after slow ones belong
     to them if they wait for the loader's first batches, and none of many later ones waits.
-
-    Args:
-        durations: Durations of steps, in order.
     """
     if len(durations) < 2:
         return 0

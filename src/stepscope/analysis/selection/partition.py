@@ -54,7 +54,6 @@ class Part:
     """One part of a whole.
 
     Attributes:
-        name: What the time went into.
         total_ns: How much, over all the steps of the scope.
     """
 

@@ -19,7 +19,6 @@ class Purpose:
     """What a recording is of, and how that is known.
 
     Attributes:
-        work: Training, inference, or unknown.
         engine: The serving engine whose ranges there are, such as "vLLM"; empty for none.
         library: The library that drives the model and builds its loader; empty if unknown.
     """
