@@ -27,7 +27,6 @@ class Loss:
 
     Attributes:
         words: What is missing; empty if nothing notable is.
-        launches: How many launches have no GPU work.
         is_too_much: Whether there is no verdict.
         leaves_nothing: Whether no step is left to look for causes in.
     """

@@ -23,7 +23,6 @@ class PointToPoint:
     """The sends and receives of a window.
 
     Attributes:
-        collectives: Columns `calls.collectives.COLLECTIVES`.
         is_one: For each node of the graph, whether it is one.
         exposed_ns: Time of all devices in them with no other work beside.
         transfer_ns: What each needs to move its data: at most what the shortest takes.

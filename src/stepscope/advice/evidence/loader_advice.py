@@ -297,7 +297,6 @@ def _not_worth_it(facts: LoaderFacts, waited_ns: int) -> LoaderAdvice:
 
 
 def _costs(facts: LoaderFacts) -> str:
-    """What workers cost, as far as it is known."""
     ahead = facts.ahead_bytes
     if ahead is None or facts.batch_bytes is None:
         return ""
@@ -332,7 +331,6 @@ def _workers(number: int) -> str:
 
 
 def _all_cpus_taken(facts: LoaderFacts, now: int) -> str:
-    """Why there can be no more workers."""
     take = "takes" if now == 1 else "take"
     if facts.cpus is None or now >= facts.cpus:
         return f"The loader's {_workers(now)} already {take} the {_cpus(facts)}"

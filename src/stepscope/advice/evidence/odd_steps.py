@@ -75,7 +75,6 @@ def one_off_parts(rows: pl.DataFrame) -> tuple[Evidence, ...]:
 
 
 def _parts_of_steps(window: WindowView) -> pl.DataFrame:
-    """One row per step of the whole window: step, and a column for each part of it."""
     whole = window.whole
     if whole.has_gpu:
         parts = break_down_devices(whole.timeline, whole.idle).steps.drop("total_ns")

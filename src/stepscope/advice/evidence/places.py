@@ -79,7 +79,6 @@ class Place(NamedTuple):
     """Where to look, on the trace's clock.
 
     Attributes:
-        end_ns: Until when.
         event: What the host did then, such as a Python function; None where nothing tells.
     """
 

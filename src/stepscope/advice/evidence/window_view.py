@@ -65,11 +65,7 @@ class WindowView:
     pace: RecordedPace | None = None
 
     def once(self, question: Callable[..., Answer], *about: Hashable) -> Answer:
-        """The result of a pure function of this window, cached because several rules need it.
-
-        Args:
-            about: What it is given besides the window.
-        """
+        """The result of a pure function of this window, cached because several rules need it."""
         known: dict[tuple[Hashable, ...], Any] = self.__dict__.setdefault("_answers", {})
         return locks_of(self).get_or_make(known, (question, *about), lambda: question(self, *about))
 

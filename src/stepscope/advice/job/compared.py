@@ -219,7 +219,6 @@ class RankComparison:
 
     @cached_property
     def _costs_of_steps(self) -> list[dict[int, int]]:
-        """For each step, what waiting costs each rank in it."""
         of_ranks = self.step_costs_ns
         steps = next(iter(of_ranks.values()), {})
         return [{rank: costs[step] for rank, costs in of_ranks.items()} for step in steps]
@@ -290,7 +289,6 @@ def _rank_times(
     step_ns: Mapping[int, int],
     step_costs_ns: Mapping[int, Mapping[int, int]],
 ) -> pl.DataFrame:
-    """Columns `RANK_TIMES`."""
     met = match.report.ranks.filter(pl.col("sets") > 0)
     cost_ns = {r.rank: r.cost_of_waits_ns for r in ranks if r.cost_of_waits_ns is not None}
     for rank, of_rank in _of_all(step_costs_ns, met["rank"].sort().to_list()).items():

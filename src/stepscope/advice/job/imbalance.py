@@ -68,7 +68,6 @@ def _in_windows(ranks: Sequence[RankSummary], between: RankComparison) -> Imbala
 
 
 def _computing(rank: RankSummary) -> dict[int, int]:
-    """By step, what the rank's GPUs compute."""
     if rank.device_steps is None:
         return {}
     found: dict[int, int] = {}

@@ -29,7 +29,6 @@ class ComputePart:
 
     Attributes:
         total_ns: Sum of the durations of its kernels, over the steps of the window.
-        share: Share of all compute, from 0 to 1.
     """
 
     name: str
@@ -47,7 +46,6 @@ class ComputeSummary:
         kinds: By kind; these add up to the total.
         operators: The operators with the most of it.
         places: The modules and functions with the most of it; empty without recorded frames.
-        mfu_share: MFU; None if unknown.
         product_attained_share: What matrix products and convolutions attain of the device's limits,
             or None.
         bandwidth_share: What elementwise operators attain of the memory's bandwidth, or None.

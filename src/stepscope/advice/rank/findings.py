@@ -59,7 +59,6 @@ def subject_of(
 
 
 def _job_devices(rank: RankRun) -> tuple[str, ...]:
-    """The GPUs that the job's description names."""
     if rank.manifest is None:
         return ()
     try:
@@ -69,13 +68,11 @@ def _job_devices(rank: RankRun) -> tuple[str, ...]:
 
 
 def _window_files(rank: RankRun) -> frozenset[str]:
-    """Kinds of the files of its windows."""
     windows = () if rank.manifest is None else rank.manifest.windows
     return frozenset(item.kind for window in windows for item in window.artifacts)
 
 
 def _memory(rank: RankRun, trace: Trace | None, notes: list[str]) -> MemoryView | None:
-    """The rank's recorded memory; None if there is none or it cannot be read."""
     if rank.manifest is None and (trace is None or not has_only_host_memory(trace)):
         return None
     from stepscope.analysis.memory.opening import memory_of_rank  # many modules, for few ranks

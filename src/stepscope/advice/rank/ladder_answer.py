@@ -88,8 +88,6 @@ def ladder_of(
 
 
 class _Opened(OpenedTraces):
-    """Has one trace already."""
-
     def __init__(self, trace: Trace) -> None:
         super().__init__(0)
         self._trace = trace

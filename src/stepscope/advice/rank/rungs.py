@@ -81,11 +81,7 @@ def climb(subject: Subject, findings: Sequence[Finding]) -> Ladder:
 
 @dataclass(frozen=True)
 class _Tried:
-    """A replay of some fixes.
-
-    Attributes:
-        step_ns: The step with these fixes.
-    """
+    """A replay of some fixes."""
 
     changes: Changes
     again: Replay
@@ -111,7 +107,6 @@ class _Climber:
     missing: list[str] = field(default_factory=list)
 
     def today(self) -> None:
-        """The step that the report states."""
         basis = "recorded window" if self.subject.steps is None else "step record"
         self._put(TODAY, "nothing", self.step_ns, limits_now(self.window.path), basis)
 
@@ -304,7 +299,6 @@ def _basis(finding: Finding) -> str:
 
 
 def _named(kind: str, floors: WorkFloors) -> str:
-    """A kind of work, with the precisions of its products."""
     types = [_PRECISIONS.get(one, one) for one in floors.types]
     return f"{kind} ({', '.join(types)})" if kind == KINDS[0] and types else kind
 

@@ -104,7 +104,6 @@ class HostSummary:
     """The main thread's time in a window.
 
     Attributes:
-        partition: All steps together.
         steps: One row per step: step, wall_ns, and one column `<part>_ns` per part.
         excluded_steps: Steps in which nothing ran.
     """

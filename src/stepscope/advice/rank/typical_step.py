@@ -180,7 +180,6 @@ def _outermost(rows: pl.DataFrame) -> pl.DataFrame:
 def _drawn(
     found: Sequence[tuple[str, pl.DataFrame]], start_ns: int, end_ns: int
 ) -> tuple[StepLane, ...]:
-    """The lanes: the longest slices of all, and what the others cover."""
     lasting = [(rows["end_ns"] - rows["start_ns"]).to_numpy().astype(np.int64) for _, rows in found]
     if not lasting:
         return ()

@@ -42,7 +42,6 @@ def answer_window(path: Path, asked: Scope, steady: tuple[int, ...]) -> WindowDe
 
 
 def _answer(name: str, trace: Trace, asked: Scope) -> DetailedAnswer | str:
-    """The first rows of the tables of an answer; or why there is none."""
     try:
         with working(f"Answering {name}"):
             result = question(name).ask(trace, asked)

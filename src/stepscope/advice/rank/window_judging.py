@@ -217,7 +217,6 @@ class WindowJudge:
         )
 
     def _summary(self, measured: _Measured, subject: Subject) -> RankSummary:
-        """The summary without findings."""
         view, host, device, meeting = measured
         waits = subject.waits
         loss = view.once(loss_of)
@@ -253,7 +252,6 @@ class WindowJudge:
 
 
 def _exchanges(view: WindowView, *, has_gpu: bool) -> bool:
-    """Whether the rank sends to single other ranks or receives."""
     if has_gpu:
         return bool(point_to_point(view).is_one.any())
     name = pl.col("name").cast(pl.String)

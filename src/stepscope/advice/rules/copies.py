@@ -35,7 +35,7 @@ _CONVERSIONS = r"^aten::(to|_to_copy|type_as|float|half|bfloat16)$"
 
 
 def are_layout_copies(trace: Trace, work: pl.DataFrame) -> BoolArray:
-    """For each row whether it is one.
+    """For each row whether it is a layout copy.
 
     A kernel is a layout copy if its name says so (cuDNN's `nchwToNhwc`, MIOpen's
     `batched_transpose`), or if it copies (`direct_copy_kernel`) for `contiguous`, `clone`,
@@ -163,7 +163,6 @@ def _pinned_durations(window: WindowView) -> Int64Array:
 
 
 def _assumed_speed(window: WindowView, copies: pl.DataFrame, changes: Changes) -> str:
-    """How long the copies are assumed to take, for the assumption."""
     nodes = copies["node"].to_numpy()
     then_ns, now_ns = int(changes.dur_ns[nodes].sum()), int(window.graph.dur_ns[nodes].sum())
     moved = int(copies["bytes"].sum() or 0)

@@ -55,7 +55,6 @@ class SamePlace:
         places: Its place among those of its kind in a step, from 1.
         counts: How many of its kind a step has.
         steps: In how many steps at least they are outliers.
-        of: How many steps there are.
     """
 
     kinds: tuple[str, ...]
@@ -90,9 +89,6 @@ def of_each_step(window: WindowView, odd: pl.DataFrame) -> SamePlace | None:
     A place counts that has an outlier in at least four fifths of at least three steps; at least
     four fifths of all outliers must be at such places, and fewer than half of the collectives of
     their kind: where more are, it is another kind of problem.
-
-    Args:
-        odd: The outliers, with column `event`.
     """
     steps = len(window.graph.steps)
     if steps < _FEWEST_STEPS or odd.is_empty():
@@ -315,7 +311,6 @@ def _joined_by(cause: str | None) -> int | None:
 
 
 def _advice(cause: str | None, *, is_of_each_step: bool = False) -> str:
-    """What to do about a cause."""
     late = _joined_by(cause)
     if late is not None and is_of_each_step:
         return (

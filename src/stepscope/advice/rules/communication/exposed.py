@@ -108,7 +108,6 @@ def _waiting(waited_ns: int) -> list[Evidence]:
 
 
 def _counted(collectives: float, exchanges: float) -> list[Evidence]:
-    """How many collectives a step has, and how many sends and receives, where it has any."""
     counts = {"collectives per step": collectives, "sends and receives per step": exchanges}
     return [Evidence(label, count, "count") for label, count in counts.items() if count]
 

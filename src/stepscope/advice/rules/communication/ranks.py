@@ -109,7 +109,6 @@ def find_late_rank(subject: Subject) -> list[Finding]:
 
 
 def _how(skew: RankSkew) -> str:
-    """How ranks come late, and when."""
     several = len(skew.late) > 1
     comes, course = "come" if several else "comes", skew.course
     if skew.basis == ARRIVALS:
@@ -140,7 +139,6 @@ def _longer(course: Course) -> str:
 
 
 def _course(course: Course | None) -> tuple[Evidence, ...]:
-    """How the wait changes over the steps."""
     if course is None:
         return ()
     is_growing = isinstance(course, Rising | FromOneStep)

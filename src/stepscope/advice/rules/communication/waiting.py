@@ -146,7 +146,6 @@ def find_rank_waiting(subject: Subject) -> list[Finding]:
 
 
 def _by_arrivals(subject: Subject, window: WindowView, waits: pl.DataFrame) -> list[Finding]:
-    """The same from the arrivals of all ranks."""
     rows = waited_in(window, waits)
     waited_ns = int(rows["wait_ns"].sum())
     if not len(rows) or window.device_share(waited_ns) < subject.thresholds.rank_waiting:

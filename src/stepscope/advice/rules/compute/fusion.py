@@ -133,7 +133,6 @@ def _assumption(names: list[str], bases: set[str]) -> str:
 
 
 def _measured(window: WindowView, found: pl.DataFrame) -> str:
-    """What was measured of one pattern, in a few words."""
     times = found["is_backward"].not_().sum() / window.steps
     kernels = int(found["kernels"].sum()) / window.steps
     now, then = (
@@ -338,7 +337,6 @@ def _chains_once_fused(window: WindowView, chains: pl.DataFrame) -> pl.DataFrame
 
 
 def _fused(chains: pl.DataFrame, by_chain: pl.DataFrame) -> Int64Array:
-    """Durations of the kernels, each chain as long as its fused kernel."""
     joined = chains.join(by_chain, on="chain", how="left", maintain_order="left")
     lengths = (pl.col("dur_ns") * pl.col("fused_ns") / pl.col("whole_ns")).ceil()
     found: Int64Array = joined.select(lengths).to_series().to_numpy().astype(np.int64)

@@ -79,10 +79,8 @@ def shape_cause(
     """What the shapes of a call tell.
 
     Args:
-        operator: Name of the operator, such as "aten::mm".
         shapes: Shapes of its operands as JSON, as they were recorded.
         type_: Type of its operands, as in the table of FLOPs.
-        flops: What a call has to do.
         processors: Multiprocessors of the device; None where that is not known.
     """
     is_convolution = is_convolution_operator(operator)

@@ -47,7 +47,7 @@ class UnfusedAttention:
 
 
 def unfused_attention(trace: Trace, work: pl.DataFrame, fusible: Fusible) -> UnfusedAttention:
-    """It among some GPU work.
+    """The unfused attention among some GPU work.
 
     On one stream, a softmax between two batched matrix products (`aten::bmm`, `aten::baddbmm`)
     with no other product, convolution, fused attention or collective between them is attention.
@@ -73,7 +73,6 @@ def unfused_attention(trace: Trace, work: pl.DataFrame, fusible: Fusible) -> Unf
 
 
 def _shapes(trace: Trace, softmax: pl.DataFrame) -> tuple[int, ...] | None:
-    """The shape of the scores that take the most time."""
     table = (
         softmax.select("op", "dur_ns")
         .with_columns(dims=operands_of_work(trace, softmax["op"])["dims"])

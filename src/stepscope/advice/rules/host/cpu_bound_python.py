@@ -195,7 +195,6 @@ def find_cpu_bound_python(subject: Subject) -> list[Finding]:
 def _without_stacks(
     subject: Subject, window: WindowView, long: Intervals, function: str | None
 ) -> tuple[str, str]:
-    """Title and advice where no Python frames tell what ran in the stretches."""
     backward = intervals.intersection(long, window.graph.host.of(HostCause.BACKWARD))
     if 2 * backward.total_ns >= long.total_ns:
         return f"the host delays the step {_IN_BACKWARD}", _NO_STACKS_BACKWARD
@@ -370,7 +369,6 @@ def _not_python_ns(subject: Subject, window: WindowView) -> tuple[int, int]:
 
 
 def _stretches(window: WindowView, least_ns: int, has_peers: bool) -> Intervals:
-    """Long stretches of the main thread's own time in which it ran nothing but Python."""
     graph = window.graph
     mine = (~graph.is_gpu) & (graph.lane == graph.main_lane)
     works = intervals.merge(graph.start_ns[mine], graph.end_ns[mine])
@@ -401,7 +399,6 @@ def _in_engine(window: WindowView) -> Intervals:
 
 
 def _in_the_recorder(window: WindowView) -> Intervals:
-    """When the main thread recorded its steps, by the frames that stacks have of that."""
     is_own = pl.col("name").str.contains(_OF_THE_RECORDER)
     return window.spans(window.main_spans((pl.col("category") == "python_function") & is_own))
 

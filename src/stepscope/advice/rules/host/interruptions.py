@@ -43,7 +43,6 @@ def find_garbage_collector(subject: Subject) -> list[Finding]:
 
 
 def _advice_on_calls(places: tuple[str, ...]) -> str:
-    """What to do where code requests the collections."""
     options = [place.removeprefix(OF_OPTION) for place in places if place.startswith(OF_OPTION)]
     others = [place for place in places if not place.startswith(OF_OPTION)]
     switch_off = ""

@@ -111,7 +111,6 @@ def find_launch_bound(subject: Subject) -> list[Finding]:
 
 
 def _launches(window: WindowView) -> int:
-    """The number of calls that launch work."""
     launch = window.work["launch"]
     known = int(are_among(launch, window.trace.event_count).sum())
     return known + int(launch.has_nulls())  # what has no known launch counts once
@@ -185,7 +184,6 @@ def find_many_small_kernels(subject: Subject) -> list[Finding]:
 
 
 def _launched_alone(window: WindowView, small: pl.DataFrame) -> pl.DataFrame:
-    """Those that no captured graph launches."""
     return small.filter(pl.Series(graph_places(window.trace, small) == GraphPlace.NONE))
 
 

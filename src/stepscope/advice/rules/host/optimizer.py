@@ -104,7 +104,6 @@ def _updating(window: WindowView) -> pl.DataFrame:
 
 
 def _on_device(launched: pl.DataFrame, window: WindowView) -> str:
-    """What is assumed of the optimizer's kernels, by which of them are of a known pattern."""
     fusible = fusible_of(window)
     nodes = window.work["node"].to_numpy()
     mine = launched["node"].to_numpy()
@@ -217,7 +216,6 @@ def _times(window: WindowView) -> int:
 
 
 def _without_closures(window: WindowView, rows: pl.DataFrame) -> Intervals:
-    """The moments inside some events of the optimizer, but for a closure's passes in its step."""
     is_step = window.names_of(rows["event"]).str.starts_with(OPTIMIZER_STEP).alias("is_step")
     return without_closures(rows.with_columns(is_step), window.once(_backward))
 
@@ -232,7 +230,6 @@ def _optimizer(window: WindowView) -> tuple[Intervals, pl.DataFrame]:
 
 
 def _launched_in(window: WindowView, spans: Intervals) -> pl.DataFrame:
-    """The GPU work launched in some moments of the host."""
     work = window.work
     if not len(spans):
         return work.clear()
@@ -311,7 +308,6 @@ def find_zeroed_gradients(subject: Subject) -> list[Finding]:
 
 
 def _within(window: WindowView, outer: pl.Expr, inner: pl.Expr) -> pl.DataFrame:
-    """Events on the main thread that lie within others."""
     spans = window.spans(window.main_spans(outer))
     rows = window.main_spans(inner)
     within = intervals.contains(spans, rows["start_ns"].to_numpy())

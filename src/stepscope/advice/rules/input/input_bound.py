@@ -113,7 +113,6 @@ def _at_starts_ns(subject: Subject, source: str) -> int:
 
 
 def _of_starts(subject: Subject, source: str) -> tuple[Evidence, ...]:
-    """What was left out because it is a wait at the start of an epoch."""
     waits_ns = _at_starts_ns(subject, source)
     if not waits_ns:
         return ()
@@ -121,7 +120,6 @@ def _of_starts(subject: Subject, source: str) -> tuple[Evidence, ...]:
 
 
 def _of_the_loader(facts: LoaderFacts, loader: LoaderAdvice) -> tuple[Evidence, ...]:
-    """What the advice about workers rests on."""
     found = []
     if facts.workers is not None:
         found.append(Evidence("loader workers now", facts.workers, "count"))
@@ -192,7 +190,6 @@ def _least_step_ns(subject: Subject) -> int:
 
 
 def _from_trace(subject: Subject) -> _Measured | None:
-    """The same from the ranges of a trace."""
     window = subject.window
     if window is not None and window.has_gpu:
         return _from_replay(subject, window)

@@ -203,7 +203,6 @@ def between_epochs(window: WindowView, least_ns: int) -> Intervals:
 
 
 def _seen_in_window(subject: Subject) -> list[Finding]:
-    """The finding by what the window shows: the main thread between epochs."""
     window = subject.window
     if window is None:
         return []

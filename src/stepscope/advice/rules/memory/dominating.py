@@ -31,7 +31,6 @@ def _when(view: MemoryView) -> str:
 
 
 def _whole(view: MemoryView) -> str:
-    """What shares are of."""
     if _when(view) == "the dump":
         return "what was held at the dump"
     return "the peak memory" if view.is_complete else "the most that the window held"
@@ -223,7 +222,6 @@ def find_activations_dominate(subject: Subject) -> list[Finding]:
 def _recomputation(
     window: WindowView | None, census: Census | None, places: list[str], lines: list[str]
 ) -> list[Evidence]:
-    """What it costs to make the activations again: of their modules, else of their lines."""
     if window is None:
         return []
     of_modules = modules_ns(window, census, places) if census is not None else {}

@@ -147,7 +147,6 @@ def find_allocator_churn(subject: Subject) -> list[Finding]:
 
 
 def _of_steady_steps(window: WindowView, calls: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    """The calls of the steps that count, and how many steps these are."""
     steps = window.trace.steps.filter(pl.col("step").is_in(list(window.graph.steps)))
     starts = steps["start_ns"].to_numpy()  # of the host, which makes the calls
     step = np.searchsorted(starts, calls["start_ns"].to_numpy(), side="right") - 1

@@ -98,7 +98,6 @@ def _from_record(subject: Subject) -> list[Finding]:
 
 
 def _once(subject: Subject, summary: StepSummary) -> list[Finding]:
-    """Code that was compiled in the middle of the run, and used from then on."""
     found, limits = summary.compiled_once, subject.thresholds
     usual_ns = max(1, summary.median_ns)
     if found.lost_ns < limits.slow_first_steps_steps * usual_ns:
@@ -171,7 +170,6 @@ def recurs(window: WindowView, notable: float) -> bool:
 
 
 def _heavy_steps(window: WindowView, notable: float) -> BoolArray:
-    """For each step of the window whether compiling takes a notable share of it."""
     # On the host's clock: compiling in one step may be hidden behind the device's work of another.
     steps = window.trace.steps.filter(pl.col("step").is_in(list(window.graph.steps)))
     starts, ends = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()

@@ -137,7 +137,6 @@ def find_slow_first_steps(subject: Subject) -> list[Finding]:
 
 
 def _one_offs(subject: Subject, steps: tuple[int, ...]) -> tuple[Evidence, ...]:
-    """The one-off calls in these steps, as far as a window recorded them."""
     if subject.window is None or not subject.window.has_gpu:
         return ()
     return one_off_parts(one_offs_of_steps(subject.window, steps))
@@ -240,7 +239,6 @@ def _cost(rows: pl.DataFrame) -> pl.Series:
 
 
 def _rows(subject: Subject, window: WindowView) -> pl.DataFrame:
-    """The one-off calls that no other finding names."""
     within = window.window if window.asked.steps is not None else None
     rows = one_off_calls(window.trace, within)
     named = {step for finding in find_slow_first_steps(subject) for step in finding.steps}
@@ -267,7 +265,6 @@ def _first_work_ns(window: WindowView) -> int:
 
 
 def _main_start_ns(window: WindowView) -> int:
-    """When the first event of the training thread begins."""
     columns = window.trace.columns("lane_id", "start_ns")
     mine = columns["lane_id"].to_numpy() == window.graph.main_lane
     starts = columns["start_ns"].to_numpy()[mine]
@@ -280,7 +277,6 @@ def _recorded_ns(window: WindowView) -> int:
 
 
 def _before_first_work(window: WindowView) -> tuple[int, tuple[str, ...]]:
-    """The time before the first GPU work, and what the training thread did in it, in words."""
     start_ns, end_ns = _main_start_ns(window), _first_work_ns(window)
     if end_ns <= start_ns:
         return 0, ()

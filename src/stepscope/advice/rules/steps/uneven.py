@@ -117,7 +117,6 @@ def _of_unknown_reason(
     steps: tuple[int, ...],
     advice: str,
 ) -> Finding:
-    """A finding without a saving."""
     return Finding(
         id="uneven-steps",
         title=title,
@@ -165,7 +164,6 @@ def _lengths(summary: StepSummary, share: float, longest_ns: int) -> Iterator[Ev
 
 
 def _is_of_shift(slow: Mapping[int, int], shift: LevelShift) -> bool:
-    """Whether slow steps are those of one of two levels."""
     is_later = shift.after_ns > shift.before_ns
     mine = sum((step >= shift.step) is is_later for step in slow)
     return mine >= _MOSTLY * len(slow)
