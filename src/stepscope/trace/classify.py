@@ -356,7 +356,6 @@ def _kernel_kind(name: pl.Expr) -> pl.Expr:
 
 
 def _classify_part(part: pl.DataFrame, category: str) -> pl.DataFrame:
-    """Classifies names that share a category."""
     name = pl.col("name").fill_null("")
     kind = pl.lit(Kind.NONE.value)
     group = pl.lit(None, pl.String)

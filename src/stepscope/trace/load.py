@@ -112,7 +112,6 @@ def _read(
 
 
 def _is_large(source: Source, content: Content, origin: Origin | None, progress: Progress) -> bool:
-    """Whether `store="auto"` uses the store for this trace."""
     if source.path is None and origin is not None:  # remote and worth keeping
         return True
     if source.size_bytes is None:

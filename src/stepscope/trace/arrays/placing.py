@@ -115,8 +115,8 @@ def place_by_loop(
         start: Sorted within a band; of equal ones the outer first.
         end: Not before its start.
         tolerance: By how much neighbours of one row may overlap.
-        row_end: Room for a number for each row that a band may have: where its last slice ends.
-        last: As much room: the last slice of each row.
+        row_end: As long as a band may have rows: where the last slice of each ends.
+        last: As long: the last slice of each row.
         row: Row of each slice, to be filled in.
         drawn: A copy of `end`, cut where a neighbour starts a little earlier.
     """

@@ -126,7 +126,6 @@ def _is_followed(steps: pl.DataFrame) -> npt.NDArray[np.bool_]:
 
 
 def _marks(tables: Tables) -> pl.DataFrame:
-    """Returns the events that annotate steps, with the number of the step."""
     names = tables.names.filter(
         pl.col("category").cast(pl.String).is_in([c.value for c in _ANNOTATIONS])
     )

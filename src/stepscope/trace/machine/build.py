@@ -75,8 +75,6 @@ def machine_code_of(function: JitFunction) -> MachineCode:
 
 @dataclass(frozen=True)
 class _Target:
-    """What machine code is made for."""
-
     triple: str
     processor: str
     features: str
@@ -113,7 +111,6 @@ def _can_be_written(directory: Path) -> bool:
 
 
 def _compiled(function: JitFunction, machine: Any) -> bytes:
-    """Returns the object file of a function and all that it calls."""
     text = str(translate(function))
     module = llvm.parse_assembly(text)
     module.verify()

@@ -39,5 +39,4 @@ def write(builder: Any, elements: Elements, place: Any, value: Value) -> None:
 
 
 def _llvm_type_of(elements: Elements) -> Any:
-    """Returns the type in LLVM of an element in memory."""
     return F64.llvm_type if elements.kind is F64 else ir.IntType(8 * elements.dtype.itemsize)

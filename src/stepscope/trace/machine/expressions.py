@@ -114,7 +114,6 @@ class Expressions:
         return packed
 
     def _unpacked(self, kind: Kind, packed: Any) -> Any:
-        """Returns a value that a function returned."""
         if not kind.parts:
             return packed
         items = (
@@ -203,7 +202,6 @@ class Expressions:
         return False
 
     def _end_unless(self, place: ast.AST, condition: Any, error: int) -> None:
-        """Ends the function with an error unless a condition holds."""
         if not self._code.ending.can_be_early:
             raise self._code.refusal(place, "what may fail in a function without arrays")
         line = self._code.line_of(place)

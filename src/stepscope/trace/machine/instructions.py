@@ -65,8 +65,6 @@ def load(builder: Any, address: Any, llvm_type: Any) -> Any:
 
 
 def _load_of(name: str, size: int, extended: str) -> Instruction:
-    """Returns an instruction that reads an element of an integer array."""
-
     def generate(builder: Any, arguments: list[Any]) -> Any:
         address = _address(builder, arguments, size)
         value = load(builder, address, ir.IntType(8 * size))
@@ -76,8 +74,6 @@ def _load_of(name: str, size: int, extended: str) -> Instruction:
 
 
 def _store_of(name: str, size: int) -> Instruction:
-    """Returns an instruction that sets an element of an integer array."""
-
     def generate(builder: Any, arguments: list[Any]) -> None:
         llvm_type = ir.IntType(8 * size)
         address = _address(builder, arguments, size)

@@ -47,7 +47,6 @@ class Elements:
     Attributes:
         dtype: The type of the elements in memory.
         kind: The type of an element that has been read.
-        are_written: Whether the function may set them.
         dimensions: By how many indices an element is found, 1 or 2.
     """
 

@@ -174,7 +174,6 @@ def _write(schema: Mapping[str, pl.DataType], groups: Sequence[EncodedRows], tar
 
 
 def _contents_of(schema: Mapping[str, pl.DataType], groups: Sequence[EncodedRows]) -> list[bytes]:
-    """Returns the contents of a file of these row groups."""
     contents = [_MAGIC]
     at = len(_MAGIC)
     described = []

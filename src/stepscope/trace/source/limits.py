@@ -44,7 +44,6 @@ class Limits:
     Attributes:
         total_bytes: Bytes to read, unpacked.
         without_events_bytes: Bytes to read without an event among them.
-        events: Events to read.
     """
 
     total_bytes: int | None

@@ -70,7 +70,6 @@ def _answer_path(asked: Path) -> Path:
 
 
 def _work(asked: Path) -> None:
-    """Runs a query that another process asked for."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     given = Execution(**json.loads(asked.read_text("utf-8")))
     if given.memory_bytes is not None:

@@ -103,7 +103,6 @@ class StoreWriter:
         self._contents |= contents_of(self._temporary, [name])
 
     def _written(self, pending: Future[None]) -> None:
-        """Waits until a part is written."""
         try:
             pending.result()
         except (OSError, pl.exceptions.ComputeError) as error:

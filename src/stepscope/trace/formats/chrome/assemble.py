@@ -101,7 +101,6 @@ class Assembler:
         )
 
     def _numbered(self, frame: pl.DataFrame, args: pl.Series) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Numbers the next events, and returns their rows of `events` and `args`."""
         if len(frame):
             ends = frame["start_ns"].to_numpy() + frame["dur_ns"].to_numpy()
             self._latest_ns = max(self._latest_ns, int(ends.max()))

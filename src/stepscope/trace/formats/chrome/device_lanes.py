@@ -200,7 +200,6 @@ def _lanes_of_devices(tables: Tables) -> pl.DataFrame:
 
 
 def _categorised(tables: Tables, lanes: pl.DataFrame) -> pl.DataFrame:
-    """The events with what they stand for, and the arguments that tell."""
     args = tables.args["args"]
     processes = tables.lanes.select("lane_id", "process_name")
     events = (

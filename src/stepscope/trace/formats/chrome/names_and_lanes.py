@@ -100,7 +100,6 @@ class NamesAndLanes:
 
         Args:
             at: The rows of interest.
-            is_gpu: Which rows are GPU events.
 
         Returns:
             Devices and streams, with -1 for none.

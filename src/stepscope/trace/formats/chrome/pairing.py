@@ -172,7 +172,6 @@ def _closed(
     args: pl.Series,
     at: npt.NDArray[np.intp],
 ) -> Closed:
-    """Returns beginnings and their durations as rows, with the numbers of names and lanes."""
     count = len(pairs)
     columns = {name: pairs[name].to_numpy() for name in pairs.columns if name != "args"}
     rows = Rows(

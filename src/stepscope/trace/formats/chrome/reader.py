@@ -50,8 +50,6 @@ _LARGEST_VALUE = 64 * 1024 * 1024
 
 
 class _Walk:
-    """The state of parsing one document."""
-
     def __init__(self, name: str, blocks: Content, assembler: Assembler) -> None:
         self.name = name
         self.blocks = blocks
@@ -133,7 +131,6 @@ class _Walk:
             )
 
     def events(self, read_events: ReadEvents, take: Take) -> bool:
-        """Reads the list of events after its opening bracket."""
         self.lists += 1
         used = self.byte_here(self.here)
         ending = read_events(self.data[used:], self.offset + used, self.blocks, take)
@@ -156,7 +153,6 @@ class _Walk:
         return ending.closed
 
     def _fruitless(self) -> int:
-        """How many elements of the list of events were passed over as none."""
         return sum(map(self.assembler.problems.count, _NO_EVENTS))
 
     def members(self, read_events: ReadEvents, take: Take) -> None:

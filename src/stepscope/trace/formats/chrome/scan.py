@@ -188,7 +188,6 @@ class _Reader:
         return self._words.pop() if self._words else Words()
 
     def next(self, scan: Scan) -> None:
-        """Processes the next piece."""
         if self.ended:
             self.carry += scan.raw[: scan.end]
             return
@@ -201,7 +200,6 @@ class _Reader:
         self._accept(scan, final=False)
 
     def finish(self) -> None:
-        """Processes the rest at the end of the file."""
         if self.carry and not self.ended:
             self._accept(self._again(), final=True)
 

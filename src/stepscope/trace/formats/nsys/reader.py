@@ -213,7 +213,6 @@ def _lanes(records: Records, keys: pl.DataFrame) -> pl.DataFrame:
 
 
 def _metadata(records: Records) -> pl.DataFrame:
-    """Returns metadata of the session, the devices and the export, as JSON by key."""
     database = records.database
     values: dict[str, object] = {}
     session = database.read("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))

@@ -143,7 +143,6 @@ def _correlation(process: pl.Expr) -> pl.Expr:
 
 
 def _json(frame: pl.DataFrame, **columns: pl.Expr) -> pl.Series:
-    """The given columns as one JSON object per row."""
     return frame.select(
         pl.struct(value.alias(key) for key, value in columns.items()).struct.json_encode()
     ).to_series()

@@ -140,7 +140,6 @@ def _json(text: str) -> str:
 def _nested(
     data: npt.NDArray[np.uint8], start: int, end: int, depth: int
 ) -> tuple[str, str | None]:
-    """Name and value of an annotation within another."""
     if not depth:
         return "", None
     fields = read_fields(data, np.array([start]), np.array([end]))

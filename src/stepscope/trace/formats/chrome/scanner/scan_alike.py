@@ -276,8 +276,6 @@ def _put_in_slot(data: Data, at: int, end: int, table: Longs, number: int) -> No
 
     Args:
         at: Where the event begins; at least `HEAD_BYTES` before the end.
-        end: The end of the block.
-        table: Address of the description of the patterns.
     """
     slot = _slot_of(data, at, end, table)
     is_short = slot < long_at(table, SLOTS) + 4 * WAYS * (1 << SLOT_BITS)
@@ -369,7 +367,6 @@ def remember(
     Args:
         table: Address of the description of the patterns, with notes of this event in order.
         at: Where the event begins; at least `HEAD_BYTES` before the end of the block.
-        end: Where the next one begins.
         row: The number of a row that is not used yet.
         numbers: The numbers of its name and lane.
         codes: Its phase and flags.
