@@ -156,11 +156,7 @@ class CollectivesOverRanks:
 
 
 def collectives_over_ranks(job: Job, links: LinkSpeeds | None = None) -> CollectivesOverRanks:
-    """Answers about the collectives of a job.
-
-    Args:
-        links: Stated link speeds to compare bandwidths with.
-    """
+    """Answers about the collectives of a job."""
     found = stragglers_of_job(job)
     tables = pl.concat([part.arrivals.table() for part in job.parts], how="diagonal")
     described = {group: word for part in job.parts for group, word in part.arrivals.described}

@@ -69,11 +69,7 @@ class Scaling:
     Attributes:
         verdict: Efficiency, what grew most, and on which ranks.
         a_ranks: Ranks of the first side's job.
-        b_ranks: Likewise of the second.
         a_step_ns: Mean step of the first side.
-        b_step_ns: Likewise of the second.
-        weak_efficiency: See the module.
-        strong_efficiency: Likewise.
         scope: What the second side's part covers.
     """
 
@@ -184,7 +180,6 @@ def _verdict(
 
 
 def _who_grew(ranks: pl.DataFrame, step_ns: int) -> str:
-    """On which ranks the own time grew."""
     notable = ranks.filter(pl.col("own_growth_ns") >= _NOTABLE * step_ns)
     if notable.is_empty():
         return "No rank takes notably longer by itself"

@@ -293,14 +293,12 @@ def _all_causes(blame: Blame, notable: pl.DataFrame) -> pl.DataFrame:
 
 
 def _words() -> pl.Expr:
-    """A cause as a person writes it."""
     return pl.col("cause").str.replace_all("_", " ")
 
 
 def _straggler(
     causes: pl.DataFrame, blame: Blame, late: RankSkew | None, recorded: RankSkew | None
 ) -> int | None:
-    """The one rank that the verdict names."""
     if late is not None:
         return late.late[0] if len(late.late) == 1 else None
     notable = causes.filter("is_notable")

@@ -110,8 +110,6 @@ def check_address(address: str) -> None:
 
 
 class _Run:
-    """One map and reduction on a cluster."""
-
     def __init__(
         self,
         client: Any,
@@ -132,7 +130,6 @@ class _Run:
         self._attempts = attempts
 
     def finished(self, progress: ProgressReport | None) -> Outcome[Any]:
-        """Waits for all items, and fetches what they are combined to."""
         import distributed
 
         while self._waiting:
@@ -151,7 +148,6 @@ class _Run:
         )
 
     def _settle(self, index: int, leaf: Any) -> None:
-        """Puts a finished item into the tree."""
         if leaf.status == "finished":
             self._tree.put(index, leaf)
             return

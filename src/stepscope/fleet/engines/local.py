@@ -148,13 +148,11 @@ class _ToDo:
     """Items that wait, each for the worker that is to do it, if there is one."""
 
     def __init__(self, workers: Sequence[_Worker | None]) -> None:
-        """Takes the worker of each item."""
         self._of_worker: dict[_Worker | None, deque[int]] = {None: deque()}
         for index, each in enumerate(workers):
             self._of_worker.setdefault(each, deque()).append(index)
 
     def waiting_for(self, whose: _Worker) -> int:
-        """How many items wait for a worker."""
         return len(self._of_worker.get(whose, ()))
 
     def take(self, to: _Worker | None) -> int | None:
@@ -166,13 +164,10 @@ class _ToDo:
         return most.pop() if most else None
 
     def put_back(self, index: int) -> None:
-        """Lets any worker do an item."""
         self._of_worker[None].append(index)
 
 
 class _Run:
-    """One map and reduction."""
-
     def __init__(
         self,
         items: Sequence[Any],
@@ -202,14 +197,12 @@ class _Run:
         return self.outcome()
 
     def next_for(self, to: _Worker | None) -> int | None:
-        """The item that a worker tries next; None if none waits."""
         index = self.to_do.take(to)
         if index is not None:
             self._tried[index] += 1
         return index
 
     def take(self, index: int, kind: str, content: Any) -> None:
-        """Takes the answer about an item."""
         if kind == worker.DONE:
             self._done += 1
             self._tree.put(index, content)
@@ -223,7 +216,6 @@ class _Run:
             self._progress(self._done + len(self._failures), len(self._items))
 
     def outcome(self) -> Outcome[Any]:
-        """What the values are combined to."""
         return Outcome(
             self._tree.result(),
             len(self._items),
@@ -263,7 +255,6 @@ class _Worker:
         self._thread.start()
 
     def give(self, index: int, item: Any) -> None:
-        """Gives it an item to work on."""
         self.is_idle = False
         self._items.put((index, item))
 

@@ -19,11 +19,7 @@ ProgressReport = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Failure:
-    """An item that gave nothing.
-
-    Attributes:
-        index: Its place among the items.
-    """
+    """An item that gave nothing."""
 
     index: int
     reason: str

@@ -313,7 +313,6 @@ class _Job:
         return self._same.setdefault(found, found)
 
     def hanging(self) -> list[_Hanging]:
-        """The operations that somebody is in."""
         heads = self._heads
         keys: dict[int, list[Key]] = defaultdict(list)  # of each head
         for key, parts in self.recorded.items():
@@ -469,7 +468,6 @@ _Node = Key | int
 
 
 def _root(hanging: Sequence[_Hanging], job: _Job) -> _Root:
-    """What everything that hangs goes back to."""
     by_key = {one.key: one for one in hanging}
     edges: dict[_Node, list[tuple[_Node, int]]] = {}  # with the rank that makes each
     for one in hanging:
@@ -660,7 +658,6 @@ def _verdict(
 
 
 def _absence(root: _Root, first: _Hanging) -> str:
-    """What those at the root did not do."""
     if first.key.ends is None or len(root.ranks) > 1:
         return "which did not come"
     return f"which did not {'send' if root.ranks[0] == first.key.ends[0] else 'receive'} it"
@@ -687,7 +684,6 @@ def _lines(first: _Hanging, root: _Root, job: _Job) -> str:
 
 
 def _circle(root: _Root) -> str:
-    """Who waits where, of ranks that wait for each other."""
     parts = []
     for one in root.hanging[:_MOST_TOLD]:
         waiting = [rank for rank in one.ranks(WAITING) if rank in root.ranks]
@@ -709,7 +705,6 @@ def _circle(root: _Root) -> str:
 
 
 def _who_called_what(one: _Hanging) -> str:
-    """The calls of an operation that differ, with the ranks that made each."""
     different = set(one.ranks(DIFFERENT))
     ways = ways_to_call(one.key, one.parts, with_outputs=bool(one.problem))
     parts = [

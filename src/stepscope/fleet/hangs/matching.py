@@ -98,7 +98,6 @@ def match_operations(calls: Mapping[int, Sequence[Call]], dumps: Mapping[int, Du
 
 
 def _ends(group: Group, rank: int, entry: Entry) -> tuple[int, int]:
-    """Sender and receiver, as ranks of the job."""
     number = entry.peer or 0
     peer = group.ranks[number] if number < len(group.ranks) else number
     return (rank, peer) if entry.operation == "send" else (peer, rank)

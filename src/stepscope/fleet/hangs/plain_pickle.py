@@ -74,7 +74,6 @@ class _Reader:
         self._is_done = False
 
     def take(self, opcode: str, argument: Any, position: int) -> None:
-        """Carries out one opcode."""
         stack = self._stack
         if opcode in _VALUES:
             if type(argument) is int and not -_LARGEST <= argument < _LARGEST:
@@ -103,13 +102,11 @@ class _Reader:
             self._collect(opcode, position)
 
     def result(self) -> Any:
-        """What was read."""
         if not self._is_done or len(self._stack) != 1 or self._stack[0] is _MARK:
             raise UnreadableInputError(f"{self._name}: no whole pickle: it ends in the middle")
         return self._stack[0]
 
     def _collect(self, opcode: str, position: int) -> None:
-        """An opcode that puts values into a container."""
         if opcode in _MADE:
             values = self._pop_to_mark()
             self._stack.append(_MADE[opcode](values))

@@ -128,7 +128,6 @@ def operations_of(table: pl.DataFrame, name: str = "operations") -> Operations:
 
 
 def _checked(table: pl.DataFrame, name: str) -> pl.DataFrame:
-    """The rows with our names and types, checked."""
     missing = [column for column in REQUIRED if column not in table.columns]
     if missing:
         raise UnreadableInputError(
