@@ -320,7 +320,6 @@ class _Answers:
         self._error = error
 
     def row(self, size: float) -> tuple[object, ...]:
-        """The row of a size in `TARGETS`."""
         model = self._model
         device = model.device
         peaks = predicted_peaks(model.at(size), device, self._settings)
@@ -342,7 +341,6 @@ class _Answers:
         )
 
     def largest(self) -> tuple[int | None, int | None]:
-        """The largest sizes that certainly fit, and that may."""
         if self._capacity is None:
             return None, None
         least = _largest(self._surely_fits) if self._model.is_covered else None

@@ -229,13 +229,11 @@ class _Facts:
 
     @property
     def private_pools(self) -> int:
-        """What private pools had reserved."""
         groups = self.parts.groups
         return int(groups.filter(pl.col("pool") != 0)["reserved_bytes"].sum())
 
     @property
     def cause(self) -> Cause:
-        """What it failed of."""
         if self.capacity.is_limit:
             return Cause.PROCESS_LIMIT
         capacity, in_use = self.capacity.bytes, self.parts.in_use_bytes
@@ -257,7 +255,6 @@ class _Facts:
 
     @property
     def why(self) -> str:
-        """The cause in a sentence."""
         size = binary_size
         asked = f"{self.line} asked for {size(self.asked)}"
         room = self.capacity.bytes

@@ -174,8 +174,6 @@ def remedies(
 
 
 class _Tried:
-    """Tries remedies, and makes rows of what came of it."""
-
     def __init__(
         self, view: MemoryView, failure: Failure, held: Composition, bounded: BoundedRuns
     ) -> None:

@@ -170,7 +170,6 @@ def usual_settings(recorded: AllocatorSettings) -> list[AllocatorSettings]:
 
 
 def _outcome(bounded: BoundedRuns, change: Change) -> dict[str, Any]:
-    """A row of the table."""
     found = bounded.outcome(change, change.capacity.bytes)
     is_enough = found.is_enough if change.capacity.bytes is None else bounded.is_enough(change)
     return {

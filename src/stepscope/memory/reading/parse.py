@@ -102,7 +102,6 @@ class _Walk:
         self.progress = progress
 
     def run(self, is_building: bool, arrays: tuple[Any, ...] | None = None) -> Any:
-        """Walks through the whole file, and returns the final state."""
         state, marks = np.zeros(w.STATE_FIELDS, np.int64), np.zeros(w.MOST_NESTING, np.int64)
         if arrays is None:
             arrays = _tree_arrays(np.zeros(w.STATE_FIELDS, np.int64), self._handle(0))
@@ -120,7 +119,6 @@ class _Walk:
         return state
 
     def build(self, counted: Any) -> Tree:
-        """Writes the tree that was counted."""
         handle = self._handle(int(counted[w.CONTAINERS]))
         if counted[w.HIGHEST_MEMO] > counted[w.MEMO_PUTS] + _SPARE_MEMO:
             raise UnreadableInputError(

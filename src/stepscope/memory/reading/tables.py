@@ -90,8 +90,6 @@ class _Sections:
 
 
 class _Reader:
-    """One file, on its way from a tree to tables."""
-
     def __init__(self, tree: Tree, name: str, progress: Callable[[int], None] | None) -> None:
         self.tree = tree
         self.name = name

@@ -65,8 +65,6 @@ def pair(
     """Pairs beginnings and ends.
 
     Args:
-        device: Of each row.
-        address: Of each row.
         what: What happens: `BEGIN`, `ASKED_TO_GO`, `END`, or `AT_SNAPSHOT`.
         size: Its size, which all rows of one thing should agree on.
         number: The event's number; of what is there at the snapshot its own.

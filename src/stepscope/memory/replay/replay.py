@@ -56,15 +56,9 @@ NOTES: Types = {"annotation": pl.UInt32, "allocation": pl.Int64, "event": pl.Int
 
 @dataclass(frozen=True)
 class Replay:
-    """A history, replayed.
+    """A history, replayed; each table has the columns of the constant that bears its name.
 
     Attributes:
-        snapshot: Whose.
-        allocations: With the columns of `ALLOCATIONS`.
-        reserved: With the columns of `RESERVED`.
-        curve: With the columns of `CURVE`.
-        notes: With the columns of `NOTES`.
-        contradictions: With the columns of `CONTRADICTIONS`.
         is_overflowed: Whether the recorder's ring dropped events; None: the file does not say, and
             nothing shows it.
     """
@@ -206,7 +200,6 @@ _WORDS = {
 
 
 def _reason(history: History, is_overflowed: bool | None) -> str:
-    """Why events may be missing."""
     if not history.has(Action.ALLOC):
         return "the recorder was told to leave out allocations (skip_actions)"
     if not (history.has(Action.FREE_REQUESTED) or history.has(Action.FREE_COMPLETED)):

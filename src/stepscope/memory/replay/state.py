@@ -95,7 +95,6 @@ def _number(replay: Replay, device: int, event: int | None) -> int:
 
 
 def _at(things: pl.DataFrame, device: int, event: int, end: str) -> pl.DataFrame:
-    """What is there after an event."""
     began = pl.col("start_event").is_null() | (pl.col("start_event") <= event)
     goes_on = pl.col(end).is_null() | (pl.col(end) > event)
     return things.filter((pl.col("device") == device) & began & goes_on)

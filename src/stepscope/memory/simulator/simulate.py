@@ -161,7 +161,6 @@ class _Run:
         is_tried: bool,
         keeps_curve: bool,
     ) -> Simulation:
-        """Runs the operations, and says what came of it."""
         machine, operations, at = self.machine, self.operations, self.first
         count = len(operations.event)
         numbers = machine.numbers
