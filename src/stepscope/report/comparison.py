@@ -109,7 +109,6 @@ def document(checked: CheckedComparison, layout: Layout) -> Document:
 
 
 def _scaling_blocks(checked: CheckedComparison, layout: Layout) -> Iterator[Block]:
-    """How the second side scales, as an answer of its own below the comparison."""
     if checked.scaling is None:
         return
     from stepscope.fleet.scaling import SCALING

@@ -17,13 +17,10 @@ _PADDING = " \t"
 
 
 class _Unpadded:
-    """A text stream that drops trailing spaces."""
-
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write text without its trailing spaces."""
         *lines, rest = text.split("\n")
         self._stream.write("\n".join([*(line.rstrip(_PADDING) for line in lines), rest]))
         return len(text)
@@ -32,7 +29,6 @@ class _Unpadded:
         self._stream.flush()
 
     def isatty(self) -> bool:
-        """Whether it is a terminal: no."""
         return False
 
     @property

@@ -59,7 +59,6 @@ def _blocks(outcome: DemoOutcome) -> Iterator[Block]:
 
 
 def _why(outcome: DemoOutcome) -> str:
-    """Why the measurement says nothing about the prediction."""
     share = outcome.comparison.share
     if outcome.comparison.had_busy_cpus:
         return (

@@ -36,7 +36,6 @@ def _blocks(dialects: Sequence[Dialect]) -> Iterator[Block]:
 
 
 def _notes(dialect: Dialect) -> Iterator[str]:
-    """What else applies in a dialect."""
     yield f"step: {dialect.step_unit}; ranks that record: {dialect.ranks}"
     spoken = {flag.option for flag in dialect.flags} | {"step_unit", "ranks"}
     silent = [name for name in dialect.defaults if name not in spoken]

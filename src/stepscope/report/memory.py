@@ -80,7 +80,6 @@ def tables_section(answered: MemoryAnswer, title: str, notes: Items | None = Non
 
 
 def _caption(drawn: OverTime) -> str:
-    """What a reader must see in the picture."""
     of = f" of {drawn.device}" if drawn.device else ""
     when = _moment(drawn, drawn.peak.at)
     words = [f"The peak{of}: {size(drawn.peak.allocated_bytes)} held, {when}."]

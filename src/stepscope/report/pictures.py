@@ -168,7 +168,6 @@ def _ceilings(table: pl.DataFrame, at: list[float]) -> Iterator[dict[str, Any]]:
 
 
 def _communication(result: Any, _origin_ns: int) -> Iterator[Figure]:
-    """Each collective by message and bus bandwidth."""
     is_known = (pl.col("message_bytes") > 0) & (pl.col("bus_bandwidth_gb_per_s") > 0)
     known = result.collectives.filter(is_known).sort("dur_ns", descending=True).head(MOST_POINTS)
     points = []

@@ -54,7 +54,6 @@ def _blocks(recordings: Sequence[SampledRecording]) -> Iterator[Block]:
 
 
 def _verdict(answer: PythonFunctions) -> str:
-    """Where the time of the training's main thread went."""
     if answer.threads.is_empty():
         return "no Python function was recorded"
     thread = answer.threads.row(0, named=True)

@@ -209,7 +209,6 @@ class Pseudonyms:
         return self._pattern.sub(lambda found: self._everywhere[found[0].lower()], text)
 
     def _know_texts(self, texts: list[str]) -> None:
-        """Note the users, models, paths and addresses in texts."""
         for text in texts:
             for user in _HOME.findall(text):
                 self._know(USER, user)
@@ -251,7 +250,6 @@ class Pseudonyms:
                 self._part(part)
 
     def _know_parts(self, path: str) -> None:
-        """Note the parts of what is a path from its beginning to its end."""
         for user in _HOME.findall(path):
             self._know(USER, user)
         self._path(path)

@@ -98,7 +98,6 @@ def page(report: MemoryReport, _rows: int) -> Page:
 
 
 def _header(report: MemoryReport) -> str:
-    """What was read."""
     overview = report.shown.overview
     numbers = overview.result
     parts = [overview.kind]
@@ -112,7 +111,6 @@ def _header(report: MemoryReport) -> str:
 
 
 def _peak(summary: SnapshotSummary) -> str:
-    """The peak, in figures."""
     numbers = summary.overview.result
     words = [
         f"{units.size(numbers.peak_allocated_bytes)} allocated",

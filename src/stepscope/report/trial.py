@@ -174,7 +174,6 @@ def memory(trial: TrialRecord, baseline: TrialRecord) -> str:
 
 
 def _more(before: int, after: int) -> str:
-    """A change of bytes with its sign."""
     sign = "−" if after < before else "+"
     return f"{sign}{units.size(abs(after - before))}"
 

@@ -192,7 +192,6 @@ def findings_of(diagnosis: Diagnosis, *, is_short: bool = False) -> Findings:
 
 
 def _ladder(diagnosis: Diagnosis) -> Iterator[Block]:
-    """The step after each fix, and the floor."""
     rows = ladder_rows(diagnosis)
     if not rows:
         return
@@ -211,7 +210,6 @@ def _ladder(diagnosis: Diagnosis) -> Iterator[Block]:
 
 
 def _trials(diagnosis: Diagnosis) -> Iterator[Block]:
-    """What trials of fixes brought, if the script was tried."""
     trials = diagnosis.run.trials
     if trials is None:
         return

@@ -112,7 +112,6 @@ def _title(location: str) -> str:
 
 
 def _verdict(diagnosis: Diagnosis) -> Section:
-    """The verdict, and what its finding advises."""
     words = diagnosis.verdict
     finding = next((one for one in diagnosis.findings if words.startswith(f"{one.id}: ")), None)
     if finding is not None:
@@ -134,7 +133,6 @@ def _findings(diagnosis: Diagnosis) -> Section:
 
 
 def _ladder(diagnosis: Diagnosis) -> Section:
-    """The step after each fix, down to the floor, and what that rests on."""
     rungs = diagnosis.shown.ladder.rungs
     drawn = figures.ladder([(r.name, r.step_ns, r.limit, r.limit_in_words) for r in rungs])
     lead = Line(_LADDER) if drawn else None
@@ -143,7 +141,6 @@ def _ladder(diagnosis: Diagnosis) -> Section:
 
 
 def _tried(diagnosis: Diagnosis) -> Section:
-    """What trials of fixes brought, if the script was tried."""
     trials = diagnosis.run.trials
     if trials is None:
         return Section("tried", "Tried")
@@ -194,7 +191,6 @@ def _has_rows(answer: DetailedAnswer) -> Iterator[bool]:
 
 
 def _left_out(diagnosis: Diagnosis, more: Sequence[str]) -> Section:
-    """What this page does not show: unread, unknown, excluded, cut."""
     told = [sentence(one) for one in (*notes(diagnosis), *more)]
     if len(told) > _MOST_NOTES:
         rest = len(told) - _MOST_NOTES
@@ -211,7 +207,6 @@ def _left_out(diagnosis: Diagnosis, more: Sequence[str]) -> Section:
 
 
 def _step(diagnosis: Diagnosis) -> Section:
-    """How long a step takes, and what it consists of."""
     shown, record = diagnosis.shown, diagnosis.shown.steps
     whole = "whole file" if shown.is_whole_file else "step"
     large = [] if shown.step_ns is None else [(whole, units.duration(shown.step_ns))]
@@ -232,7 +227,6 @@ def _step(diagnosis: Diagnosis) -> Section:
 
 
 def _compute(rank: RankSummary) -> Section:
-    """What the compute consists of."""
     title, amount = compute_title(rank)
     made_of = tuple(compute_rows(rank))
     blocks = (Facts(made_of), _note(f"{sentence(amount)}.")) if made_of else ()
@@ -267,7 +261,6 @@ def _typical_step(diagnosis: Diagnosis) -> Section:
 
 
 def _chosen(diagnosis: Diagnosis) -> str:
-    """Why this step is drawn."""
     if len(diagnosis.shown.window_steps) == 1:
         return "the only steady step that was recorded in detail"
     return "of the steady steps recorded in detail, the one nearest to their median"
@@ -291,7 +284,6 @@ def _ahead(step: TypicalStep) -> str:
 
 
 def _ranks(diagnosis: Diagnosis) -> Section:
-    """What differs between the ranks, and each rank's steps."""
     if len(diagnosis.ranks) < 2:
         return Section("ranks", "Ranks")
     return Section(
@@ -349,7 +341,6 @@ def _rank_map(diagnosis: Diagnosis) -> tuple[Block, ...]:
 
 
 def _environment(diagnosis: Diagnosis) -> Section:
-    """The job, its versions, and the trace that is shown."""
     job, details = diagnosis.run.job, diagnosis.details
     pairs: list[tuple[str, str]] = []
     if job is not None:

@@ -143,7 +143,6 @@ def _findings(block: Findings) -> list[str]:
 
 
 def _finding(number: int, one: ShownFinding) -> list[str]:
-    """A finding under a heading of its own."""
     from stepscope.report.findings import saving
 
     finding = one.finding
