@@ -113,7 +113,6 @@ class LimitedConnection(H11Protocol):
 
     @property
     def _waits(self) -> bool:
-        """Whether no request is being answered."""
         cycle: RequestResponseCycle | None = self.cycle
         return cycle is None or cycle.response_complete or cycle.more_body
 
@@ -128,7 +127,6 @@ class LimitedConnection(H11Protocol):
 
 
 def _most_files() -> int:
-    """How many files this process may open."""
     try:
         import resource
     except ImportError:
@@ -141,7 +139,6 @@ class ViewerServer(uvicorn.Server):
     """The server of one viewer, or of a page beside it.
 
     Args:
-        app: The application.
         is_over: Asked ten times a second whether to end.
 
     Attributes:
@@ -181,7 +178,6 @@ def serve(library: Library, port: int = 0, started: Callable[[str], None] = lamb
     """Serve until interrupted, or until the only trace turns out to be unreadable.
 
     Args:
-        library: The traces.
         port: 0: any free one.
         started: Called with the link as soon as requests are accepted.
 

@@ -23,7 +23,6 @@ class Background(Generic[Content]):
 
     Attributes:
         stage: "waiting", "reading" or another of the work's, "ready" or "failed".
-        error: Why it failed.
     """
 
     def __init__(self, what: str, work: Callable[[Callable[[str], None]], Content]) -> None:

@@ -58,7 +58,6 @@ class Flame:
     """A merged call tree; parents come before their children, siblings by total time.
 
     Attributes:
-        name: Name of each node.
         colour: Its colour, as a slice of that name has in the timeline.
         parent: Its parent; -1: a root.
         self_ns: Time of its own.
@@ -145,8 +144,6 @@ def flame(
 
     Args:
         forest: Its events.
-        start_ns: Start of the range.
-        end_ns: End of the range.
         by: What it is made of.
         lanes: Of the host's call tree only these threads; None: all.
     """
@@ -267,7 +264,6 @@ def _names(trace: Trace) -> pl.Series:
 
 
 def _colours(trace: Trace) -> npt.NDArray[np.uint8]:
-    """The colour of each name."""
     names = trace.name_rows
     colours = colours_of(names["category"], names["kind"])
     return with_kernels(colours, np.arange(len(names)), names["group"])

@@ -72,7 +72,6 @@ def _end(
 
 
 def _done(trace: Trace, forest: Forest, start: int, end: int, lane: int) -> list[dict[str, Any]]:
-    """What a thread did between two moments, by own time."""
     tree = flame(trace, forest, start, end, FlameBy.HOST, (lane,))
     own: Counter[str] = Counter()
     for name, parent, self_ns in zip(

@@ -128,7 +128,6 @@ def search(
 
 
 def _named(index: TraceIndex, names: NameIndex, name: int) -> dict[str, Any]:
-    """What the list of names says of one."""
     position = int(names.example[name])
     lane = index.lane_of_row(index.row_at(position))
     return {
