@@ -98,7 +98,6 @@ class _Tracks:
         return pb.one_number(_SEQUENCE, self.sequence)
 
     def add(self, name: str, parent: int | None = None, more: bytes = b"") -> int:
-        """Describe a track and return its number."""
         order = len(self.written) + 1
         number = (self.sequence << 32) + order
         parts = [pb.one_number(_UUID, number), pb.one_text(_NAME, name)]
@@ -265,7 +264,6 @@ def _events(
     shift: int,
     tracks: _Tracks,
 ) -> bytes:
-    """The packets of some marks."""
     marks = placed.marks
     event, begins = marks.slice[rows], marks.is_begin[rows]
     beginning = event[begins]

@@ -78,7 +78,6 @@ def _header(created_ns: int) -> bytes:
 
 
 def _events(point: Point) -> pb.Pieces:
-    """One message for each value."""
     rows = len(point.values)
     value = pb.joined(
         [
