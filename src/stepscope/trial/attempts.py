@@ -316,7 +316,6 @@ def _environment(variant: Variant, files: Path) -> dict[str, str]:
 
 
 def _notes(folder: Path) -> list[dict[str, Any]]:
-    """What the processes of an attempt told, by rank."""
     found = []
     for path in folder.glob("*.json"):
         with suppress(OSError, ValueError):

@@ -191,7 +191,6 @@ class Experiment:
         hung_s: float = math.inf,
         with_memory: bool = False,
     ) -> Attempt:
-        """Run the script once, and note what other programs did meanwhile."""
         attempt = self.bench.attempt(
             variant, name, most_s, window_at, hung_s=hung_s, with_memory=with_memory
         )

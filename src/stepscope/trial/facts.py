@@ -26,7 +26,6 @@ def facts_of(diagnosis: Diagnosis, process: Mapping[str, Any], doubt: str = "") 
     """The facts that fixes are planned with.
 
     Args:
-        diagnosis: The script as it is.
         process: What its process reported; see `trial.inside.companion`.
         doubt: Why nothing that the diagnosis promises can be relied on; empty if it can.
     """
@@ -96,8 +95,6 @@ def untried_of(
     """The findings that no fix answers which is tried.
 
     Args:
-        findings: The findings of the script as it is.
-        tried: Names of the fixes that are tried.
         promises: Finding to the step after its fix over the step before.
     """
     answered = {answer for name in tried for answer in FIXES[name].answers}

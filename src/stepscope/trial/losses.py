@@ -43,8 +43,6 @@ def compare_losses(
     """Compare the losses of a trial's processes with those of the baseline's.
 
     Args:
-        trial: The losses of each process of the trial.
-        baseline: The losses of each process of the script as it is.
         redraws: Whether the fix has random numbers for the data drawn in another order.
     """
     ours = [losses for losses in trial if len(losses) >= _LEAST]

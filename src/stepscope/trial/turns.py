@@ -117,8 +117,6 @@ class Turns:
 
 @dataclass
 class _Side:
-    """One version with its runs."""
-
     name: str
     bench: Bench
     runs: list[Path] = field(default_factory=list)

@@ -264,7 +264,6 @@ class FolderWatch:
     """Compares folders before and after.
 
     Args:
-        folders: The folders that are copied for each attempt.
         own: A folder of our own, to leave out.
     """
 

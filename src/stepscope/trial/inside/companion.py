@@ -168,7 +168,6 @@ class Companion:
         raise SystemExit(0)
 
     def _note(self) -> None:
-        """Write what happened in this process."""
         if self._is_noted or os.getpid() != self._process_id or not self._done:
             return
         self._is_noted = True
@@ -315,7 +314,6 @@ def _rank() -> int:
 
 
 def _facts() -> dict[str, Any]:
-    """What the parent needs to know of this process to plan fixes."""
     import resource
 
     import torch
