@@ -152,8 +152,6 @@ def command(
 
 @dataclass(frozen=True)
 class _Sides:
-    """What is compared."""
-
     before: list[PathTarget]
     after: list[PathTarget]
     rank: int | None
@@ -173,7 +171,6 @@ def _checks(conditions: tuple[str, ...]) -> list[FailOn]:
 
 
 def _write_remembered(sides: _Sides, output: Output, layout: Layout, sink: CommandSink) -> None:
-    """Write the comparison as it was written before, where possible."""
     from stepscope.commands.remembered import identity_of_traces, write_remembered
 
     def write(sink: Sink) -> bool:
@@ -196,7 +193,6 @@ def _write_remembered(sides: _Sides, output: Output, layout: Layout, sink: Comma
 def _write(
     sides: _Sides, checks: list[FailOn], output: Output, layout: Layout, sink: Sink
 ) -> CheckedComparison:
-    """Write the comparison, and say what the conditions say."""
     from stepscope.analysis.comparison.gate import checks_of
     from stepscope.analysis.comparison.opening import compare_runs
     from stepscope.report.comparison import CheckedComparison

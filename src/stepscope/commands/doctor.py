@@ -101,7 +101,6 @@ def command(
 
 
 def _ask_torch(timeout_seconds: float) -> TorchReport:
-    """Try torch, with a spinner if standard error is a terminal."""
     from stepscope.doctor.torch_check import probe_torch
 
     sink = StandardSink(is_error=True)

@@ -217,8 +217,6 @@ def grouped(groups: Mapping[str, Sequence[str]]) -> type[click.Command]:
         return max(matching, key=lambda one: one[0])[1] if matching else OTHER
 
     class Grouped(click.Command):
-        """Lists its options under headings."""
-
         def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
             found: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (*groups, OTHER)}
             for parameter in self.get_params(ctx):

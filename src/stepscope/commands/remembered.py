@@ -90,7 +90,6 @@ class _RecordingSink:
             self.texts.clear()
 
     def remark(self, text: str) -> None:
-        """Pass a remark on, and remember it."""
         self._sink.remark(text)
         self.remarks.append(text)
 

@@ -169,7 +169,6 @@ class Request:
 
 
 def _show_run(run: Run, asked: Request, output: Output, sink: CommandSink, layout: Layout) -> None:
-    """Show the diagnosis of a run, or what a sampler recorded."""
     from stepscope.commands.remembered import identity_of_run, write_remembered
     from stepscope.run.reader import naming_its_location, one_job
 
@@ -248,7 +247,6 @@ def _write_snapshots(
 
 
 def _limits(settings: tuple[str, ...]) -> Thresholds:
-    """The thresholds, with those given as NAME=VALUE changed."""
     from stepscope.advice.thresholds import Thresholds
 
     changed: dict[str, float] = {}

@@ -48,7 +48,6 @@ _METAVARS = {
 
 
 def _options(function: Any) -> Any:
-    """Add a command-line option for each recording option."""
     for option in reversed(OPTIONS.values()):
         if option.name in LEFT_OUT:
             continue

@@ -250,7 +250,6 @@ def _show_memory(
     file: str | None,
     layout: Layout,
 ) -> None:
-    """Show the answers about snapshots."""
     check_one_document(len(paths), output)
     if scope.devices is not None and len(scope.devices) != 1:
         raise click.UsageError(f"'{question.name}' about a snapshot takes one --device")
@@ -304,7 +303,6 @@ def _show_opened_memory(
 
 
 def _all_questions() -> list[tuple[str, str]]:
-    """Name of each question, and what it answers."""
     from stepscope.analysis.questions import QUESTIONS
     from stepscope.memory.questions.names import names
 
