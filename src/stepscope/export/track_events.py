@@ -22,11 +22,10 @@ import polars as pl
 
 from stepscope.analysis.counters import Series
 from stepscope.export import protobuf as pb
-from stepscope.export.marks import LaneMarks, marks_of
 from stepscope.export.overlays import Overlays
 from stepscope.export.parts import parts_of
 from stepscope.export.selection import Cut
-from stepscope.export.slices import mark
+from stepscope.export.slices import LaneMarks, mark, marks_of
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.model import Trace
 

@@ -1,4 +1,4 @@
-"""A stretch of a device's idle time: its cause, what ended it, what the host did meanwhile."""
+"""Idle time of devices: all of it as rows of slices, and one stretch with what explains it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,58 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import polars as pl
 
+from stepscope.analysis.host.idle_gaps import IDLE_CAUSES
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.partition import cause_words
+from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.model import Trace
+from stepscope.viewer.colours import idle_colour
 from stepscope.viewer.events import brief
 from stepscope.viewer.flame import FlameBy, Forest, flame
-from stepscope.viewer.index import TraceIndex
+from stepscope.viewer.index import Lane, TraceIndex, gpu_title
+from stepscope.viewer.slice_rows import SliceRows
 
 _MOST_DONE = 5
 _FAR_LONGER = 4
 """An event that takes so many times as long as the stretch is no explanation of it."""
+
+
+def idle_rows(
+    trace: Trace, index: TraceIndex, segments: pl.DataFrame
+) -> tuple[SliceRows, tuple[Lane, ...]]:
+    """The idle segments, one row per device; their names are `IDLE_CAUSES`, after the index's."""
+    described = dict(trace.devices.select("device", "name").iter_rows())
+    lanes: list[Lane] = []
+    offsets = [0]
+    for (device,), mine in segments.group_by(["device"], maintain_order=True):
+        lanes.append(
+            Lane(
+                f"idle/{device}",
+                gpu_title(device, described),
+                "why idle",
+                "idle", "idle", len(lanes), 1, len(mine), device,
+            )
+        )  # fmt: skip
+        offsets.append(offsets[-1] + len(mine))
+    cause = segments["cause"].to_physical().to_numpy().astype(np.int64)
+    colours = np.array([int(idle_colour(name)) for name in IDLE_CAUSES])
+    rows = SliceRows.of(
+        np.array(offsets, np.int64),
+        _relative(segments["start_ns"], index.origin_ns),
+        _relative(segments["end_ns"], index.origin_ns),
+        np.arange(len(segments)),
+        cause + len(index.names),
+        colours[cause],
+    )
+    return rows, tuple(lanes)
+
+
+def _relative(times: pl.Series, origin: int) -> Int64Array:
+    moved: Int64Array = times.to_numpy() - origin
+    return moved
 
 
 def gap(

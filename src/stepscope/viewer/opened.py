@@ -204,7 +204,7 @@ class Content:
     def _extras(self) -> Extras:
         from stepscope.analysis.counters import counters_of
         from stepscope.analysis.host.idle_gaps import idle_segments
-        from stepscope.viewer.tracks import idle_rows
+        from stepscope.viewer.gaps import idle_rows
 
         notes: list[str] = []
 
