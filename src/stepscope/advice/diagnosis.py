@@ -73,8 +73,8 @@ class Diagnosis:
             of `launch-bound` comes from stands above it (`specific_causes`).
         between: What the traces of several ranks show together; None for one rank, or if they have
             no collectives in common.
-        odd_parts: What takes far longer on one rank than on the others, columns `ranks.ODD_PARTS`;
-            empty if the traces may be of different runs.
+        odd_parts: What takes far longer on one rank than on the others, columns
+            `job.parts.ODD_PARTS`; empty if the traces may be of different runs.
         shown: The rank whose step represents the run: that of the verdict, else the slowest.
         skew: Which rank comes late; where none does, how far apart the step records of all show the
             ranks to come, None if they do not say.

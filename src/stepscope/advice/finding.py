@@ -74,7 +74,7 @@ class Finding:
         predicted_step_ns: The step after the fix; None where there is no saving.
         steps: Numbers of steps in which it shows best; empty where it shows in all.
         changes: What the replay behind the saving changed; None where there was none, and once the
-            findings of a rank have been put together.
+            findings of a rank have been merged.
         waits_for: The rank that this one waits for, where the saving rests on its coming earlier;
             None otherwise.
         slows_everything: Whether its cause has no time of its own but slows whatever runs, such as

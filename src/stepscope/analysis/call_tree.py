@@ -4,10 +4,10 @@ Definitions
     A node stands for all events with the same path: same name, and a parent with the same path.
     Threads are roots of their own, or merged into one tree.
     Total host time is the sum of the events' durations; self time leaves out what is inside them.
-    Where events overlap without nesting, each hangs under the innermost event that contains it
+    Where events overlap without nesting, each is a child of the innermost event that contains it
     whole, and its parent's self time leaves out only the part inside the parent.
     Device time of a node is the sum over the GPU work launched by its events (self), and by
-    everything below (total). Work without a launch hangs on its operator where that is known, and
+    everything below (total). Work without a launch belongs to its operator where that is known, and
     is counted as left out where it is not.
     Frames and threads of Stepscope itself are no part of it, and their time belongs to no node.
 """

@@ -6,7 +6,7 @@ Definitions
     Exposed time of one collective: what of it no computation covers; a moment that several
     collectives share counts for the one that began first, so that the collectives' exposed times
     add up to the device's.
-    Algorithm and bus bandwidth as in nccl-tests: see `calls.bandwidth`.
+    Algorithm and bus bandwidth as in nccl-tests: see `calls.collectives`.
     The duration of one rank's kernel includes waiting for the other ranks: from one rank's trace
     the bandwidths are lower bounds. The shortest duration of a kind and size comes nearest to the
     transfer itself; over several ranks see `stragglers`.

@@ -265,7 +265,7 @@ class HostCompute:
         operators: One row per operator: operator, total_ns, compute_share.
         shapes: One row per operator and shapes: call, total_ns, compute_share; empty where no
             shapes were recorded.
-        threads: The threads that run operators, in words.
+        threads: A phrase: the threads that run operators.
     """
 
     total_ns: int

@@ -322,7 +322,7 @@ def _at_peak(trace: Trace, rows: pl.DataFrame, every: pl.DataFrame) -> pl.DataFr
 
 
 def _others(held: pl.DataFrame) -> pl.DataFrame:
-    """What the table has no room for, as one row."""
+    """The rows beyond the table's limit, added up in one."""
     rest = held.slice(MOST_AT_PEAK)
     return rest.select(
         operator=pl.lit("all others"),

@@ -233,7 +233,7 @@ def _self_times(trace: Trace, rows: Int64Array) -> Int64Array:
 
 
 def _anchor_of_work(work: pl.DataFrame, parent: RowNumbers, anchored: BoolArray) -> RowNumbers:
-    """For each piece of GPU work what it hangs on; -1: nothing."""
+    """For each piece of GPU work its anchor; -1: none."""
     found = nearest_of(parent, filled(work["launch"], -1), anchored)
     rest = np.nonzero(found < 0)[0]
     found[rest] = nearest_of(parent, filled(work["op"], -1)[rest], anchored)

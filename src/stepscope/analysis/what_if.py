@@ -1,6 +1,6 @@
 """How long the step would take without each cause: a replay for each.
 
-Every row takes one cause away and leaves the rest as it is, so the savings do not add up: what one
+Every row takes one cause away and leaves the rest unchanged, so the savings do not add up: what one
 cause hides another uncovers.
 """
 

@@ -71,7 +71,7 @@ class StandardSink:
 class FileSink:
     """A file, begun when something is first written. It appears, or is replaced, when all is.
 
-    What is no regular file, as a named pipe, is written to as it is, and so is a file in a folder
+    What is no regular file, as a named pipe, is written to directly, and so is a file in a folder
     that takes no other.
     """
 

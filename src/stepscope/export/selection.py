@@ -136,7 +136,7 @@ def _flows(flows: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
 def lag_notes(found: Cut, steps: tuple[int, ...] | None, rank: int | None = None) -> list[str]:
     """Why the first step of a cut seems longer in it than in the whole trace, if it does.
 
-    The host launches work and goes on, so the GPU may still be busy with earlier steps when the
+    The host launches work and continues, so the GPU may still be busy with earlier steps when the
     host begins one. The cut lacks that work, and the wait for it counts as part of the step.
 
     Args:

@@ -206,7 +206,6 @@ def _process(lane: dict[str, object]) -> bytes:
 
 
 def _whole(text: object) -> int | None:
-    """A number of a process or thread, where it is one that the format can hold."""
     word = str(text)
     return int(word) if word.isdecimal() and 0 < int(word) <= _INT32_MAX else None
 
@@ -296,7 +295,6 @@ def _where(pieces: pb.Pieces, rows: np.ndarray[tuple[int], np.dtype[np.bool_]]) 
 
 
 def _arguments(trace: Trace) -> pl.Series:
-    """The arguments of each event as JSON text; null where it has none."""
     number = trace.events.select("event")
     return number.join(trace.args, on="event", how="left", maintain_order="left").collect()["args"]
 

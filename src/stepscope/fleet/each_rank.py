@@ -1,6 +1,6 @@
 """Reads the ranks of a run in several processes of this machine, as many as memory allows.
 
-A rank is read by `advice.rank_judging`, wherever that happens, and only its summary comes back. For
+A rank is read by `advice.rank.judging`, wherever that happens, and only its summary returns. For
 few ranks with small traces, starting processes takes longer than it saves, so this process does it.
 """
 
@@ -69,7 +69,7 @@ class InProcesses:
 
     @contextmanager
     def __call__(self) -> Iterator[ReadsRanks]:
-        """See `advice.read_ranks.EachRank`. The processes end with the context."""
+        """See `advice.job.reading.EachRank`. The processes end with the context."""
         from stepscope.fleet.engines.local import LocalWorkers
 
         function = partial(_read, OpenedTraces(KEPT_BYTES // self.workers))
@@ -78,7 +78,7 @@ class InProcesses:
 
 
 def _answers(workers: LocalWorkers, tasks: Sequence[Task[Answer]]) -> list[Answer]:
-    """See `advice.read_ranks.ReadsRanks`.
+    """See `advice.job.reading.ReadsRanks`.
 
     What fails in another process is tried here again, so that its error is the one of this process.
     """

@@ -63,7 +63,7 @@ class RankPart:
         pipeline: What it did as a stage of a pipeline; None where it is none.
         pieces: What its GPUs did in its last steps; None where they did nothing.
         gpu_clock: The clock of its GPU while the job ran; None without metrics.
-        losses: What its file lacks, in words.
+        losses: Notes on what its file lacks.
         steady: The recorded steps that are like those that follow, as a report counts them; empty
             where the steps are asked for.
         record: Its step record, with its clock and its place in the job; None without one, or where

@@ -6,7 +6,7 @@ Definitions
     What caused the waits is found by `blame`: waits that a rank inherited from another group are
     passed back, so that the last to arrive is not accused of somebody else's delay.
     Of a run, step records and windows are judged together, as its report does it
-    (`advice.accused`): three recorded steps accuse nobody where the records of many steps say
+    (`advice.job.accused`): three recorded steps accuse nobody where the records of many steps say
     otherwise, and the gain is that of the many steps. Only steady steps of the windows count.
 """
 
@@ -79,7 +79,7 @@ class Stragglers:
         waits_ns: All waits of all ranks, as durations of collectives tell them.
         unexplained_ns: The part of them that nothing unusual caused.
         clock: `RECORDED` or `ALIGNED`: what was done.
-        matched_by: What told which collectives belong together.
+        matched_by: How collectives were matched.
         groups: One row per process group, columns `blame.report.GROUPS`.
         sets: One row per matched collective, columns `blame.compared.SETS`.
         arrivals: One row per matched collective and rank, columns `blame.compared.ARRIVALS`.
@@ -133,7 +133,7 @@ class ComparedJob:
 
     @classmethod
     def of(cls, job: Job) -> ComparedJob:
-        """Compares the ranks of a job, as a report does it (`advice.accused`).
+        """Compares the ranks of a job, as a report does it (`advice.job.accused`).
 
         Raises:
             UsageError: Fewer than two ranks, or ranks of jobs of different sizes.

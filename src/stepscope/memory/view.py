@@ -34,7 +34,7 @@ class SampledMemory:
     Attributes:
         source: The file that they are from, for messages.
         index: The number of the GPU in the driver; None: the file does not say.
-        gpu: Which GPU, in words.
+        gpu: A name of the GPU.
         total_bytes: What the GPU has; None: the file does not say.
         samples: With the columns of `SAMPLES`.
     """
@@ -67,7 +67,7 @@ class OperatorCall:
     Attributes:
         shapes: Of its tensors, those in lists among them.
         element_bytes: Size of an element of the first.
-        asked: The shape that it was told to make; None: it follows from its operands.
+        asked: The shape that it was asked for; None: it follows from its operands.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Moment:
 
     Attributes:
         event: The last event that has happened; `START` before the first.
-        what: What the moment is, in words.
+        what: A phrase on what the moment is.
     """
 
     device: int
@@ -116,7 +116,7 @@ class MemoryView:
         census: What the training noted about its tensors.
         remarks: What could not be read beside the snapshot, and what it does not show.
         sampled: What was sampled of the memory of GPUs meanwhile.
-        kind: What the file is, in words.
+        kind: A phrase on what the file is.
         calls: Reads what the operators that made requests were called with; None: nobody recorded
             it.
     """

@@ -39,7 +39,7 @@ _HOST = -1
 
 
 def label(name: str) -> str:
-    """A column's name without its unit, in words: "exposed_comm_ns" is "exposed communication"."""
+    """The heading of a column, without its unit: "exposed_comm_ns" is "exposed communication"."""
     if _FLOPS.search(name):
         name = name.removesuffix("_per_s")
     for ending, unit in _UNITS.items():

@@ -91,7 +91,7 @@ class CheckedComparison:
 
     @property
     def unclear(self) -> str | None:
-        """What cannot be told, and why; None: everything can."""
+        """What is unknown, and why; None: nothing is."""
         found = self._reasons(CANNOT_TELL)
         return None if found is None else f"cannot tell {found}"
 

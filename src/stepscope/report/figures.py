@@ -121,7 +121,7 @@ def bars(rows: Sequence[Bar], title: str = "") -> Iterator[Figure]:
 
 
 def ladder(rungs: Sequence[tuple[str, int, str, str]]) -> Figure | None:
-    """The step after each fix: its name, the step, what limits it then, and that in words."""
+    """The step after each fix: its name, the step, what limits it then, and a sentence on that."""
     rows: list[Bar] = []
     before = 0
     for name, step_ns, limit, words in rungs:

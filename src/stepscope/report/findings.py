@@ -1,4 +1,4 @@
-"""Findings in words, in one table, and as plain values: the same of traces and of snapshots."""
+"""Findings as text, in one table, and as plain values: the same of traces and of snapshots."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ def write_list(pages: Mapping[str, Page], sink: Sink) -> None:
 def write_named(rows: Iterable[tuple[str, str]], sink: Sink, indent: int = 0) -> None:
     """Write a line for each name.
 
-    On a terminal, what does not fit goes on in the second column. In a file or pipe, each name has
-    one line, as for `grep`.
+    On a terminal, what does not fit continues in the second column. In a file or pipe, each name
+    has one line, as for `grep`.
 
     Args:
         rows: Name, and what it is about.

@@ -1,4 +1,4 @@
-"""Rows of a query, and any frame as it is."""
+"""Rows of a query, and any frame, unchanged."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ def _text(value: object) -> str:
 
 
 def _nested(value: object) -> str:
-    """A list or struct as JSON on one line."""
     return json.dumps(value, ensure_ascii=False, default=_scalar)
 
 

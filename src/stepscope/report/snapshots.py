@@ -122,7 +122,6 @@ def _peak(summary: SnapshotSummary) -> str:
 
 
 def _notes(report: MemoryReport) -> list[str]:
-    """What a reader must know, of all snapshots; each once."""
     return list(dict.fromkeys(n for one in report.snapshots for n in one.overview.result.notes))
 
 

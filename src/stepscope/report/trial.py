@@ -119,7 +119,7 @@ def _row(trial: TrialRecord, baseline: TrialRecord) -> tuple[str, ...]:
 
 
 def step_and_change(ratio: float | None, baseline: TrialRecord) -> str:
-    """A ratio to the script as it is as a step time and a change: "10.6 ms (−48%)"."""
+    """A ratio to the unchanged script as a step time and a change: "10.6 ms (−48%)"."""
     if ratio is None or baseline.step_ns is None:
         return "–"
     return f"{units.duration(ratio * baseline.step_ns)} ({change(ratio)})"
@@ -179,7 +179,7 @@ def _more(before: int, after: int) -> str:
 
 
 def as_it_is(record: TrialsRecord) -> str:
-    """The step of the script as it is."""
+    """The step of the unchanged script."""
     baseline = record.baseline
     processes = "1 process" if baseline.processes == 1 else f"{baseline.processes} processes"
     return (
@@ -248,7 +248,7 @@ def _saving(one: UntriedRecord) -> str:
 
 
 def lines_to_write(trial: TrialRecord) -> list[str]:
-    """What to write into the script, where the trial did so, and what is there instead."""
+    """What to write into the script, where the trial did so, and what it replaces."""
     applied = [f"# applied: {place}" for place in trial.applied]
     return [*trial.lines, *applied, *(f"# instead of {place}" for place in trial.overrides)]
 

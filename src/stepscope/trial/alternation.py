@@ -6,7 +6,7 @@ Runs that take turns meet the same ones, so that their ratio shows what the prog
 
 Both load and warm up by themselves, the second while the first waits. Then the one whose turn has
 lasted long enough waits at its next step boundary (`inside.turns`) until the other has had one. A
-run that has ended, or has lost this process, leaves the other alone, which goes on without turns.
+run that has ended, or has lost this process, leaves the other alone, which continues without turns.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class TrialError(StepscopeError):
 
 @dataclass(frozen=True)
 class Variant:
-    """The script with some fixes; with none, as it is."""
+    """The script with some fixes, or with none."""
 
     name: str
     plans: Mapping[str, Plan] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Attempt:
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether other programs used so much of the CPUs that its steps say little."""
+        """Whether other programs used too much of the CPUs for its steps to count."""
         return (self.others_share or 0.0) >= DISTURBED
 
 

@@ -1,13 +1,12 @@
-"""The experiment: the script as it is and with fixes, in turns, until the answer is clear.
+"""The experiment: the script without and with fixes, in turns, until the answer is clear.
 
-First the script runs once as it is, with a window recorded, for its findings and what they promise;
-and once more with the history of the GPU's allocator, if settings of that are to be tried.
-Then come rounds: in each, the script as it is and every fix whose answer is not clear yet run once,
-in processes of their own, in an order that is reversed every other round, so that a machine that
-becomes slower favours none. Attempts during which other programs used much of the CPUs do not
-count. A fix is compared with the attempts of the same rounds, or with all if
-the budget ended before there was one of the script as it is. At last come rounds of the fixes that
-help, together.
+First the script runs once unchanged, with a window recorded, for its findings and what they
+promise; and once more with the history of the GPU's allocator, if settings of that are to be tried.
+Then come rounds: in each, the unchanged script and every fix whose answer is not clear yet run
+once, in processes of their own, in an order that is reversed every other round, so that a machine
+that becomes slower favours none. Attempts during which other programs used much of the CPUs do not
+count. A fix is compared with the attempts of the same rounds, or with all if the budget ended
+before there was one of the unchanged script. At last come rounds of the fixes that help, together.
 """
 
 from __future__ import annotations
@@ -123,7 +122,6 @@ class Experiment:
 
     @property
     def _own(self) -> Path:
-        """The folder that holds nothing but trials."""
         scratch = self.folder.parent
         return self.folder if scratch in (Path.cwd(), *Path.cwd().parents) else scratch
 
@@ -199,7 +197,7 @@ class Experiment:
         return attempt
 
     def _diagnosed(self) -> Attempt:
-        """The script as it is, with a window."""
+        """The unchanged script, with a window."""
         window_at = self.request.steps - _WINDOW_STEPS - 1
         attempt = self._run(Variant(AS_IT_IS), "diagnosis", self.request.budget_s, window_at)
         self.audience.ended(AS_IT_IS, 0, attempt)

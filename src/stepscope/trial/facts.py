@@ -1,4 +1,4 @@
-"""What is known of the script as it is: from its diagnosis, and its GPU memory by simulation."""
+"""What is known of the unchanged script: from its diagnosis, and its GPU memory by simulation."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def promised_ratio(finding: Finding) -> float | None:
 def _kept_ratio(
     diagnosis: Diagnosis, starts: Finding | None, loader: LoaderRecord | None, batch_ns: int | None
 ) -> float | None:
-    """The step with workers that live on over the step as it is; None if that is unknown."""
+    """The step with persistent workers over the step without; None if that is unknown."""
     kept_ns = _evidence(starts, slow_epoch_start.KEPT_LABEL)
     if starts is None or kept_ns is None or starts.predicted_step_ns is None:
         return None

@@ -24,7 +24,7 @@ class AllocatorChoice:
         settings: What of it is simulated; "default" for the defaults.
         reserved_bytes: The most that the allocator reserves with them, by simulation.
         retries: How often it gives back all cached blocks to serve a request, by simulation.
-        basis: What is promised against what was simulated of the script as it is.
+        basis: What is promised against what was simulated of the unchanged script.
     """
 
     value: str
@@ -36,14 +36,14 @@ class AllocatorChoice:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of the script as it is, once it has been diagnosed.
+    """What is known of the unchanged script, once it has been diagnosed.
 
     Attributes:
         promises: Finding to the step after its fix over the step before.
         doubt: Why the diagnosis promises nothing; empty if it does.
         workers_advised: Loader workers that `input-bound` advises; None if it does not say.
         workers_alone_ratio: Step with these workers alone, if they cannot keep up, over the step.
-        workers_kept_ratio: Step over the step as it is, if workers live on from epoch to epoch;
+        workers_kept_ratio: Step over today's step, if workers persist from epoch to epoch;
             None if they do already, or that is unknown.
         is_kept_ratio_bound: Whether it is that at most: what a worker needs for a batch is unknown.
         loader_workers: Workers of the training's loader; None if it has no loader.

@@ -1,4 +1,4 @@
-"""Compares the losses of a trial with those of the script as it is.
+"""Compares the losses of a trial with those of the unchanged script.
 
 Two curves differ by the root mean square of their relative differences, backward pass by backward
 pass, over as many as both have. The script itself is run several times: if its own runs differ,
@@ -90,7 +90,6 @@ def _distance(first: Sequence[float], second: Sequence[float], number: int) -> f
 
 
 def _relative(first: float, second: float) -> float:
-    """The difference of two losses, relative to the larger one."""
     scale = max(abs(first), abs(second))
     return (first - second) / scale if scale else 0.0
 
@@ -98,7 +97,7 @@ def _relative(first: float, second: float) -> float:
 def _same_on_average(
     trial: Sequence[Sequence[float]], baseline: Sequence[Sequence[float]], number: int
 ) -> bool:
-    """Whether the trial's mean losses are neither higher nor lower, as far as can be told."""
+    """Whether the trial's mean losses are neither higher nor lower, as far as is known."""
     if number < BLOCKS:
         return False
     means = [_mean_curve(curves, number) for curves in (trial, baseline)]

@@ -79,7 +79,7 @@ def record_of(one: Tried, baseline: Tried, diagnosis: Diagnosis, facts: Facts) -
     """The record of a variant: what it changes and promises, and what was measured.
 
     Args:
-        baseline: The script as it is; may be `one` itself.
+        baseline: The unchanged script; may be `one` itself.
     """
     variant, measured = one.variant, one.measured
     plan = variant.plans.get(ALLOCATOR.name, Plan(None, "", ()))
@@ -196,7 +196,7 @@ def verdict_of(
     """What came of the trials, in one sentence: of the step, and of the GPU's memory.
 
     Args:
-        disturbed: What `why_disturbed` says of the script as it is.
+        disturbed: What `why_disturbed` says of the unchanged script.
     """
     spared = [one.name for one in singles if spares_memory(one, as_it_is)]
     of_memory = f"; {spared[0]} spares GPU memory" if spared else ""

@@ -202,7 +202,7 @@ def run_apart(start: Start, mark: str, limits: Limits) -> Ended:
         mark: A word that no other command of this machine has; see `MARK`.
 
     Raises:
-        KeyboardInterrupt: This process was interrupted, or told to end.
+        KeyboardInterrupt: This process was interrupted, or asked to end.
     """
     clock = CpuClock.now()
     source = start.standard_input

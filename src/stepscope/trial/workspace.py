@@ -56,7 +56,7 @@ class Place:
     """Where one attempt runs.
 
     Attributes:
-        guarded: What `trial.inside.guard` is told.
+        guarded: What `trial.inside.guard` is given.
     """
 
     command: tuple[str, ...]

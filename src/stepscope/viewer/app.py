@@ -83,7 +83,7 @@ class LimitedConnection(H11Protocol):
     """A connection that is closed if it asks for nothing, and one of a limited number.
 
     Whoever can reach the port can open connections before any token is asked for. Where there are
-    too many, the oldest of those that wait makes room, so that a browser is answered all the same.
+    too many, the oldest of those that wait is closed, so that a browser is answered all the same.
     """
 
     _CHECKED_S = 20.0

@@ -1,4 +1,4 @@
-"""Work that begins when somebody looks at its result, and goes on while the page waits."""
+"""Work that begins when its result is first asked for, and runs while the page waits."""
 
 from __future__ import annotations
 

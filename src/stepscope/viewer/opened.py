@@ -159,7 +159,7 @@ class Content:
     def at_once(self, answer: Callable[[], Answer]) -> Answer:
         """An answer to a click, which does not wait for an analysis to end.
 
-        What both need is worked out by whoever asks first (`trace/locked_cache.py`).
+        What both need is worked out by whoever asks first (`trace/session.py`).
         """
         with self._clicking, self.unchanged():
             return answer()

@@ -45,7 +45,7 @@ class JobRanks:
 
     Attributes:
         map: Their steps.
-        stragglers: Who makes whom wait; None where that cannot be told.
+        stragglers: Who makes whom wait; None where that is unknown.
         problem: Why not.
         order: The ranks in the order of the rows: the greatest caused wait first, else the most
             own time.

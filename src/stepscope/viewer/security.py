@@ -3,7 +3,7 @@
 The viewer listens on the loopback interface only. That is not enough: every page that the
 browser shows can send requests to 127.0.0.1, and every user of the machine can connect. So
 
-* the Host header must name the loopback interface: a stranger's name that resolves to 127.0.0.1
+* the Host header must name the loopback interface: another name that resolves to 127.0.0.1
   (DNS rebinding) is refused;
 * every request needs a secret: the link that is printed carries a random token, which the page's
   first answer exchanges for a cookie that scripts cannot read (HttpOnly) and that no other site's

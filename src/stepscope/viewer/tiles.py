@@ -223,7 +223,7 @@ def fill_by_loop(
     """Fill in the items of each row.
 
     `at` is a slice of the row, and of a block only if all of the block is in the row. An iteration
-    writes at most two items, what follows the last one more, and `write` leaves room for three.
+    writes at most two items, what follows the last one more, and `write` leaves space for three.
 
     Args:
         start: Start of every slice.
@@ -233,7 +233,7 @@ def fill_by_loop(
         low: First slice of each row that overlaps the tile.
         high: One past the last of each row.
         room: Where the items of each row begin in `out`, and where the last ones end. Slices out of
-            order, as in a damaged file, could have more than there is room for: the rest is left
+            order, as in a damaged file, could have more than fit: the rest is left
             out.
         tile_start: A multiple of the step.
         level: Of the step.

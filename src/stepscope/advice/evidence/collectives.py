@@ -149,7 +149,7 @@ def waited_in(window: WindowView, waits: pl.DataFrame) -> pl.DataFrame:
     """Rows of `window.work`: collectives for which it is known how long this rank waited in them.
 
     Args:
-        waits: How long it waited in each, columns `ranks.WAITS`; they are added.
+        waits: How long it waited in each, columns `job.compared.WAITS`; they are added.
     """
     return window.work.join(waits, on="event", how="inner", maintain_order="left").with_columns(
         # Clocks of two machines never agree quite.
@@ -170,7 +170,7 @@ def without_waits(window: WindowView, rows: pl.DataFrame) -> Changes:
 def cost_of_waits(window: WindowView, waits: pl.DataFrame) -> tuple[int, tuple[int, ...]]:
     """What the steps of this rank are shorter by if it never waits for others, in ns.
 
-    That is less than all its waits together: other work goes on beside them, and a collective that
+    That is less than all its waits together: other work overlaps them, and a collective that
     starts early waits long without holding anything up.
 
     Returns:

@@ -36,7 +36,7 @@ def runs_compiled_code(window: WindowView) -> bool:
 
 
 def graphs_to_launch(window: WindowView) -> str:
-    """What makes launches cheap: CUDA graphs, in words that fit what runs already."""
+    """Advice on cheaper launches: CUDA graphs, worded for what runs already."""
     if not runs_compiled_code(window):
         return "torch.compile(mode='reduce-overhead') or CUDA graphs"
     if launches_graphs(window.trace):

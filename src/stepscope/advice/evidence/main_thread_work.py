@@ -51,7 +51,6 @@ class MainThreadWork:
         return self._first_name(found, found.start)
 
     def _those(self, choose: Callable[[Int64Array, Int64Array], BoolArray]) -> Spans:
-        """Those that a condition on starts and ends chooses in each part of them."""
         return spans_where(self._window.trace, self._events, choose)
 
     def _first_name(self, spans: Spans, *keys: Int64Array) -> Iterator[str]:

@@ -94,7 +94,8 @@ def place_of(
 
     Args:
         finding: The finding, about the rank of this trace.
-        idle: Its idle time (`analysis.host.idle_segments`); None: nobody asked for it yet.
+        idle: Its idle time (`analysis.host.idle_gaps.idle_segments`); None: nobody asked for it
+            yet.
         sets: What each of its devices does when.
 
     Returns:

@@ -29,7 +29,7 @@ class Subject:
 
     Attributes:
         waits: Its collectives, and how long it waited for other ranks in each, columns
-            `ranks.WAITS`; None if the other ranks' traces do not show it.
+            `job.compared.WAITS`; None if the other ranks' traces do not show it.
         problems: Problems that were found while the trace was read: problem, count, message.
         skew: Which ranks come late where they meet; None if unknown.
         gc_calls: Where code requested collections of garbage, as "file:line".

@@ -108,7 +108,7 @@ class InWindows:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether anything can be told by them."""
+        """Whether they show anything."""
         return self.compared.fits and len(self.compared.matched.rank) > 0
 
     @cached_property

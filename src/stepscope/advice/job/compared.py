@@ -3,7 +3,7 @@
 Collectives are matched between the ranks by `analysis.blame.compared`, over the steps that
 all ranks recorded. What a rank waits in a collective is the latest arrival less its own, but no
 longer than its kernel where ranks may leave before all have come. While it waits, its GPU may have
-other work, which goes on: what the waits cost it is what its step is shorter by without them. Its
+other work, which continues: what the waits cost it is what its step is shorter by without them. Its
 own time is its step less that, so that the rank with the most of it sets the pace.
 """
 

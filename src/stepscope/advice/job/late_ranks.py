@@ -63,7 +63,7 @@ class Lateness:
 
     @property
     def who(self) -> str:
-        """The ranks in words."""
+        """The names of the ranks, as in "ranks 1 and 3"."""
         return ranks_in_words(self.ranks)
 
     @property

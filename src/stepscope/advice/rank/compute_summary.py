@@ -49,11 +49,11 @@ class ComputeSummary:
         product_attained_share: What matrix products and convolutions attain of the device's limits,
             or None.
         bandwidth_share: What elementwise operators attain of the memory's bandwidth, or None.
-        unclassified: What could not be classified and how much, in words; empty if it is little.
+        unclassified: A note on what could not be classified; empty if it is little.
         is_on_cpu: Whether it is what a CPU computes, where nothing ran on a GPU. Then times are
             self times of operators instead of kernels' durations, over all threads.
         shapes: On a CPU, the operators with the most of it by the shapes of their operands.
-        threads: On a CPU, the threads that run operators, in words.
+        threads: On a CPU, a phrase: the threads that run operators.
         calls: On a CPU, the number of calls of operators; else 0.
     """
 

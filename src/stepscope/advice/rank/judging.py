@@ -7,7 +7,7 @@ waits that the comparison found. Without them it judges the rank by itself. Smal
 memory between the two (`opened_traces`).
 
 A file that is cut off may lack work of any step (`Trace.lacks_end`), so neither what the GPU did
-nor what a fix saves can be told from it. A window with such a file is taken only if no other can be
+nor what a fix saves follows from it. A window with such a file is taken only if no other can be
 read, and then only for how long its steps take on the host.
 """
 

@@ -31,7 +31,7 @@ class OpenedTraces:
     """Traces that will be read once more. A copy in another process begins with none.
 
     Attributes:
-        most_bytes: Memory that they may take together. One for which there is no room is read
+        most_bytes: Memory that they may take together. One that exceeds it is read
             again.
     """
 

@@ -1,7 +1,7 @@
 """The summary of one rank: a value of bounded size that can be sent, without tables of its trace.
 
 The diagnosis of a run needs only the summaries of its ranks (`diagnosis.judge`), so ranks can be
-summarised one after the other, in several processes, or on several machines; `rank_judging` does
+summarised one after the other, in several processes, or on several machines; `judging` does
 that. Summaries are kept as memos, and a report of what is kept shall start at once:
 this module imports no analysis.
 """
@@ -89,7 +89,7 @@ class Waits:
 
     Attributes:
         window: Number of the window that its collectives are from.
-        table: One row per collective, columns `ranks.WAITS`.
+        table: One row per collective, columns `job.compared.WAITS`.
         parts_of_rounds: Steps in which another rank has part of a round of batches: as the ranks
             wait for it, they are no steady steps of this one either.
     """

@@ -92,7 +92,7 @@ def find_pageable_copies(subject: Subject) -> list[Finding]:
     names pageable memory, or their call is not asynchronous, or, where the record does not say what
     memory it is, the call returned only after the copy was done.
 
-    The saving assumes pinned memory and non-blocking copies: the host goes on at once. The driver
+    The saving assumes pinned memory and non-blocking copies: the host continues at once. The driver
     moves large pageable copies through a buffer of its own, several times slower than the link can;
     from pinned memory they take what such copies take in the same trace, else what the device's
     link sustains (`hardware.devices.pinned_gb_per_s`), else as long as now.
@@ -353,7 +353,7 @@ _STRIDES = (
 def find_layout_copies(subject: Subject) -> list[Finding]:
     """Layout copies: kernels that only change how tensors lie in memory.
 
-    Measured as their time on the device, see `calls.layout_copies`. The saving assumes that they
+    Measured as their time on the device, see `are_layout_copies`. The saving assumes that they
     are not needed.
     """
     window = subject.window

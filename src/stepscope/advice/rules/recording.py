@@ -120,9 +120,9 @@ def find_trace_incomplete(subject: Subject) -> list[Finding]:
 
     There are three signs: the file is cut off or damaged; a notable share of the GPU work has no
     launch; or launches have no GPU work (the recorder lost the device's side; see
-    `advice.believable`). If the work without a launch ran on its streams before anything that was
-    launched in the trace, nothing was lost: it was launched before the recording began. Work that a
-    device starts by itself (MTIA's copies) never has a launch.
+    `advice.evidence.believable`). If the work without a launch ran on its streams before anything
+    that was launched in the trace, nothing was lost: it was launched before the recording began.
+    Work that a device starts by itself (MTIA's copies) never has a launch.
     """
     window = subject.window
     # Of a file that is cut off before its last event, no window is judged.

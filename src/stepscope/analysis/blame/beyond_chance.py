@@ -5,7 +5,7 @@ Definitions
     A rank has too much of a cause if all of this holds.
     Its excess over all steps is at least three times that of the median other rank: where all have
     as much, nobody is at fault in particular.
-    It comes back: the second most of a step is at least a quarter of the most.
+    It recurs: the second most of a step is at least a quarter of the most.
     It is steady or great. Steady: in each step the excess is compared with the mean of the others
     in that step, so that what disturbs all does not count; the mean difference is beyond what
     Student's t allows in one of a thousand cases, over all ranks that might be picked; or beyond

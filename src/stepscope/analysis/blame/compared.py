@@ -95,7 +95,7 @@ class Compared:
         straggler: The rank with the least total wait; None where nothing could be matched, or
             nothing fits.
         clock: `RECORDED` or `ALIGNED`: what was done.
-        matched_by: What told which collectives belong together.
+        matched_by: How collectives were matched.
         scopes: For each rank what its part is about and what was left out of it.
         fits: Whether waits can be what they seem: a rank that waits in a collective is in it.
         of_host: Whether the collectives ran on CPUs.

@@ -1,11 +1,11 @@
 """What the GPUs of every rank did in one step, on one clock: the lanes of all ranks in one picture.
 
 Definitions
-    A rank's lane shows at each moment the first of these that goes on: computing (where ranks send
+    A rank's lane shows at each moment the first of these that runs: computing (where ranks send
     to each other one by one, as forward and backward), collectives, sends and receives, copies.
     What is left blank is idle. Of collectives, sends and receives, the part in which the rank waits
-    for another (`analysis.blame.compared`) is told apart. Pieces that are closer to each other than
-    a two-thousandth of the step are drawn as one.
+    for another (`analysis.blame.compared`) is shown as waiting. Pieces that are closer to each
+    other than a two-thousandth of the step are drawn as one.
     Without GPUs a lane shows the rank's collectives alone.
     The step is that in which the ranks wait most, of the last ones that all of them recorded.
 """

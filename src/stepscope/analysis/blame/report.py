@@ -5,8 +5,8 @@ Definitions
     (`delays.py`), summed over all of them: ten ranks that wait a second are ten seconds.
     Slow link: what a transfer takes beyond the usual is lost by each member, and passed on like
     any delay. It is charged to the member whose groups have the most of it in all: the one that
-    all slow groups have in common. Where several have the same most, none can be told from the
-    others, and each is named.
+    all slow groups have in common. Where several have the same most, none can be distinguished from
+    the others, and each is named.
     Gain: how much shorter the recording would be, replayed without the excess (`replay.py`),
     divided by the number of steps; or what a step is shorter by in the steady state
     (`gains.LongRun`), where that is known to be less by a fifth or more. A late start counts once

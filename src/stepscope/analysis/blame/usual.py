@@ -24,7 +24,7 @@ class Usual:
 
     The same piece of work is the n-th in the step of ranks that meet in the same kinds of
     collectives, in the same dimensions, in the same order. Stages of a pipeline take up their
-    micro-batches in different orders, and a send goes on beside later work. So there it is the work
+    micro-batches in different orders, and a send overlaps later work. So there it is the work
     for a send since the receive before it, all causes together, and nothing else is compared.
     Usual is the median over these ranks and all steps (the lower one of two), cause by cause. Where
     there are fewer than three, or the job has two ranks, nothing is beyond it. While a rank waits

@@ -421,7 +421,6 @@ def _own_gaps(known: _Known, op: np.int64) -> list[tuple[int, int]]:
 
 
 def _hold_any(known: _Known, outer: Int64Array, inner: Int64Array) -> BoolArray:
-    """Whether any of some events begins within each of others, on the same thread."""
     return _number_inside(known, outer, inner) > 0
 
 

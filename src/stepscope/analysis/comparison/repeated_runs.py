@@ -100,7 +100,7 @@ class RunsChange:
 
     @property
     def machines(self) -> tuple[str, str] | None:
-        """The machines of both sides where the versions cannot be told from them, else None.
+        """The machines of both sides where they differ as the versions do, else None.
 
         No machine ran both, and one side has runs of a single one, so that the difference between
         machines is no part of what runs differ by.

@@ -326,7 +326,7 @@ def _add_stream_waits(
 
 
 def _add_inferred_waits(found: _Collector, work: StepWork, idle_before: Int64Array) -> None:
-    """Waits between streams that nothing but the times betrays."""
+    """Waits between streams that are inferred from times alone."""
     late = (idle_before > _LATE_NS) & (work.start_ns - work.issue_ns > _CLOSE_NS)
     rows = np.nonzero(late)[0]
     if not len(rows) or len(work.streams()) < 2:

@@ -51,7 +51,7 @@ class LaunchQueue:
         wait_end_ns: When it returned.
         lane: Thread of each launch with a dependency.
         after_ns: When its call returned.
-        work: Row of the GPU work whose start made room for it; -1: work before these steps.
+        work: Row of the GPU work whose start freed its place; -1: work before these steps.
         leaves_ns: From the end of that work to the moment when it made room: never positive. For
             work before these steps, when the call returned.
         previous_lane: Thread of each launch that depends on work of the steps before, as it would

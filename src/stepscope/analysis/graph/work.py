@@ -176,7 +176,6 @@ def _first_of_call(call: Int64Array, start: Int64Array) -> Int64Array:
 
 
 def _copy_is_over(rows: pl.DataFrame, call_end: Int64Array) -> BoolArray:
-    """Whether the call returned after the copy was done."""
     over: BoolArray = rows["end_ns"].to_numpy() <= call_end + CLOCK_SKEW_NS
     return over
 

@@ -252,7 +252,7 @@ def peaks_of(trace: Trace) -> dict[int, DevicePeaks | None]:
 
     The header may number devices differently from the events (ROCm does, where only some of the
     devices are visible): where all devices in the header are of one kind, a device without a
-    description is taken for one of them. An A100 without a size in its name is told apart by its
+    description is taken for one of them. An A100 without a size in its name is identified by its
     memory, and an AMD device without a product name by a size that only one product has.
     """
     devices = trace.devices["device", "name", "total_memory_bytes", "is_used"]

@@ -117,7 +117,6 @@ def is_matrix_kernel() -> pl.Expr:
 
 
 def _prepares_operands() -> pl.Expr:
-    """Of rows with `name`: whether the kernel is a helper of a matrix product."""
     return pl.col("name").str.contains(_HELPERS)
 
 
@@ -268,7 +267,6 @@ def _operators(trace: Trace, ops: pl.Series) -> pl.DataFrame:
 
 
 def _has_tf32(capability: int | None) -> bool | None:
-    """Whether a NVIDIA device takes floats as TF32; None where its generation is not known."""
     return None if capability is None else capability >= _FIRST_WITH_TF32
 
 

@@ -132,7 +132,7 @@ def cause_of_names(names: pl.DataFrame) -> npt.NDArray[np.int8]:
     """The cause that each name stands for, as far as names tell; `NO_CAUSE` for the others.
 
     Blocking copies, waits for communication and what annotations contain are known from events:
-    `events.read_host_events` adds them.
+    `events.host_events` adds them.
 
     Args:
         names: The table of names, in order of `name_id`.

@@ -124,7 +124,7 @@ class SteadySteps:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Why steps that are not empty do not count, in words."""
+        """Sentences on why steps that are not empty do not count."""
         words = []
         for one in self.of_state(StepState.START_UP, StepState.STALL):
             times = significant(one.dur_ns / max(1, self.median_ns))

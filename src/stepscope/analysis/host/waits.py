@@ -1,11 +1,11 @@
 """Waits of a thread that the recorder does not show: for what another thread does.
 
 Backends on the CPU (gloo, MPI, UCC) let a thread of their own do each collective and note it there,
-as `gloo:all_reduce`. The thread that asked for it goes on, and where it needs the result it waits,
-in which nothing is recorded of it: no operator, no call. What is sent to one rank or received is
-noted on the thread that asked for it, as `gloo:recv`, from then on until it is done. A quiet
-stretch of at least `LEAST_NS`, at least half of which lies in communication of these kinds, is
-waiting as far as that communication goes; the rest of it is not.
+as `gloo:all_reduce`. The thread that asked for it continues, and where it needs the result it
+waits, in which nothing is recorded of it: no operator, no call. What is sent to one rank or
+received is noted on the thread that asked for it, as `gloo:recv`, from then on until it is done. A
+quiet stretch of at least `LEAST_NS`, at least half of which lies in communication of these kinds,
+is waiting as far as that communication goes; the rest of it is not.
 
 A thread may also leave its DataLoader to another one, and take the batches from a queue. If other
 threads read DataLoaders and the main thread reads none, two things are its waits for input: frames

@@ -97,7 +97,7 @@ def history_of_trace(trace: Trace, census: Census | None = None) -> Snapshot:
 
 
 def of_gpus(trace: Trace) -> str:
-    """Where a trace's memory events of GPUs are shown, in words; empty without any."""
+    """A note on where memory events of GPUs are shown; empty without any."""
     number = len(memory_events(trace).filter(pl.col("kind") == "gpu"))
     if not number:
         return ""

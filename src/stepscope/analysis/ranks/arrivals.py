@@ -250,7 +250,7 @@ def _groups(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
 
 
 def _pools(numbers: list[int]) -> list[int]:
-    """The pool of each thread, told from numbers that follow one another."""
+    """The pool of each thread, inferred from consecutive numbers."""
     pools: list[int] = []
     for place, number in enumerate(numbers):
         follows = place > 0 and number == numbers[place - 1] + 1

@@ -12,7 +12,7 @@ Definitions
     What a rank gets done beside a collective: the GPU's computing and copying while the collective
     runs; on a CPU, the main thread's operators. It would still have to be done if the collective
     took less time. What a CPU does between operators does not count: a main thread that waits
-    there cannot always be told from one that works.
+    there may look like one that works.
     The device's own time up to a collective: when its compute stream had done what was launched
     before the collective, on a clock that stands still while the stream waits for collectives: in
     gaps that a collective ends, if what comes next was launched by then, and while the host waits
@@ -31,7 +31,7 @@ Definitions
     Waits of the host for the work's own time: what is left of that time of the work launched since
     the launch of the collective before, and since the host last waited, when the host begins to
     wait for it. A host that waits for a GPU, and launches more only then, waits so long however
-    short collectives are. Only where the work is done when the host goes on.
+    short collectives are. Only where the work is done when the host continues.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def match_collectives(found: pl.DataFrame) -> tuple[pl.DataFrame, str, pl.DataFr
     Returns:
         Those that every rank of their group took part in: columns `ARRIVED`, `end_ns`, `key` (the
         set, numbered by the first start on any rank's clock) and `number` (in its group, as
-        matched). Then what told which belong together, and how many were left out by rank and
+        matched). Then how they were matched, and how many were left out by rank and
         reason: rank, reason, len.
     """
     keyed, basis = _keyed(found.with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns")))

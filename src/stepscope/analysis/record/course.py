@@ -1,4 +1,4 @@
-"""How the length of steps goes on over a record: every so many steps, and from one step on."""
+"""How step times change over a record: in cycles, and by level shifts."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class ExcludedSteps:
         other_kind: Evaluations, checkpoints and similar work.
         first: Slow steps at the start.
         recorded: Recorded in detail, which slows them down.
-        compiled: Slow because they compiled something new (`compile_times.compiled_once`).
+        compiled: Slow because they compiled something new (`host_time.compiled_once`).
         stalled: The single step that took more than three times the median.
         after_window: Slow right after steps recorded in detail: the files of a window are made
             beside them, which takes CPUs.

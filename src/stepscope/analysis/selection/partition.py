@@ -107,7 +107,7 @@ def fitted_to_step(
 
     Args:
         record: The unrecorded steps.
-        is_certain: Of the name of a part, whether recording leaves it as it is: the other parts
+        is_certain: Of the name of a part, whether recording does not change it: the other parts
             take up the difference, as far as they can.
     """
     per_step = record.steps / max(1, window.steps)

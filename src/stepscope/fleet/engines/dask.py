@@ -4,7 +4,7 @@ Dask's scheduler executes whatever anybody sends it who can reach it. So the clu
 here listens on the loopback interface only, and a scheduler elsewhere is talked to over TLS only
 (`tls://host:port`, with certificates from Dask's own configuration).
 
-Values are combined on the workers, in the same tree as elsewhere; only the last one comes back.
+Values are combined on the workers, in the same tree as elsewhere; only the last one returns.
 """
 
 from __future__ import annotations

@@ -187,7 +187,6 @@ class _Run:
 
     @property
     def is_done(self) -> bool:
-        """Whether each item has given a value or been given up."""
         return self._done + len(self._failures) == len(self._items)
 
     def here(self, function: Callable[[Any], Any]) -> Outcome[Any]:

@@ -111,7 +111,7 @@ class Hang:
 
     Attributes:
         verdict: What hangs and who began it, in one sentence.
-        culprits: The ranks at the root; empty where nothing hangs, or nobody can be told.
+        culprits: The ranks at the root; empty where nothing hangs, or none is known.
         mismatched: Columns `operations.MISMATCHED`.
         operations: Columns `operations.OPERATIONS`.
         scope: Entries that were read.
@@ -133,7 +133,7 @@ class _Hanging:
     """An operation that hangs.
 
     Attributes:
-        inputs: Those of most members, in words.
+        inputs: A text: those of most members.
         did: What each member did.
         parts: What those recorded that called it.
         behind: Of each rank that is or may be queued, the operations that it called before.
@@ -152,7 +152,6 @@ class _Hanging:
     is_inferred: bool
 
     def ranks(self, *kinds: str) -> list[int]:
-        """Members that did one of these, ascending."""
         return sorted(rank for rank, did in self.did.items() if did in kinds)
 
     @property
@@ -200,7 +199,7 @@ class _Root:
     Attributes:
         kind: DIFFERENT, NOT_THERE, _CIRCLE, NO_DUMP, QUEUED, OVERWRITTEN, or WAITING where all are
             in it.
-        ranks: The ranks that it is put down to.
+        ranks: The ranks that cause it.
         hanging: The operations that show it.
     """
 
@@ -719,7 +718,6 @@ def _who_called_what(one: _Hanging) -> str:
 
 
 def _wait(ranks: Sequence[int]) -> str:
-    """Ranks that wait, as the subject of a sentence."""
     return f"{ranks_in_words(ranks)} wait{'' if len(ranks) > 1 else 's'}"
 
 

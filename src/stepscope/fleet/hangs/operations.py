@@ -160,7 +160,7 @@ def totals_of_exchange(key: Key, parts: Mapping[int, Part]) -> tuple[int, int] |
 
 
 def odd_ranks_of_exchange(parts: Mapping[int, Part]) -> list[int]:
-    """The ranks to which an all_to_all whose totals disagree can be put down.
+    """The ranks that cause an all_to_all whose totals disagree.
 
     If each rank recorded what it sends to each and expects from each, the rank that is in all pairs
     that disagree. Otherwise those that do not send and expect what most do, if these send as much

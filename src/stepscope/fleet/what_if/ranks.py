@@ -5,10 +5,11 @@ Definitions
     is made alone. Step: from the first arrival of any rank at a collective to the end of the last
     collective, divided by the number of steps. A step of the table ends with the last of its
     collectives; the first one begins with the first arrival.
-    A change saves what it shortens a step by, but no more than in the long run, where that is known
-    (`analysis.blame.gains`): of few steps, some save more than each of those that follow would.
+    A change saves what it shortens a step by, but no more than in the steady state, where that is
+    known (`analysis.blame.gains`): of few steps, some save more than each of those that follow
+    would.
     As fast as usual: a rank's work between collectives, or a transfer, without what exceeds the
-    usual (`analysis.blame.usual`), whatever the cause. What is less than usual stays as it is, and
+    usual (`analysis.blame.usual`), whatever the cause. What is less than usual stays unchanged, and
     so does what a rank was late by at its first collective.
     Ranks that make the others wait beyond chance are those of `fleet.stragglers`, with its gain:
     they come no later than the others.

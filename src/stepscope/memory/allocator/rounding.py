@@ -75,7 +75,7 @@ def segment_bytes(size: int, large_segment: int) -> int:
 def round_all(
     requested: npt.NDArray[np.int64], divisions: npt.NDArray[np.int64], sizes: Written[np.int64]
 ) -> None:
-    """Rounds many requests; what no allocator would serve stays as it is."""
+    """Rounds many requests; what no allocator would serve stays unchanged."""
     for row in range(len(requested)):
         request = as_long(requested[row])
         is_sound = 0 <= request < _MOST_BYTES

@@ -128,7 +128,7 @@ def with_settings(text: str, settings: str) -> str:
 
     Args:
         text: The value before; its options without an effect on the simulation stay.
-        settings: The settings in words, as `str` of `AllocatorSettings` gives them.
+        settings: A text of the settings, as `str` of `AllocatorSettings` gives them.
     """
     kept = [f"{key}:{value}" for key, value in _options(text) if key in (*_IGNORED, "backend")]
     is_default = settings == str(AllocatorSettings())

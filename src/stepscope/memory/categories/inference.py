@@ -221,7 +221,7 @@ def _made_once(made: pl.DataFrame) -> pl.DataFrame:
     """Of requests those that are several, stay to the end, and had no further like for long.
 
     After the last of them the forward pass must have come again: at least as many requests of the
-    lines that it made before. What is made in every call and never freed goes on: it leaks.
+    lines that it made before. What is made in every call and never freed is a leak.
     """
     key = ["device", "stack"]
     made = made.filter(pl.col("start_event").is_not_null())

@@ -91,7 +91,7 @@ class DerivedSteps:
 
     Attributes:
         table: With the columns of `STEPS`.
-        basis: How they are known, in words; empty without steps.
+        basis: A phrase on how they are known; empty without steps.
     """
 
     table: pl.DataFrame

@@ -219,7 +219,6 @@ class _Model:
 
     @property
     def is_covered(self) -> bool:
-        """Whether enough of the peak is known to grow or stay."""
         return self.covered_share >= _LEAST_COVERED
 
     def _obeys_a_law(self) -> npt.NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""Moments in words: "peak", "oom", "step 12", "event 500", "+1.5s"."""
+"""Moments by name: "peak", "oom", "step 12", "event 500", "+1.5s"."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class OverTime:
     """Memory of one device over time, in columns of equal width.
 
     Attributes:
-        device: The device in words, such as "GPU 0"; empty: the file does not say.
+        device: Its name, such as "GPU 0"; empty: the file does not say.
         is_by_event: Whether the axis counts events, for want of times; else it is in nanoseconds
             from the first event of the file on.
         start: Where the first column begins.

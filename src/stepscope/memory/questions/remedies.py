@@ -184,7 +184,6 @@ class _Tried:
         self._before = bounded.needed_bytes(bounded.recorded)
 
     def row(self, remedy: _Remedy) -> tuple[object, ...]:
-        """The row of a remedy, with its rank before the columns of `REMEDIES`."""
         return self._row(remedy, self._changed(remedy))
 
     def _row(self, remedy: _Remedy, change: Change) -> tuple[object, ...]:

@@ -65,7 +65,7 @@ class SettingsAnswer:
         reproduction_error_share: By how much the model, with the settings of the recording and
             from its first state on, misses the reserved bytes at the worst event.
         capacity_bytes: The most that the allocator could reserve; None where the file does not say.
-        capacity_source: How that is known, in words.
+        capacity_source: A phrase on how that is known.
         alternatives: One row per settings, the least reserved first: settings,
             peak_reserved_bytes, saved_bytes (against the simulation of the recorded settings),
             unused_share (how much of the peak reserved is not allocated at that moment),

@@ -77,7 +77,7 @@ class MemoryAnswer:
 
     Attributes:
         origin_ns: The time of its first event; people read other moments relative to it.
-        kind: What the file is, in words.
+        kind: A phrase on what the file is.
         drawn: Memory over time, for an output that draws it; None where it was not asked for, and
             for answers about other runs than the recorded one.
     """

@@ -190,7 +190,7 @@ def read_records(
     """Reads records into columns: a row of each table for each column, a column for each record.
 
     `records` are containers. Codes, flags and pools go to `narrow`, numbers to `wide`, values
-    of the tree to `values`; what the file does not say stays as it is.
+    of the tree to `values`; what the file does not say stays unchanged.
     """
     data, _, firsts, starts, counts, nexts, items = tree
     for row in range(len(records)):

@@ -295,5 +295,4 @@ def _stacks_table(
 
 
 def _slots(count: int) -> npt.NDArray[np.int32]:
-    """A table of hashes, at most half full with so many entries."""
     return np.full(1 << max(2 * count, 2).bit_length(), -1, np.int32)

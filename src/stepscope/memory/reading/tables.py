@@ -431,7 +431,6 @@ def _known(values: Array, missing: int = MISSING) -> pl.Series:
 
 
 def _enum_of(codes: Array, kind: pl.Enum) -> pl.Series:
-    """A column of names, from their places among the categories."""
     return pl.Series(kind.categories, dtype=kind).gather(codes)
 
 

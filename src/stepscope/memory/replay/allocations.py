@@ -104,7 +104,7 @@ def replay_blocks(snapshot: Snapshot, history: History) -> Blocks:
 def records_completions(snapshot: Snapshot, history: History) -> bool:
     """Whether the recorder noted when a free was complete.
 
-    It can be told to leave that out; then the request to free is all there is of an end. Where
+    That can be switched off; then the request to free is all there is of an end. Where
     nothing at all was completed, that is so unless every block given back still waits.
     """
     if history.has(Action.FREE_COMPLETED):

@@ -1,7 +1,7 @@
 """Pairs beginnings with ends at each address: of blocks, of segments, of mapped pages.
 
 At one address, things follow each other: one begins, is perhaps asked to go, ends, and the next
-begins. What is there when the snapshot is taken comes last. So the history of an address begins
+begins. What exists when the snapshot is taken comes last. So the history of an address begins
 with an end only where its beginning was before the recording; everything else that does not
 alternate is a contradiction, and is noted.
 """
@@ -38,7 +38,7 @@ class Paired:
         begin: The event with which it began; `NONE`: before the recording.
         asked: The event with which it was asked to go; `NONE`: none was.
         end: The event with which it ended; `NONE`: it is there at the snapshot.
-        final: Its number among what is there at the snapshot; `NONE`: it is gone.
+        final: Its number among what exists at the snapshot; `NONE`: it is gone.
         is_begin_known: False where `begin` is only the last event before it, as its own is missing.
         kinds: The kind of each contradiction.
         rows: The row of `pair`'s input at which it shows.
@@ -67,10 +67,10 @@ def pair(
     Args:
         what: What happens: `BEGIN`, `ASKED_TO_GO`, `END`, or `AT_SNAPSHOT`.
         size: Its size, which all rows of one thing should agree on.
-        number: The event's number; of what is there at the snapshot its own.
-        is_going: Of what is there at the snapshot, whether it was asked to go.
+        number: The event's number; of what exists at the snapshot its own.
+        is_going: Of what exists at the snapshot, whether it was asked to go.
 
-    Rows of one address are in order of time, with what is there at the snapshot last.
+    Rows of one address are in order of time, with what exists at the snapshot last.
     """
     order = np.lexsort((address, device))  # stable: in order of time
     count = len(order)

@@ -1,7 +1,7 @@
 """Replays a snapshot's history, and checks that it leads to what the snapshot found.
 
 The invariant: what was allocated before the recording is what is freed without having been
-requested, and what is there at the snapshot without an event; and the events, replayed from there,
+requested, and what exists at the snapshot without an event; and the events, replayed from there,
 lead exactly to the blocks and segments of the snapshot. Where they do not, events are missing, and
 the contradictions say which kind and why that may be.
 """

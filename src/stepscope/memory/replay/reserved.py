@@ -62,7 +62,7 @@ class ReservedHistory:
 
 @dataclass(frozen=True)
 class _Ranges:
-    """What happened to ranges of memory: the events, then what is there at the snapshot."""
+    """What happened to ranges of memory: the events, then what exists at the snapshot."""
 
     device: npt.NDArray[np.int32]
     address: Int64Array

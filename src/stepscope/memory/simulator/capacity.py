@@ -1,7 +1,7 @@
 """How much memory the allocator could have had: what a history tells about it.
 
 A snapshot does not say how large the device is, or what others took of it. But a request that
-failed says what was free then, and a retry says that the device had no room for a segment.
+failed says what was free then, and a retry says that the device could not give a segment.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def capacity_of(replay: Replay, device: int) -> Capacity:
     """What the allocator of a device could reserve, as far as the history tells.
 
     A failed request shows it: what was reserved, and what the device had free beside it. Where the
-    device had room for the request, a limit of the process (`set_per_process_memory_fraction`)
+    device had enough for the request, a limit of the process (`set_per_process_memory_fraction`)
     stopped it: it is at least what was ever reserved, and less than what the request would have
     made of it. Without a failure, the most
     that was ever reserved before a retry is known to have been possible.

@@ -53,7 +53,7 @@ class Machine:
         )  # fmt: skip
 
     def grow(self) -> None:
-        """Makes room for twice as many blocks."""
+        """Doubles the capacity for blocks."""
         slots = self.blocks.shape[1]
         blocks = b.new_blocks(2 * slots)
         blocks[:, :slots] = self.blocks

@@ -7,8 +7,9 @@ room, large cached blocks of the group are given back; if that is not enough, ev
 cached; if that is not enough either, the request fails. A block that serves a request is split
 where enough remains. Neighbours that are free are joined.
 
-Described in torch's notes on memory management (https://docs.pytorch.org/docs/stable/notes/cuda.html)
-and in the comments of its allocator; this is written anew from the behaviour.
+Described in torch's notes on memory management
+(https://docs.pytorch.org/docs/stable/notes/cuda.html) and in the comments of its allocator; this is
+written anew from the behaviour.
 """
 
 from __future__ import annotations
@@ -102,7 +103,6 @@ def _new_address(machine: Machine, group: int, size: int) -> int:
 
 @jit_helper
 def _page_bytes(config: Int64Array, group: int) -> int:
-    """The size of the pages that an expandable segment of a group consists of."""
     return as_long(SMALL_SEGMENT_BYTES) if group & 1 else as_long(config[LARGE_SEGMENT])
 
 
@@ -143,7 +143,7 @@ def _map(machine: Machine, block: int, wanted: int) -> int:
 
 @jit_helper
 def _grow_expandable(machine: Machine, size: int, group: int) -> int:
-    """Maps room for a request at the lowest address that has it; the block, or `NONE`."""
+    """Maps pages for a request at the lowest free address; the block, or `NONE`."""
     blocks, _, _, config, _, _, _, _ = machine
     candidate = as_long(NONE)
     at = first_at_least(machine, as_long(VOIDS), group, 0, 0)
@@ -324,7 +324,7 @@ def _collect_garbage(machine: Machine) -> None:
 
 @jit_helper
 def _growth(blocks: Blocks, block: int) -> int:
-    """How large a block is, or could become where its expandable segment has room behind it."""
+    """How large a block is, or could become if its expandable segment grows behind it."""
     after = blocks[AFTER, block]
     grows = after != NONE and blocks[STATE, after] == UNMAPPED
     return as_long(blocks[SIZE, block] + (blocks[SIZE, after] if grows else 0))

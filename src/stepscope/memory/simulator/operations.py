@@ -2,7 +2,7 @@
 
 Requests and frees are the program's. What the allocator gave back to the device is its own doing,
 and follows from its rules, with one exception: the program may have called `empty_cache`. The two
-are told apart by their stacks, and, without these, by what comes next: the allocator gives memory
+differ by their stacks, and, without these, by what comes next: the allocator gives memory
 back only to ask for more.
 """
 

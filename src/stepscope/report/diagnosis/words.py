@@ -1,4 +1,4 @@
-"""The diagnosis in words."""
+"""The sentences of a diagnosis."""
 
 from __future__ import annotations
 

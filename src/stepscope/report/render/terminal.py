@@ -433,7 +433,7 @@ def _head(number: int, finding: Finding) -> Text:
 
 
 def _hanging(number: int, title: Text, console: Console | None = None) -> RenderableType:
-    """A numbered title: what does not fit into the first line goes on beside the number."""
+    """A numbered title: what does not fit into the first line continues beside the number."""
     if console is not None and console.width >= UNLIMITED:
         return _whole(title, console)
     place = len(f"{number}. ")
@@ -443,7 +443,7 @@ def _hanging(number: int, title: Text, console: Console | None = None) -> Render
 
 
 def _whole(text: Text, console: Console) -> Text:
-    """A text that goes on in the next line; in a file or pipe it is one line."""
+    """A text that wraps; in a file or pipe it is one line."""
     text.no_wrap = console.width >= UNLIMITED
     return text
 

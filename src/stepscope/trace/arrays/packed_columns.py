@@ -16,7 +16,7 @@ from stepscope.trace.arrays.intervals import Int64Array
 class PackedColumns:
     """Columns of 64-bit numbers, as differences from row to row, compressed.
 
-    Differences are small, and compress well. They may leave 64 bits, and come back into them when
+    Differences are small, and compress well. They may overflow 64 bits; the overflow cancels when
     they are added up again.
     """
 

@@ -108,7 +108,7 @@ def place_by_loop(
 ) -> None:
     """Fill in the row of each slice (-1: beyond the last), and where it ends on the screen.
 
-    `top` and `used` are numbers of rows that hold slices, which are fewer than there is room for.
+    `top` and `used` are numbers of rows that hold slices, which are fewer than the arrays are long.
 
     Args:
         band: Sorted.

@@ -12,7 +12,7 @@ Definitions
                  launched. What one call launched (the kernels of a CUDA graph) may run side by
                  side. It is cut at the start of the next work, or once it has lasted as long as
                  the longest other work of its name, if that is earlier.
-    without end  The last work of its stream, if it goes on after everything else in the file has
+    without end  The last work of its stream, if it continues after everything else in the file has
                  ended, for more than a millisecond and for three times as long as the longest other
                  work: of its name, else of any. It counts as long as that one.
 

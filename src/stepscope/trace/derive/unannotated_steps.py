@@ -9,7 +9,7 @@ optimizer  `Optimizer.step`, at least twice. Several optimizers that step withou
            fetches far more batches than in other steps, as for an evaluation between two epochs,
            the step begins with the last ones, and the rest is outside any step. Without batches a
            step begins where the last one ended.
-range      The ranges by which a serving engine marks its steps (`serving_engines.py`), on the
+range      The ranges by which a serving engine marks its steps (see below), on the
            thread that has most of them, which then counts as the main one.
            Else ranges of `record_function` or NVTX, at least three of a name, with at least half of
            the thread's operators and calls in them. Numbers in a name may differ. Of several ranges
@@ -147,12 +147,10 @@ class _Thread:
 
     @property
     def begin_ns(self) -> int:
-        """Start of its first operator or call."""
         return int(self.work["start_ns"][0]) if len(self.work) else np.iinfo(np.int64).max
 
     @property
     def end_ns(self) -> int:
-        """End of its last operator or call."""
         return int(self.work["end_ns"].max()) if len(self.work) else 0  # type: ignore[arg-type]
 
     def among(self, condition: pl.Expr) -> pl.DataFrame:

@@ -157,7 +157,7 @@ _TRANSLATION = _digest_of_package()
 
 
 def _key_of(function: JitFunction, target: _Target) -> bytes | None:
-    """Returns a digest of all that the text for LLVM is made from, as it is in this process.
+    """Returns a digest of all that the text for LLVM is made from in this process.
 
     So equal keys mean equal texts: the translator's own files, the code of each function (whose
     source `definition_of` only takes if it compiles to that code), its types, and the meaning of

@@ -88,7 +88,7 @@ class Ending:
         return takes_arrays(self._function)
 
     def end_unless(self, builder: Any, condition: Any, line: int, error: int) -> None:
-        """Ends the function early at a line unless a condition holds, else goes on."""
+        """Ends the function early at a line unless a condition holds."""
         self._end_unless(builder, condition, ir.Constant(I64.llvm_type, error * _LINES + line))
 
     def end_if_interrupted(self, builder: Any, line: int) -> None:

@@ -85,7 +85,7 @@ _TRANSLATED = (np.int64, np.uint64, float, int, len, max, min, range)
 
 
 def meaning_of(caller: JitFunction, value: object) -> str | None:
-    """Returns what a value outside a function means to it, in words that tell it from all others.
+    """Returns what a value outside a function means to it, as a text that identifies it.
 
     None for what the translator does not know, and so refuses.
     """

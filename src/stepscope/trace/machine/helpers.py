@@ -16,7 +16,7 @@ _HELPERS: dict[object, bool] = {}
 
 
 def jit_helper(function: Function) -> Function:
-    """Marks a function that compiled functions may call; in Python it stays as it is."""
+    """Marks a function that compiled functions may call; in Python it stays unchanged."""
     _HELPERS[function] = False
     return function
 

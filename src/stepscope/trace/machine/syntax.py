@@ -69,7 +69,6 @@ def assigned_once(definition: ast.FunctionDef) -> set[str]:
 
 
 def _assigned_in(part: ast.AST) -> list[str]:
-    """Returns the variables that a part of a function assigns, each as often as it does."""
     names = (node for node in ast.walk(part) if isinstance(node, ast.Name))
     return [name.id for name in names if isinstance(name.ctx, ast.Store)]
 

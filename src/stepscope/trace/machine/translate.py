@@ -126,7 +126,7 @@ class Statements:
         self._go_on(after, ends)
 
     def _go_on(self, block: Any, ends: list[set[str]]) -> None:
-        """Goes on in a block, to which ways lead that give these variables a value each."""
+        """Continues in a block; `ends` are the variables with a value on each way to it."""
         self._code.builder.position_at_end(block)
         if ends:
             self._code.assigned = set.intersection(*ends)

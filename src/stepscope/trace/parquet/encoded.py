@@ -1,4 +1,4 @@
-"""Columns and rows as pages of Parquet, made of arrays: what files are put together from."""
+"""Columns and rows as pages of Parquet, made of arrays: what files consist of."""
 
 from __future__ import annotations
 

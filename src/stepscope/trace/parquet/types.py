@@ -37,7 +37,7 @@ def cast_to(types: Types | None, frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def numbered(frame: pl.DataFrame, name: str | None, first: int = 0) -> pl.DataFrame:
-    """Returns a table with a first column that numbers its rows; None: as it is."""
+    """Returns a table with a first column that numbers its rows; None: unchanged."""
     if name is None:
         return frame
     numbers = pl.int_range(first, first + len(frame), eager=True).alias(name)

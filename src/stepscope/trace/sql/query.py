@@ -155,7 +155,6 @@ def view_columns(*, has_repeats: bool = True) -> pl.DataFrame:
 
 
 def _views_of(query: str) -> tuple[View, ...]:
-    """Returns the views whose names occur in the query; all views if none does."""
     words = {word.lower() for word in re.findall(r"\w+", query)}
     return tuple(view for view in VIEWS if view.name in words) or VIEWS
 

@@ -2,7 +2,7 @@
 
 `TRACE.stepscope/derived/` holds `columns.parquet` (row for row alongside `events`),
 `host_steps.parquet`, `device_steps.parquet`, `overruns.parquet`, `problems.parquet` and
-`manifest.json` (`folder.py`).
+`manifest.json` (`directory.py`).
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def write_whole(target: Path, write: Callable[[Path], None], is_valid: Callable[
 
 
 def put_in_place(temporary: Path, target: Path, is_valid: Callable[[], bool]) -> bool:
-    """Renames a complete directory to its final name, replacing what is there.
+    """Renames a complete directory to its final name, replacing what it held.
 
     Returns:
         Whether there is a valid directory at `target`.

@@ -176,8 +176,8 @@ _ADVICE_ON_IMBALANCE = (
 def find_imbalance(subject: Subject) -> list[Finding]:
     """Imbalance: in each step some rank has more work than the others, not always the same.
 
-    Measured from the work and the waits of all ranks (`advice.imbalance` has the definitions). The
-    saving assumes that all ranks have as much work in a step as they have on average.
+    Measured from the work and the waits of all ranks (`advice.job.imbalance` has the definitions).
+    The saving assumes that all ranks have as much work in a step as they have on average.
     """
     found, step_ns = subject.imbalance, subject.step_ns
     if found is None or not step_ns:

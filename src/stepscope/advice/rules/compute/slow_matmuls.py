@@ -5,7 +5,7 @@ time that the device needs for the FLOPs and bytes, divided by the time taken (s
 Products that other findings are about are left out: those of unfused attention, those that do
 without the tensor cores, and those in FP32 or FP64.
 
-What the shapes tell about the reason: `product_shapes`. The saving assumes that products that fill
+What the shapes tell about the reason: `shape_cause`. The saving assumes that products that fill
 the device attain half of what it could do, and take no less than 10 µs. Products that do not fill
 it promise nothing: only more work per product would help, and that is another step.
 """

@@ -117,7 +117,7 @@ def find_unfused_attention(subject: Subject) -> list[Finding]:
     """Unfused attention: scores are written to memory, then scaled, masked and softmaxed.
 
     Measured as the time of the kernels between the two batched products of attention, see
-    `calls.unfused_attention`. The saving assumes that a fused kernel does their work within the
+    `unfused_attention`. The saving assumes that a fused kernel does their work within the
     products, which take as long as now. That is cautious: fused kernels make the products faster
     too.
     """

@@ -16,10 +16,9 @@ loses its CPU in all work alike. Where the longest stretches, half of all, lie i
 in half of the steps, and what the thread itself runs of that function is notable, the function is
 named, and the saving is of the stretches in it. And a thread that sleeps, or waits for a file or
 for another thread, neither runs nor waits for a CPU, which the step record shows, however busy the
-CPUs are (`asleep`). `slow-phase` has it if a phase that it reports holds at least half, unless the
-function is known. And in a step of a few
-milliseconds whose stretches are short in most steps, no Python is slow: eager-mode overhead
-dominates, and the finding says that.
+CPUs are (`_mostly_asleep`). `slow-phase` has it if a phase that it reports holds at least half,
+unless the function is known. And in a step of a few milliseconds whose stretches are short in most
+steps, no Python is slow: eager-mode overhead dominates, and the finding says that.
 
 Without Python frames nobody knows that a stretch is Python: the finding then says that the host
 delays the step, and that the cause was not recorded; or, if the step record shows that the thread

@@ -38,9 +38,9 @@ def find_unfused_optimizer(subject: Subject) -> list[Finding]:
     """Unfused optimizer: the optimizer updates parameters one by one, with many launches.
 
     Measured as the pieces of GPU work launched within `Optimizer.step` per optimizer step, where
-    neither foreach nor fused operators do it. What zeroes the gradients is told apart, and part of
-    the times. The saving assumes that the fused optimizer takes a tenth of the host's time. On the
-    device, Adam's loop and the zeroing take what they do once fused (`calls.fusible`); other
+    neither foreach nor fused operators do it. What zeroes the gradients is listed separately, and
+    part of the times. The saving assumes that the fused optimizer takes a tenth of the host's time.
+    On the device, Adam's loop and the zeroing take what they do once fused (`calls.fusible`); other
     kernels take as long as now.
 
     Without a GPU, the operators within `Optimizer.step` are counted instead, where fused operators

@@ -103,7 +103,6 @@ def modules_ns(window: WindowView, census: Census, modules: Sequence[str]) -> di
 
 
 def _innermost(running: pl.DataFrame, time_ns: int) -> str | None:
-    """The module that began last of those that run at some moment."""
     now = running.filter(pl.col("start_ns") <= time_ns, pl.col("end_ns") >= time_ns)
     return now.sort("start_ns", maintain_order=True)["name"][-1] if len(now) else None
 

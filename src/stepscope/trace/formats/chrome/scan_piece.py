@@ -109,7 +109,7 @@ class Scan:
         return position if self._repaired is None else self._repaired.original(position)
 
     def continue_from(self, position: int, between: Between) -> None:
-        """Goes on elsewhere in the piece: at a position between events."""
+        """Continues elsewhere in the piece: at a position between events."""
         self.state[BETWEEN] = between.value
         if self._repaired is None:
             self.state[POSITION] = position

@@ -160,7 +160,7 @@ def repair_string(
 
     Args:
         out: The address to copy to.
-        last: The last address from which on there is room for `MARGIN` bytes.
+        last: The last address at which `MARGIN` bytes may be written.
         is_lenient: Whether it need not be valid.
 
     Returns:

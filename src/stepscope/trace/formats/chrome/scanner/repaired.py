@@ -72,7 +72,7 @@ class RepairedBlock:
     """The copy of a block, as far as it has been made.
 
     Args:
-        at: Where repair begins: before an event. What is before is copied as it is.
+        at: Where repair begins: before an event. What is before is copied unchanged.
 
     Attributes:
         data: The copy, with padding.

@@ -127,7 +127,7 @@ def scan_events(block: Longs, name_table: Longs, lane_table: Longs, pattern_tabl
         pattern_table: Address of the description of the patterns (`scan_patterns`).
 
     Returns:
-        `USED_UP`, `ENDED`, `HANDED_OVER` (the event at the position is unusual) or `FULL` (no room
+        `USED_UP`, `ENDED`, `HANDED_OVER` (the event at the position is unusual) or `FULL` (no space
         for another row or word).
     """
     data, end, most_rows = long_at(block, DATA), long_at(block, END), long_at(block, ROOM)

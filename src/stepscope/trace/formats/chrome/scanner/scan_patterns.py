@@ -134,10 +134,10 @@ def _forget_all(table: Longs) -> None:
 
 @jit
 def learn(data: Data, at: int, end: int, numbers: int, codes: int, table: Longs) -> int:
-    """Keeps an event as a pattern. If there is no room, all others are forgotten first.
+    """Keeps an event as a pattern. If the tables are full, all others are forgotten first.
 
     It stays inside its arrays: an event has at most `_LONGEST_EVENT` bytes and `_MOST_NOTES` steps
-    and one more, and is only kept if there is room for so much.
+    and one more, and is only kept if as much is free.
 
     Args:
         end: Where the next one begins.

@@ -60,7 +60,7 @@ def put_row(
     """Writes what every event has.
 
     Args:
-        row: Number of the event's row, less than the room for rows.
+        row: Number of the event's row, less than the capacity.
         flags: Which columns it has.
     """
     put_int(long_at(block, NAME), row, name)

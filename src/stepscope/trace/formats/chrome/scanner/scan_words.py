@@ -41,7 +41,7 @@ def intern(
     """Returns the number of a pair of words, adding it if it is new. Length -1 means none.
 
     Returns:
-        The number; -1 if the table has no room for a new pair.
+        The number; -1 if the table is full.
     """
     slots, mask = long_at(table, SLOTS), long_at(table, MASK)
     words, texts = long_at(table, WORDS), long_at(table, TEXTS)

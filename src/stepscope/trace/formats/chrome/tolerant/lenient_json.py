@@ -2,7 +2,7 @@
 
 Beyond the standard, it accepts control characters inside strings, unescaped quotes and backslashes,
 commas before a closing bracket, missing values, and bare words (`N/A`, `nan`, `-inf`), which become
-strings. Anything else raises `LenientError`. What needs no repair stays as it is, digit for digit.
+strings. Anything else raises `LenientError`. What needs no repair stays unchanged, digit for digit.
 `repair_events.py` does the same for most events in machine code.
 """
 
