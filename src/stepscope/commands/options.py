@@ -165,11 +165,17 @@ def engine_options(command: Command) -> Command:
 
 def engine_of(engine: str, scheduler: str | None, workers: int | None) -> Engine | None:
     """The engine that the options ask for; None where they leave it open."""
-    from stepscope.fleet.engine import choose_engine
-
     if (engine, scheduler, workers) == ("local", None, None):
         return None
-    return choose_engine(engine, scheduler=scheduler, workers=workers)
+    if engine == "dask":
+        from stepscope.fleet.engines.dask import DaskEngine
+
+        return DaskEngine(scheduler, workers)
+    if scheduler is not None:
+        raise UsageError("a scheduler is Dask's: give --engine dask with --scheduler")
+    from stepscope.fleet.engines.local import LocalEngine
+
+    return LocalEngine(workers)
 
 
 def scope_of(steps: str | None, device: str | None, events: str) -> Scope:

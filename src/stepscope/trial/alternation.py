@@ -5,8 +5,9 @@ CPU's clock, the memory bus. Runs of a few seconds, one after the other, meet di
 Runs that take turns meet the same ones, so that their ratio shows what the programs differ by.
 
 Both load and warm up by themselves, the second while the first waits. Then the one whose turn has
-lasted long enough waits at its next step boundary (`inside.turns`) until the other has had one. A
-run that has ended, or has lost this process, leaves the other alone, which continues without turns.
+lasted long enough waits at its next step boundary (`inside.companion`) until the other has had one.
+A run that has ended, or has lost this process, leaves the other alone, which continues without
+turns.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import fleet_tasks as tasks
 
+from stepscope.commands.options import engine_of
 from stepscope.errors import UsageError
-from stepscope.fleet.engine import choose_engine
 from stepscope.fleet.engines import local
 from stepscope.fleet.engines.dask import DaskEngine, check_address
 from stepscope.fleet.engines.local import LocalEngine, LocalWorkers
@@ -248,18 +248,12 @@ def test_an_unfinished_tree_gives_what_it_has_in_order(items, data) -> None:  # 
     assert (tree.result() or "") == "".join(f"<{index}>" for index in sorted(known))
 
 
-def test_engines_are_chosen_by_name() -> None:
-    assert choose_engine() == LocalEngine()
-    assert choose_engine("local", workers=4) == LocalEngine(4)
-    assert choose_engine("dask", scheduler="tcp://127.0.0.1:8786") == DaskEngine(
-        "tcp://127.0.0.1:8786"
-    )
-    with pytest.raises(UsageError, match="no engine 'spark': choose one of local, dask"):
-        choose_engine("spark")
+def test_the_options_choose_the_engine() -> None:
+    assert engine_of("local", None, None) is None
+    assert engine_of("local", None, 4) == LocalEngine(4)
+    assert engine_of("dask", "tcp://127.0.0.1:8786", None) == DaskEngine("tcp://127.0.0.1:8786")
     with pytest.raises(UsageError, match="give --engine dask"):
-        choose_engine(scheduler="tcp://127.0.0.1:8786")
-    with pytest.raises(UsageError, match="0 workers"):
-        choose_engine(workers=0)
+        engine_of("local", "tcp://127.0.0.1:8786", None)
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ from itertools import pairwise
 import pytest
 
 from stepscope.trial.alternation import alternating
-from stepscope.trial.inside.turns import TURN_S
+from stepscope.trial.inside.companion import TURN_S
 
 SCRIPT = """
 import json, multiprocessing, os, sys, time
-from stepscope.trial.inside.turns import Turns
+from stepscope.trial.inside.companion import Turns
 
 def work(path):
     with open(path, "w") as file:

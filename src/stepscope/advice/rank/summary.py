@@ -43,13 +43,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of every rank of a run.
+    """What is asked of every rank of a run, as by `advice.diagnosis.diagnose`.
 
     Attributes:
-        scope: Steps of the recorded windows, devices and GPU events that count. With steps, the
-            step record is not used, because it covers other steps.
         has_peers: Whether other ranks are known to train together with each.
-        baseline: The trace of a healthy run, to compare collectives with.
     """
 
     scope: Scope = field(default_factory=Scope)

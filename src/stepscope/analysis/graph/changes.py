@@ -1,9 +1,4 @@
-"""Changes to the graph of a step, which `replay` lets run again.
-
-A change shrinks durations (of GPU work, or of moments of a thread), or takes away dependencies
-(a blocking call no longer waits). Nothing is moved to another stream or thread. Durations and
-delays only ever shrink here.
-"""
+"""Changes to the graph of a step, which `replay` lets run again; it defines what they may be."""
 
 from __future__ import annotations
 

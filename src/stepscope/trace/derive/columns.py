@@ -255,8 +255,7 @@ def _step_of(
     Args:
         host_index: For each event the index of the host step in which it starts; -1 for none. It
             is used up.
-        launch_step: The index of the host step that launched each piece of `linked`; else -1.
-        linked: The work whose launch or operator is known.
+        launch_step: As for `_believable_work`, and so is `linked`.
     """
     index = host_index
     on_device = mask_of(events, GPU_CATEGORIES)

@@ -1,8 +1,7 @@
 """Runs SQL over a trace, with DuckDB on the Parquet files of the store.
 
-A query is a single SELECT. It can read the views in `views.py` and nothing else: no other files,
-network, extensions or Python objects, and it cannot change settings. Tables that exist only in
-memory are first written to a temporary directory, but only those that the query mentions.
+A query is a single SELECT, and sees the views in `views.py` only (`execution.py`). Tables that
+exist only in memory are first written to a temporary directory, if the query mentions them.
 """
 
 from __future__ import annotations

@@ -11,8 +11,11 @@ import contextlib
 import functools
 import json
 import mmap
+import multiprocessing
 import os
 import random
+import signal
+import socket
 import struct
 import sys
 import threading
@@ -26,13 +29,15 @@ from stepscope.capture.steps.replacements import when_imported
 from stepscope.run.files import write_atomically
 from stepscope.trial.fixes import FIXES
 from stepscope.trial.inside.guard import WriteGuard
-from stepscope.trial.inside.turns import Turns
 from stepscope.trial.patches import Patches
 
 _SEED = 20_240
 _LEAST_STEPS = 3
 """A fix that has taken effect nowhere after so many steps does not apply."""
 _MOST_LOSSES = 20_000
+TURN_S = 0.25
+"""How long a turn lasts at least; it ends at a step boundary."""
+_ASK = b"a"
 
 
 class StepRecorder(Protocol):
@@ -192,6 +197,58 @@ class Companion:
         }
         with contextlib.suppress(OSError):
             write_atomically(self._notes / f"{os.getpid()}.json", json.dumps(note).encode())
+
+
+class Turns:
+    """The turns of this process with the other run of a round; see `trial.alternation`.
+
+    Args:
+        address: The path of the socket at which it asks for them.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._server: socket.socket | None = None
+        self._ends = 0.0
+        with contextlib.suppress(OSError):
+            server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            server.connect(address)
+            self._server = server
+        # The end of this process is told by the end of its connection, which a fork would keep.
+        os.register_at_fork(after_in_child=self._leave)
+
+    def wait(self) -> bool:
+        """At a step boundary: wait if the turn is over; whether it was.
+
+        The workers of loaders stop meanwhile: what they prepare in the other's turn would disturb
+        it, and be free in the next one of this process.
+        """
+        if self._server is None or time.monotonic() < self._ends:
+            return False
+        workers = [one.pid for one in multiprocessing.active_children() if one.pid is not None]
+        _signal(workers, signal.SIGSTOP)
+        try:
+            self._server.sendall(_ASK)
+            may_go = bool(self._server.recv(1))
+        except OSError:
+            may_go = False
+        finally:
+            _signal(workers, signal.SIGCONT)
+        if not may_go:
+            # The other has ended, or whoever gives turns: go on without.
+            self._leave()
+        self._ends = time.monotonic() + TURN_S
+        return True
+
+    def _leave(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+
+def _signal(processes: list[int], number: signal.Signals) -> None:
+    for process in processes:
+        with contextlib.suppress(OSError):
+            os.kill(process, number)
 
 
 class LossWatch:
