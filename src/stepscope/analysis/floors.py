@@ -51,7 +51,6 @@ class KindOfWork:
     Attributes:
         name: One of `KINDS`.
         known_ns: Of that, what has a floor.
-        floor_ns: Sum of the floors.
     """
 
     name: str
@@ -67,7 +66,6 @@ class WorkFloors:
     Attributes:
         floor_ns: The least time of each piece, one value per row; as measured without a floor.
         better_ns: The same with products of 32-bit floats in the faster type that was asked about.
-        kinds: How much of the work has a floor, by kind.
         types: Types of the products, the longest time first.
         bus_gb_per_s: The best bus bandwidth of each process group.
         has_shapes: Whether shapes of the operators that launched the work were recorded.

@@ -254,7 +254,6 @@ def _table(
     Args:
         self_ns: By phase, place and side.
         self_flops: By phase and place; None where none were counted.
-        counted_flops: All FLOPs that were counted.
         has_gpu: Whether speeds are those of the GPU.
     """
     if not len(places):

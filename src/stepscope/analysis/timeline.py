@@ -112,7 +112,6 @@ class Timeline:
         exposed_memcpy_ns: Copying, with nothing beside it.
         idle_ns: Nothing ran.
         busy_ns: Anything ran.
-        total_ns: The windows.
         total_comm_ns: Communicating, exposed or not.
         total_memcpy_ns: Copying, exposed or not.
         overlap_share: Communication hidden behind computation, of all communication; None where

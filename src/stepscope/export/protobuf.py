@@ -92,8 +92,6 @@ def put_by_loop(
     """Copy each piece to its place in the target, and move the place behind it.
 
     Args:
-        data: The bytes of all pieces.
-        length: Number of bytes of each.
         place: Where each begins in the target.
     """
     at = 0

@@ -138,9 +138,6 @@ def lag_notes(found: Cut, steps: tuple[int, ...] | None, rank: int | None = None
 
     The host launches work and continues, so the GPU may still be busy with earlier steps when the
     host begins one. The cut lacks that work, and the wait for it counts as part of the step.
-
-    Args:
-        rank: The rank, where there are several.
     """
     if steps is None or not len(found.whole.device_steps) or not found.trace.lanes["is_gpu"].any():
         return []

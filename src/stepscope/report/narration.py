@@ -50,12 +50,7 @@ class TrialNarration:
 
 
 class DemoNarration:
-    """Explains what the demo does, while it runs.
-
-    Args:
-        screen: For the explanation.
-        messages: For the progress.
-    """
+    """Explains what the demo does, while it runs."""
 
     def __init__(self, screen: Console, messages: Console, *, shows_report: bool) -> None:
         self._screen = screen

@@ -241,7 +241,6 @@ class Experiment:
         """Run rounds until every answer is clear, or the time is up.
 
         Args:
-            tried: What to compare with it.
             usual_s: How long a process takes.
         """
         for number in range(first, first + MOST_ROUNDS):

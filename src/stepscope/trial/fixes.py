@@ -108,7 +108,6 @@ class Fix:
         apply: Applies it in the training process, once torch is imported.
         group: Fixes of the same group exclude each other; empty for none.
         promised_by: The finding whose promise is what this fix alone brings; empty for none.
-        only_if_asked: Whether it is tried only if it is named.
         start_up_s: How much longer the start of the script may take with it, in seconds.
         redraws: Whether random numbers for the data are drawn in another order, so that the losses
             of a script that augments its data differ from step to step.

@@ -18,7 +18,6 @@ class Background(Generic[Content]):
     """A result, from the moment it is asked for.
 
     Args:
-        what: What it is, in messages.
         work: Makes it; is given a function that tells the stage it is in.
 
     Attributes:

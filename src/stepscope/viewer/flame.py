@@ -60,11 +60,9 @@ class Flame:
     Attributes:
         colour: Its colour, as a slice of that name has in the timeline.
         parent: Its parent; -1: a root.
-        self_ns: Time of its own.
         total_ns: With everything below it.
         count: Events, or pieces of GPU work, that it stands for; of GPU time only events that
             launched some.
-        whole_ns: Total of all roots.
         left_out: Nodes too small to be among the first `MOST_NODES`; their time counts in their
             parents' totals.
     """
@@ -143,8 +141,6 @@ def flame(
     """The flame graph of [start_ns, end_ns), in the trace's own time.
 
     Args:
-        forest: Its events.
-        by: What it is made of.
         lanes: Of the host's call tree only these threads; None: all.
     """
     if by is FlameBy.HOST:

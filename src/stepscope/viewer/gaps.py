@@ -66,8 +66,6 @@ def gap(
     """What is known of a stretch of idle time.
 
     Args:
-        index: Its slices.
-        forest: Its call trees.
         segment: A row of `idle_segments`.
 
     Returns:

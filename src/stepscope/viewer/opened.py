@@ -94,9 +94,6 @@ class Extras:
 
     Attributes:
         idle: Why each device was idle; None: it has no GPU work, or it failed.
-        idle_rows: The same as rows.
-        idle_lanes: A lane for each device.
-        counters: Every counter.
         notes: What could not be worked out.
     """
 
@@ -112,7 +109,6 @@ class Content:
     """A trace that is ready, and what is worked out from it when it is first asked for.
 
     Attributes:
-        index: Its slices.
         is_whole: Whether nothing is missing in the index: links and steps of GPUs are known.
         metrics: The `metrics.csv` beside it; None: there is none.
         step_record: The `steps.jsonl` of its rank; None for a trace outside a run.
@@ -251,12 +247,10 @@ class Opened:
     """One trace, from the moment it is asked for.
 
     Args:
-        origin: Where it comes from.
         says_failure: Whether to log why it cannot be read.
 
     Attributes:
         id: What the page knows it by.
-        origin: Where it comes from.
         stage: "waiting", "reading", "arranging", "ready" or "failed".
         error: Why it failed.
         content: The trace, once it is ready. It is replaced once when it is whole.

@@ -90,7 +90,6 @@ def hand_over(
     """Serve the page until interrupted.
 
     Args:
-        file: The trace.
         address: Where Perfetto's page is.
         port: 0: any free one.
         started: Called with the link as soon as requests are accepted.

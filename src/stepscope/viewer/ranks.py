@@ -44,7 +44,6 @@ class JobRanks:
     """The ranks of a job, ready to be drawn.
 
     Attributes:
-        map: Their steps.
         stragglers: Who makes whom wait; None where that is unknown.
         problem: Why not.
         order: The ranks in the order of the rows: the greatest caused wait first, else the most

@@ -98,7 +98,6 @@ class Guard:
     """Refuses unauthorised requests, and adds security headers to responses.
 
     Args:
-        keys: What authorises a request.
         opens_other_sites: Whether its pages may talk to tabs of other sites that they open.
     """
 

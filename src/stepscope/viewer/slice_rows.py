@@ -25,7 +25,6 @@ class SliceRows:
     Attributes:
         offsets: Row r holds the slices from `offsets[r]` up to `offsets[r + 1]`.
         event: What each slice is: the number of an event, or a row of whatever the rows show.
-        name: Identifier of each slice's name.
         colour: Colour of each slice, a number of `colours.py`.
         block_longest: Position of the longest slice of each block.
         block_covered_ns: Sum of the durations of each block.

@@ -12,7 +12,6 @@ class Imbalance:
     Attributes:
         wait_ns: What a rank waits for others in a step, on average.
         most_ns: The work of the rank with the most of it in a step, on average.
-        mean_ns: The mean of all ranks.
         correlation: Of lateness with work.
         turns: How many ranks had the most work in some step.
     """

@@ -184,9 +184,6 @@ def saved_together(
 
     Savings overlap, so they do not add up: one replay removes the causes of all replayed findings
     at once (`saved_by`).
-
-    Args:
-        window: The window that they were replayed on.
     """
     savings = [one for one in findings if one.saving_ns is not None]
     if not savings:

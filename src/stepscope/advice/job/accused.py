@@ -188,9 +188,6 @@ class InWindows:
         By the records of the recorded steps; what of backward is communication beside which
         nothing is computed is no work.
 
-        Args:
-            ranks: The records.
-
         Returns:
             0 where that is not known, and where ranks meet before backward: then a forward has
             waits in it.

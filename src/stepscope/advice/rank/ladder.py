@@ -56,7 +56,6 @@ class Rung:
 
     Attributes:
         id: The finding that is fixed on this rung, or one of the ids above.
-        limit: What limits the step then.
         limit_share: What that takes of the step; None for the floor, and where it is not known.
     """
 

@@ -101,7 +101,6 @@ def one_off_calls(
 
     Args:
         window: Only those that overlap this time; None: all.
-        lanes: Only those on these threads; None: all.
     """
     found = _all_one_offs(trace)
     if window is not None:

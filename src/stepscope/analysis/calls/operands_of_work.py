@@ -57,7 +57,6 @@ def _rows_of(known: pl.DataFrame, asked: pl.Series, *, with_formula: bool) -> pl
 
     Args:
         known: What `operands_of_all_work` gives.
-        with_formula: Whether only those with a formula count as there.
     """
     is_asked = asked.is_not_null().to_numpy()
     if not len(known):

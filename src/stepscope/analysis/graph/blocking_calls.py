@@ -63,11 +63,10 @@ class Resolved:
     """Where threads are cut because of calls, and what blocking calls waited for.
 
     Attributes:
-        cut_ns: Moment of each cut.
-        wait_end_ns: Its end: when what it waited for had ended.
+        wait_end_ns: When what it waited for had ended.
         wait_work: Row of the GPU work that it waited for.
         stream_wait_call: The calls that made a stream wait for another.
-        stream_wait_ns: Start of it.
+        stream_wait_ns: Start of each of these calls.
         backlog: Waits for work of earlier steps.
         carried: What others wait for of the steps before.
     """

@@ -200,7 +200,6 @@ def settle_delays(
         target: Node that each edge leads to, sorted.
         leaves: Measured end of the node that each edge leaves.
         kind: `EdgeKind` of each edge.
-        first_edge: Where the edges of each node begin.
     """
     # Edges stand by their targets: to repeat is quicker than to gather.
     edges = np.diff(first_edge)

@@ -47,8 +47,6 @@ class LaunchQueue:
     """The launches that had to wait for a place, and what each launch depends on.
 
     Attributes:
-        wait_start_ns: When it began to wait.
-        wait_end_ns: When it returned.
         lane: Thread of each launch with a dependency.
         after_ns: When its call returned.
         work: Row of the GPU work whose start freed its place; -1: work before these steps.

@@ -75,7 +75,6 @@ def spans_of_threads(
 
     Args:
         condition: Of rows of `names`.
-        lanes: Only these of the threads.
 
     Returns:
         event, name_id, lane_id, start_ns, end_ns; in order of their starts.

@@ -150,7 +150,6 @@ def cut_into_pieces(
     Args:
         active: For each lane the time in which it works; it waits, or has nothing to do, in the
             rest.
-        cut_lanes: Lane of each cut.
     """
     lanes, starts, ends = [], [], []
     for lane in sorted(active):

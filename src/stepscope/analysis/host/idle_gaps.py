@@ -159,7 +159,6 @@ def _ending_rows(
 
     Args:
         rows: GPU work, with the call that launched each.
-        starts: Its starts, in order.
         started: When each event of the trace started.
     """
     low = np.searchsorted(starts, ends)

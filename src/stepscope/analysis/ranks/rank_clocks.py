@@ -66,7 +66,6 @@ class RankClocks:
         ranks: Columns `RANK_CLOCKS`.
         parts: Ranks that chains of groups connect; one part where all are.
         middle_ns: The moment that `offset_ns` is about, on the reference's clock.
-        collectives: How many were used.
     """
 
     ranks: pl.DataFrame
@@ -172,7 +171,6 @@ class _Fit:
         offset: Of each rank, in the middle of the span.
         slope: Of each rank, what the offset grows by from there to the end of the span.
         residual: Of each row, its end less the fitted end of its collective.
-        weight: Of each row.
         prior: The weight of the prior that slopes are 0.
     """
 

@@ -103,7 +103,6 @@ class CompileTimes:
 
     Attributes:
         steps: Numbers of the steps in which it takes at least `LEAST_SHARE`.
-        total_ns: Time spent compiling in those steps.
         lost_ns: What those steps took beyond the usual step because of it, in total: what was
             compiled beside other work costs less than it takes.
     """

@@ -71,7 +71,6 @@ class StepStrip:
         """Group steps.
 
         Args:
-            title: Whose steps they are.
             parts_of: The parts of some of them together, by name.
             kinds: What is special about each; by default nothing.
             windows: Which window recorded each in detail; by default none.

@@ -138,7 +138,6 @@ class StepSummary:
         phases: The phases, the longest first.
         first_steps: Numbers of the slow steps at the start.
         first_excess_ns: What they took beyond the steady median, in total.
-        first_compile_ns: Time spent compiling in them.
         observed_ns: Duration of all steps of the record, including excluded ones.
         tokens_per_second: Tokens per second of steady steps, if the loop counted them.
         slow_steps: Steps that took more than twice the median.

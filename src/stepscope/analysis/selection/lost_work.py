@@ -52,7 +52,6 @@ class LostWork:
     Attributes:
         steps: One row per step that is not empty, in order: step; launches; lost, those without GPU
             work; unlaunched, pieces of GPU work without a launch; lacks_work; has_open_end.
-        lost: Launches whose GPU work is not in the file.
         calls: Every launch of the file by thread and start: lane_id, start_ns, is_lost.
     """
 

@@ -47,7 +47,6 @@ def events_named(
 
     Args:
         condition: Of rows of `names`.
-        lanes: Only events on these lanes.
         within: Only events that begin at the first moment or later, and before the second.
     """
     return events_with_names(trace, names_that(trace, condition), lanes, within)

@@ -106,7 +106,6 @@ def fitted_to_step(
     """The parts of a recorded window in the time of unrecorded steps.
 
     Args:
-        record: The unrecorded steps.
         is_certain: Of the name of a part, whether recording does not change it: the other parts
             take up the difference, as far as they can.
     """

@@ -45,7 +45,6 @@ class Beginning:
     Attributes:
         rows: The rows. Columns in which no row of the whole table has a value are left out, but for
             the first column.
-        total: Number of rows of the whole table.
     """
 
     rows: Rows

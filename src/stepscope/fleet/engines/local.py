@@ -76,7 +76,6 @@ class LocalWorkers:
 
         Args:
             function: See `Engine.run`. Each process gets a copy of it, once.
-            count: How many processes at most.
             key: Items with equal keys go to the same process, unless that has others to do while
                 another process has none.
             attempts: How often an item is tried that fails for a reason of the machine.

@@ -33,7 +33,6 @@ class Call:
             recorded, its last operation.
         parts: The operations of a coalesced group, in order; empty for a single operation.
         is_whole: Whether none of its parts was overwritten.
-        is_coalesced: Whether it is a group.
         skipped: How many groups of sends and receives were counted as collectives before it.
     """
 

@@ -134,7 +134,6 @@ class _Hanging:
 
     Attributes:
         inputs: A text: those of most members.
-        did: What each member did.
         parts: What those recorded that called it.
         behind: Of each rank that is or may be queued, the operations that it called before.
         problem: What is wrong with its arguments, if that does not show who is; else empty.

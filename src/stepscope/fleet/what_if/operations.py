@@ -39,7 +39,6 @@ class Operations:
     """The operations of a job.
 
     Attributes:
-        stages: Number of pipeline stages.
         table: One row per operation of a replica, ordered by `stage`, `kind`, `number`; further
             columns are `chunk`, `model_chunk` and `micro_batch` (-1 where there is none), and
             `start_ns` and `end_ns`, the medians over all replicas and steps. An order that all of

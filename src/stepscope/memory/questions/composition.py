@@ -198,7 +198,6 @@ class Difference:
     """What is held at one moment against another. Each table's changes sum to `change_bytes`.
 
     Attributes:
-        reserved_change_bytes: The change of what was reserved.
         categories: category, before_bytes, after_bytes, change_bytes. The largest change first.
         lines: line, before_bytes, after_bytes, change_bytes, before_allocations,
             after_allocations.

@@ -274,7 +274,6 @@ class Dictionaries:
 
     Attributes:
         owners: The place of the list that each is in.
-        containers: The dictionaries.
         others: How many values of the lists are none.
     """
 

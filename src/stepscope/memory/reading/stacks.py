@@ -164,7 +164,6 @@ def intern_stacks(
 
     Args:
         base: The value of the first container.
-        tree: Arrays of the tree.
         values: The lists of frames, as values of the tree.
         found: Receives the number of each stack, or `NO_STACK`.
         numbers: Of each container that was met, as a list of frames or as a frame, its number; -1.

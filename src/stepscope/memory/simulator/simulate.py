@@ -59,7 +59,6 @@ class Simulation:
         peak_reserved_bytes: The most that was reserved at any time.
         allocated_then_bytes: What was allocated when the most was reserved.
         peak_allocated_bytes: The most that was allocated at any time, in rounded sizes.
-        operations: How many operations the history has.
         curve: What was reserved and allocated after each of the history's events that concerns the
             simulation, if that was asked for: event (-1 before the first), reserved_bytes,
             allocated_bytes.

@@ -111,11 +111,7 @@ def _nearest(
 
 
 def is_operator(tables: Tables, step_names: npt.NDArray[np.bool_]) -> BoolArray:
-    """For each event whether it is an operator or an annotation other than of a step.
-
-    Args:
-        step_names: For each name, whether it annotates a step.
-    """
+    """For each event whether it is an operator or an annotation other than of a step."""
     events = tables.events
     found = mask_of(events, OPERATORS)
     found &= gather(~step_names, events["name_id"].to_numpy())

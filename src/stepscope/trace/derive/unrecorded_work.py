@@ -32,9 +32,6 @@ def blocked_until(tables: Tables, work: Int64Array) -> int:
     as a copy on a stream of its own, waited for more than that if it returned later after its end
     than any other call of its name does: then until as much earlier as these take.
 
-    Args:
-        work: The numbers of the GPU work.
-
     Returns:
         `NEVER_NS` where no call did.
     """

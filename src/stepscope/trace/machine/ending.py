@@ -62,11 +62,7 @@ def _with_line(function: JitFunction) -> Any:
 
 
 class Ending:
-    """How one function ends.
-
-    Args:
-        code: The function in LLVM.
-    """
+    """How one function ends."""
 
     def __init__(self, function: JitFunction, code: Any, *, is_entry: bool) -> None:
         self._function = function

@@ -199,8 +199,6 @@ def _put_differences(
 
     Args:
         numbers: Address of 64-bit numbers, or of 32-bit ones if `is_narrow`.
-        count: How many.
-        is_narrow: Whether they have 32 bits.
         mask: The bits of a number that tell its size: the lower half if it has 32 and no sign.
         flipped: The bits to flip so that the order is that of signed numbers: the sign if 64-bit
             numbers have none.

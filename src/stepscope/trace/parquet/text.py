@@ -142,8 +142,6 @@ def _gather(
         views: Address of their views, of which there are `count`.
         buffers: Address of the addresses of the buffers that views refer to.
         present: Address of one byte for each, not 0 unless it is null.
-        first: The first to write.
-        count: How many there are.
         target: Address to write to.
         used: Address of how many bytes of the target are used already, which is updated, and of how
             many it has.

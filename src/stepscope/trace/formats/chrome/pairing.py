@@ -43,7 +43,6 @@ class Closed:
 
     Attributes:
         rows: One row per pair, as of a complete event.
-        ids: Their names and lanes.
         at: Row of each end, which is the position of the event; empty where there are no ends.
     """
 
