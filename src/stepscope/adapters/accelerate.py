@@ -104,8 +104,9 @@ class AccelerateProfiler(Profiler):
         if self._core.detector is not None:
             self._core.detector.has_stepped = False
 
-    def _work_counter(self, loader: object) -> None:
-        """None: `watch` counts the batches of accelerate's loaders."""
+    def _counts_work(self, loader: object) -> bool:  # noqa: ARG002
+        """False: `watch` here counts the batches of accelerate's loaders itself."""
+        return False
 
 
 def _identity() -> RankIdentity:

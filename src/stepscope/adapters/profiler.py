@@ -39,6 +39,8 @@ log = logging.getLogger("stepscope")
 _DEEPSPEED = "stepscope.adapters.deepspeed"
 """What follows an engine, where options ask for it. It stands on this module."""
 
+_CLOCKS_HOLD_NS = 100_000
+"""So long after a step has ended, the readings of its clocks serve the wait that follows."""
 
 _Batch = TypeVar("_Batch")
 _Own = TypeVar("_Own", bound="Profiler")
@@ -269,7 +271,7 @@ class Profiler:
         steps_itself = batches_per_step < 1 or not session.watch_ends_steps
         batches = 0
         seen: SeenLoader | None = None
-        looks, count_work = True, None
+        looks, counts_work, is_quiet = True, False, False
         self._watch_depth += 1
         self._loop_began = core.number
         try:
@@ -277,7 +279,11 @@ class Profiler:
             while self.config.max_steps <= 0 or not self.should_stop:
                 core.was_stepped = False
                 starts_epoch, has_new_workers = iterator is None, False
-                wait = core.begin_wait(is_own=True)
+                now_ns, begun = time.perf_counter_ns(), core.begun if is_quiet else None
+                if begun is not None and now_ns - begun[0] < _CLOCKS_HOLD_NS:
+                    wait = (None, now_ns, begun[2], begun[3])  # one call less, as in `end_step`
+                else:
+                    wait = core.begin_wait(is_own=True)
                 try:
                     if iterator is None:
                         kept, started_ns = attempt(kept_iterator, loader), time.perf_counter_ns()
@@ -287,7 +293,7 @@ class Profiler:
                             attempt(has_workers, iterator)
                         )
                         attempt(time_first_indices, iterator)
-                        count_work = attempt(self._work_counter, loader)
+                        counts_work = bool(attempt(self._counts_work, loader))
                     batch = next(iterator, _END)
                 except BaseException:
                     core.end_wait(wait, counts=False, is_own=True)
@@ -308,8 +314,8 @@ class Profiler:
                         workers_ns=max(0, made_ns - sampler_ns) if has_new_workers else 0,
                         sampler_ns=sampler_ns,
                     )
-                if count_work is not None:
-                    count_work(batch)
+                if counts_work:
+                    core.offer(work_of(batch))
                 try:
                     yield batch
                 except GeneratorExit:
@@ -319,8 +325,10 @@ class Profiler:
                     raise
                 batches += 1
                 steps_itself |= core.was_stepped or not session.watch_ends_steps
+                is_quiet = False
                 if not steps_itself and batches % batches_per_step == 0:
                     core.end_step()
+                    is_quiet = core.recording is None and core.detector is None
             # The last batches may not fill a step; they count as one all the same.
             if not steps_itself and batches % batches_per_step and core.is_on:
                 core.end_step()
@@ -330,13 +338,10 @@ class Profiler:
         finally:
             self._watch_depth -= 1
 
-    def _work_counter(self, loader: object) -> Callable[[Any], object] | None:
-        """What is called with each batch of this loader that `watch` passes on."""
+    def _counts_work(self, loader: object) -> bool:
+        """Whether `watch` counts the work of this loader's batches."""
         # Without collation, what arrives may be one sample as well as many.
-        if not getattr(loader, "_auto_collation", False):
-            return None
-        offer = self.session.steps.offer
-        return lambda batch: offer(work_of(batch))
+        return bool(getattr(loader, "_auto_collation", False))
 
     def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
         """Name a part of the step: it is timed in the step record and marked in the trace.
@@ -348,7 +353,7 @@ class Profiler:
         import torch
 
         # Called here: the compiler must see that it is asked.
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             return torch.profiler.record_function(name)
         return Phase(self._core, name)
 

@@ -166,7 +166,7 @@ class StepCore(StepNotes):
         Args:
             error: The error that ended the loop, if any.
         """
-        if self._begun is None:
+        if self.begun is None:
             return
         # After a clean loop, the open step is only the time since the last boundary: not a step,
         # but maybe an evaluation.
@@ -216,8 +216,8 @@ class StepCore(StepNotes):
         """
         before, self._ring = self._ring, ring or Ring()
         self._ring.turned = self.wake_writer
-        if self._begun is not None:
-            self._ring.put(self._begun)
+        if self.begun is not None:
+            self._ring.put(self.begun)
         return before
 
     def look(self) -> None:
@@ -293,7 +293,7 @@ class StepCore(StepNotes):
                         now_ns,
                         details,
                     )
-                    self._begun = row
+                    self.begun = row
                     self._wait_ns = self._wait_cpu_ns = 0
                     self.number = number + 1
                     self.rows.append(row)
@@ -329,7 +329,7 @@ class StepCore(StepNotes):
                     self._admit_lost_ends()
                 if tokens is not None or samples is not None:
                     self._attempt("counting work", self.count, tokens, samples)
-                if self._begun is None or self._is_between_loops:
+                if self.begun is None or self._is_between_loops:
                     self._is_between_loops = False
                     self._restart()
                     self._plan()
@@ -373,8 +373,8 @@ class StepCore(StepNotes):
             flags |= DETAILED
             self._ring.put_text(now_ns, details)
         row = self._read(now_ns, self.number if step is None else step, flags, details)
-        dur_ns = now_ns - (self._begun or row)[0]
-        self._begun = row
+        dur_ns = now_ns - (self.begun or row)[0]
+        self.begun = row
         if device is None:
             self.rows.append(row)
         else:
@@ -450,7 +450,7 @@ class StepCore(StepNotes):
         self._find_compiler()
         now_ns = perf_counter_ns()
         self._clear(now_ns)
-        self._begun = row = self._read(now_ns, self.number, BEGINS)
+        self.begun = row = self._read(now_ns, self.number, BEGINS)
         if self.device is None:
             self.rows.append(row)
         else:
@@ -460,7 +460,7 @@ class StepCore(StepNotes):
     def _cancel(self) -> None:
         """Drop the current step: it turned out not to be one."""
         self._clear(perf_counter_ns())
-        self._begun = None
+        self.begun = None
         self._due = _NOW
 
     def _has_evaluated(self) -> bool:
@@ -503,7 +503,7 @@ class StepCore(StepNotes):
         self._is_between_loops = False
         if self.windows is not None:
             self.windows.restart_step(self.number)
-        if kind and self._begun is not None:
+        if kind and self.begun is not None:
             self.mark(kind)
             self._end()
         self._restart()
@@ -532,7 +532,7 @@ class StepCore(StepNotes):
             return
         if self.windows is not None:
             self.windows.leave_step()
-        if self._begun is not None:
+        if self.begun is not None:
             self._end(is_partial=True)
         self._cancel_step()
 

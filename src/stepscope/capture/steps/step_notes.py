@@ -82,6 +82,7 @@ class StepNotes:
 
     Attributes:
         is_on: Whether anything is recorded; never in a fork, which shares its parent's files.
+        begun: The reading at which the current step began; None while there is none.
         recording: Index of the window that is being recorded, or None.
         device: Times steps and phases on the device; None until one is in use.
         detector: Detects phases from what the loop does with torch; None where nothing does.
@@ -91,7 +92,6 @@ class StepNotes:
 
     __slots__ = (
         "_attempt",
-        "_begun",
         "_clocked_thread",
         "_containment",
         "_device_phases",
@@ -116,6 +116,7 @@ class StepNotes:
         "_wait_cpu_ns",
         "_wait_ns",
         "_workers_ns",
+        "begun",
         "detector",
         "device",
         "exchanging",
@@ -138,8 +139,7 @@ class StepNotes:
         self._containment = containment
         self._attempt = containment.attempt
         self._failed = containment.failed
-        # The reading at which the current step began; None while there is none.
-        self._begun: Reading | None = None
+        self.begun: Reading | None = None
         # The thread whose clocks are read, and the file that says how long it waits for a CPU.
         self._clocked_thread = -1
         self._schedstat = -1
@@ -321,7 +321,7 @@ class StepNotes:
             self._attempt("detecting phases", self.detector.begin_own_fetch)
         if self.recording is not None:
             entered = self.enter_range(DATA_WAIT_RANGE)
-        now_ns, begun = perf_counter_ns(), self._begun
+        now_ns, begun = perf_counter_ns(), self.begun
         if get_ident() != self._clocked_thread:
             return entered, now_ns, thread_time_ns(), b""
         if begun is not None and now_ns - begun[0] < JUST_NOW_NS:
