@@ -18,14 +18,7 @@ from time import perf_counter_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any
 
 from stepscope.capture.options.schedule import NEVER
-from stepscope.capture.steps.devices import (
-    NO_PEAKS,
-    DeviceProbe,
-    DeviceSteps,
-    DeviceTimer,
-    PeakMemory,
-    Peaks,
-)
+from stepscope.capture.steps.devices import NO_PEAKS, Peaks
 from stepscope.capture.steps.pauses import CompileClock, GcPauses
 from stepscope.capture.steps.step_notes import JUST_NOW_NS, StepNotes
 from stepscope.run.step_record import EVALUATION
@@ -45,6 +38,7 @@ if TYPE_CHECKING:
     from stepscope.capture.record.census import MemoryCensus
     from stepscope.capture.record.memory import MemoryWatch
     from stepscope.capture.record.monitoring import RankMonitor
+    from stepscope.capture.steps.devices import DeviceProbe, DeviceSteps
     from stepscope.capture.windows.control import WindowControl
 
 MOST_ROWS = 200_000
@@ -568,14 +562,14 @@ class StepCore(StepNotes):
 
     # -- the device -----------------------------------------------------------------------------
 
-    def attach_device(self, timer: DeviceTimer, peaks: PeakMemory) -> None:
+    def attach_device(self, device: DeviceSteps) -> None:
         """Time and measure the GPU from the next step boundary on."""
-        self.device = DeviceSteps(self.rows, timer, peaks)
+        self.device = device
         self.wake()
 
     def _attach_device(self) -> None:
         """Time and measure the GPU from the first step in which it is in use."""
         probe = self.probe
         if probe is not None and probe.is_ready:
-            self.attach_device(probe.timer(), PeakMemory(probe.peak_memory))
+            self.attach_device(probe.steps(self.rows))
             self.probe = None

@@ -14,7 +14,7 @@ from stepscope.capture.containment import Containment
 from stepscope.capture.steps import core as module
 from stepscope.capture.steps import step_notes
 from stepscope.capture.steps.core import StepCore
-from stepscope.capture.steps.devices import DeviceTimer, PeakMemory
+from stepscope.capture.steps.devices import DeviceSteps
 
 
 class Time:
@@ -371,6 +371,10 @@ class FakeEvent:
         return other.at_ms - self.at_ms
 
 
+def attach(core, device, peak_memory=lambda: ((), ()), is_capturing=bool):
+    core.attach_device(DeviceSteps(core.rows, device, peak_memory, is_capturing))
+
+
 def run_device_steps(core, device, count, behind):
     core.restart_step()
     for step in range(count):
@@ -381,7 +385,7 @@ def run_device_steps(core, device, count, behind):
 
 def test_device_time_is_read_when_it_has_passed(core, time, written):
     device = FakeEvents()
-    core.attach_device(DeviceTimer(device), PeakMemory(lambda: ((1,), (2,))))
+    attach(core, device, lambda: ((1,), (2,)))
     run_device_steps(core, device, 6, behind=0)
     core.settle()
     assert [record.device_ns for record in written] == [(2 + n) * 1_000_000 for n in range(6)]
@@ -391,7 +395,7 @@ def test_device_time_is_read_when_it_has_passed(core, time, written):
 
 def test_a_device_behind_delays_lines_and_keeps_their_order(core, time, written):
     device = FakeEvents()
-    core.attach_device(DeviceTimer(device), PeakMemory(lambda: ((), ())))
+    attach(core, device)
     run_device_steps(core, device, 6, behind=9.0)
     assert len(written) < 6
     device.passed_ms = device.clock_ms
@@ -402,9 +406,9 @@ def test_a_device_behind_delays_lines_and_keeps_their_order(core, time, written)
 
 def test_a_stuck_device_neither_blocks_nor_accumulates(core, time, written):
     device = FakeEvents()
-    core.attach_device(DeviceTimer(device), PeakMemory(lambda: ((), ())))
+    attach(core, device)
     run_device_steps(core, device, 500, behind=1e9)
-    assert len(written) >= 500 - DeviceTimer.LATEST
+    assert len(written) >= 500 - DeviceSteps.LATEST
     core.close_clocks()
     assert [record.step for record in written] == list(range(500))
     assert all(record.device_ns is None for record in written)
@@ -412,7 +416,7 @@ def test_a_stuck_device_neither_blocks_nor_accumulates(core, time, written):
 
 def test_events_are_used_again(core, time, written):
     device = FakeEvents()
-    core.attach_device(DeviceTimer(device), PeakMemory(lambda: ((), ())))
+    attach(core, device)
     run_device_steps(core, device, 1000, behind=20.0)
     assert device.made < 100
 
@@ -420,7 +424,7 @@ def test_events_are_used_again(core, time, written):
 def test_an_event_is_not_used_again_while_a_later_step_needs_it(core, time, written):
     # One event ends a step and begins the next: reusing it early would change the next one's time.
     device = FakeEvents()
-    core.attach_device(DeviceTimer(device), PeakMemory(lambda: ((), ())))
+    attach(core, device)
     core.restart_step()
     durations = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0] * 20
     for step, duration in enumerate(durations):
@@ -435,7 +439,7 @@ def test_an_event_is_not_used_again_while_a_later_step_needs_it(core, time, writ
 
 def test_phases_are_timed_on_the_device(core, time, written):
     device = FakeEvents()
-    core.attach_device(DeviceTimer(device), PeakMemory(lambda: ((), ())))
+    attach(core, device)
     core.restart_step()
     for _step in range(300):
         for name, duration in (("forward", 3.0), ("backward", 5.0), ("forward", 2.0)):
@@ -456,7 +460,7 @@ def test_phases_are_timed_on_the_device(core, time, written):
 
 def test_a_phase_across_a_boundary_is_parted_on_the_device_too(core, time, written):
     device = FakeEvents()
-    core.attach_device(DeviceTimer(device), PeakMemory(lambda: ((), ())))
+    attach(core, device)
     core.restart_step()
     device.clock_ms += 1.0
     enter(core, "outer")
@@ -477,7 +481,7 @@ def test_a_phase_across_a_boundary_is_parted_on_the_device_too(core, time, writt
 
 def test_a_phase_on_another_stream_that_is_late_is_left_out(core, time, written):
     device = FakeEvents()
-    core.attach_device(DeviceTimer(device), PeakMemory(lambda: ((), ())))
+    attach(core, device)
     core.restart_step()
     enter(core, "side")
     core._events[-1][-1].at_ms = 1e9
@@ -494,7 +498,7 @@ def test_a_device_that_fails_costs_the_device_time_only(core, time, written):
         def __call__(self):
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    core.attach_device(DeviceTimer(Broken()), PeakMemory(lambda: ((), ())))
+    attach(core, Broken())
     for _step in range(3):
         core.restart_step()
         time.pass_by(2)
@@ -507,7 +511,7 @@ def test_memory_that_cannot_be_read_costs_the_memory_only(core, time, written):
     def broken():
         raise RuntimeError("no")
 
-    core.attach_device(DeviceTimer(FakeEvents()), PeakMemory(broken))
+    attach(core, FakeEvents(), broken)
     core.restart_step()
     time.pass_by(2)
     core.end_step()
@@ -541,8 +545,7 @@ class CapturedEvents(FakeEvents):
 
 def test_a_graph_that_is_being_captured_is_left_alone(core, time, written):
     device = CapturedEvents()
-    timer = DeviceTimer(device, lambda: device.is_capturing)
-    core.attach_device(timer, PeakMemory(lambda: ((), ())))
+    attach(core, device, is_capturing=lambda: device.is_capturing)
     core.restart_step()
     for step in range(6):
         device.is_capturing = step in {2, 3}
