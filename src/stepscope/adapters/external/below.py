@@ -20,6 +20,7 @@ from typing import Any
 
 from stepscope.adapters.script.launch import Launched, passing_signals_on
 from stepscope.errors import UsageError
+from stepscope.monitor.processes import is_running
 from stepscope.run.files import write_atomically
 
 EARLY_S = 30.0
@@ -92,7 +93,7 @@ def run_below(
         inner = _read(result).get("process_id")
         is_early = time.monotonic() - started < EARLY_S
         launched = read_result(result)
-        if launched is None and inner is not None and _is_alive(inner):
+        if launched is None and inner is not None and is_running(inner):
             if code and is_early:
                 _end(inner)
                 raise ToolFailedError(
@@ -121,7 +122,7 @@ def _pass_on(number: int, result: Path, tool: subprocess.Popen[bytes]) -> None:
     """Pass a signal on to the training; the tool ends with it."""
     inner = _read(result).get("process_id")
     with contextlib.suppress(OSError):
-        if isinstance(inner, int) and _is_alive(inner):
+        if isinstance(inner, int) and is_running(inner):
             os.kill(inner, number)
         else:
             tool.send_signal(number)
@@ -137,7 +138,7 @@ def _wait(wait: Callable[[], int]) -> int:
 
 
 def _wait_for(process_id: int) -> int:
-    while _is_alive(process_id):
+    while is_running(process_id):
         time.sleep(_LOOK_S)
     return 0
 
@@ -146,7 +147,7 @@ def _end(process_id: int) -> None:
     with contextlib.suppress(OSError):
         os.kill(process_id, signal.SIGTERM)
     for _ in _looks(10.0):
-        if not _is_alive(process_id):
+        if not is_running(process_id):
             return
     with contextlib.suppress(OSError):
         os.kill(process_id, signal.SIGKILL if hasattr(signal, "SIGKILL") else signal.SIGTERM)
@@ -157,15 +158,6 @@ def _looks(seconds: float) -> Iterator[None]:
     while time.monotonic() < until:
         yield
         time.sleep(_LOOK_S)
-
-
-def _is_alive(process_id: int) -> bool:
-    import psutil
-
-    try:
-        return bool(psutil.Process(process_id).status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
 
 
 def _read(path: Path) -> dict[str, Any]:

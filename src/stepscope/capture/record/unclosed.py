@@ -8,8 +8,7 @@ import signal
 import time
 from pathlib import Path
 
-import psutil
-
+from stepscope.monitor.processes import is_running
 from stepscope.run.figures import plural
 from stepscope.run.layout import WINDOW_FILE, RankLayout
 from stepscope.run.manifest import EXIT, RankManifest, read_rank, write_record
@@ -34,7 +33,7 @@ def close_manifest(rank: RankLayout, exit_code: int | None) -> None:
     """
     manifest = read_rank(rank.manifest)
     if manifest.state == "running":
-        if _is_running(manifest.process_id):
+        if is_running(manifest.process_id):
             return
         _wait_for_windows(rank, manifest)
         complete_steps(rank.steps)
@@ -61,15 +60,6 @@ def _cause(exit_code: int | None) -> str:
         with contextlib.suppress(ValueError):
             return f"was killed by {signal.Signals(exit_code - 128).name}"
     return f"ended with exit code {exit_code}"
-
-
-def _is_running(process_id: int) -> bool:
-    try:
-        return bool(psutil.Process(process_id).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.Error:
-        return True
 
 
 def _ended_steps(rank: RankLayout) -> int:

@@ -48,7 +48,7 @@ class LoaderWatch:
         self._lock = threading.Lock()
         self._loaders: list[SeenLoader] = []
         self._latest: SeenLoader | None = None
-        self._iterator: weakref.ref[Any] | None = None
+        self._part: _Same | None = None
         self._noted: SeenLoader | None = None
         self.hurry: Callable[[], object] = bool
 
@@ -62,14 +62,13 @@ class LoaderWatch:
         Returns:
             What is known of the loader; None if it is no DataLoader.
         """
-        loader, iterator = self._latest, self._iterator
-        if iterator is None or iterator() is not parts[-1]:
-            if loader is None or not loader.parts.are(parts):
-                with self._lock:
-                    loader = self._latest = self._loader_of(parts)
-                if loader is not None and loader.workers:
-                    self.hurry()
-            self._iterator = _reference(parts[-1])
+        loader = self._latest
+        if self._part is None or not self._part.is_(parts[-1]):
+            self._part = _Same(parts[-1])
+            with self._lock:
+                loader = self._latest = self._loader_of(parts)
+            if loader is not None and loader.workers:
+                self.hurry()
         if loader is not None:
             loader.batches += 1
             if read is not None and (loader.is_new or read.is_beside):
@@ -114,15 +113,15 @@ class LoaderWatch:
     def _loader_of(self, parts: Sequence[Any]) -> SeenLoader | None:
         """What is known of the loader of these parts, with its present workers; None for none."""
         for loader in self._loaders:
-            if loader.parts.are(parts):
+            if loader.part.is_(parts[-1]):
                 return loader
         workers = _first(parts, "num_workers", "_num_workers")
         if workers is None:
             return None
-        data = _Same(_data_of(parts))
-        found = next((one for one in self._loaders if one.data.is_as(data)), None)
+        data = _data_of(parts)
+        found = next((one for one in self._loaders if one.data.is_(data)), None)
         if found is None:
-            found = SeenLoader(data)
+            found = SeenLoader(_Same(data))
             if len(self._loaders) >= _MOST_LOADERS:
                 others = [one for one in self._loaders if one is not self._noted]
                 self._loaders.remove(min(others, key=lambda one: one.batches))
@@ -132,30 +131,21 @@ class LoaderWatch:
 
 
 class _Same:
-    """Objects to be recognised, without keeping them alive.
+    """An object to be recognised, without keeping it alive.
 
     An address alone would not do: that of an iterator which is gone may be that of the next one.
     """
 
-    def __init__(self, objects: Sequence[Any]) -> None:
-        self._known = [(id(one), _reference(one)) for one in objects]
+    def __init__(self, one: Any) -> None:
+        self._address = id(one)
+        self._reference: weakref.ref[Any] | None = None
+        with contextlib.suppress(TypeError):  # a list, say: nothing that has workers
+            self._reference = weakref.ref(one)
 
-    def are(self, objects: Sequence[Any]) -> bool:
-        """Whether these are the same objects."""
-        return len(objects) == len(self._known) and all(
-            address == id(one) and (reference is None or reference() is one)
-            for (address, reference), one in zip(self._known, objects, strict=True)
-        )
-
-    def is_as(self, other: _Same) -> bool:
-        """Whether both were made of the same objects, which are all alive."""
-        alive = [None if reference is None else reference() for _, reference in other._known]
-        return [address for address, _ in self._known] == [
-            address for address, _ in other._known
-        ] and all(
-            reference is None or reference() is one
-            for (_, reference), one in zip(self._known, alive, strict=True)
-        )
+    def is_(self, one: Any) -> bool:
+        """Whether this is the same object."""
+        is_alive = self._reference is None or self._reference() is one
+        return is_alive and self._address == id(one)
 
 
 class SeenLoader:
@@ -168,7 +158,7 @@ class SeenLoader:
 
     def __init__(self, data: _Same) -> None:
         self.data = data
-        self.parts = _Same(())
+        self.part = _Same(None)
         self.record = LoaderRecord()
         self.batches = 0
         self.has_news = False
@@ -182,7 +172,7 @@ class SeenLoader:
 
     def begin(self, parts: Sequence[Any], workers: int) -> None:
         """Take notice of a new loader over this data, or of a new iterator of it."""
-        self.parts = _Same(parts)
+        self.part = _Same(parts[-1])
         before = self.record
         if not self.batches or before.workers != workers:
             self._used_ns = self._watched_ns = 0
@@ -319,21 +309,14 @@ def _size_of(batch: Any) -> tuple[int | None, int | None]:
     return size, tensors
 
 
-def _reference(one: Any) -> weakref.ref[Any] | None:
-    try:
-        return weakref.ref(one)
-    except TypeError:
-        return None  # a list, say: nothing that has workers
-
-
-def _data_of(parts: Sequence[Any]) -> tuple[Any, ...]:
+def _data_of(parts: Sequence[Any]) -> Any:
     """The dataset of the first part that has one; the first part where none has."""
     for part in parts:
         for name in ("_dataset", "dataset"):
             data = getattr(part, name, None)
             if data is not None:
-                return (data,)
-    return tuple(parts[:1])
+                return data
+    return parts[0]
 
 
 def _is_iterable(parts: Sequence[Any]) -> bool | None:
@@ -341,7 +324,7 @@ def _is_iterable(parts: Sequence[Any]) -> bool | None:
     torch_data = sys.modules.get("torch.utils.data")
     if torch_data is None:
         return None
-    return any(isinstance(one, torch_data.IterableDataset) for one in _data_of(parts))
+    return isinstance(_data_of(parts), torch_data.IterableDataset)
 
 
 def _local_ranks() -> int:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
+import os
+import socket
 import sys
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-from stepscope.artifacts.job import RawTrace
+from stepscope.artifacts.job import TORCH_TIMELINE, FinishJob, RawTrace
+from stepscope.capture.options.config import TraceHandler
 from stepscope.capture.steps.replacements import Replacements
 from stepscope.capture.windows.planner import (
     StepSample,
@@ -22,8 +28,7 @@ from stepscope.capture.windows.recorder import (
     StepRanges,
     Window,
     WindowTools,
-    hand_over,
-    job_of,
+    artifact_options,
 )
 from stepscope.capture.windows.torch_recorder import (
     choose_activities,
@@ -34,7 +39,9 @@ from stepscope.capture.windows.torch_recorder import (
     record_nothing,
     release_events,
 )
-from stepscope.run.manifest import WindowRecord
+from stepscope.run.figures import error_in_words, error_with_class
+from stepscope.run.files import replacing
+from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
 log = logging.getLogger("stepscope")
 
@@ -157,15 +164,56 @@ class TorchWindow(Window):
     def save(
         self, record: WindowRecord, step_number: int
     ) -> tuple[WindowRecord, BaseException | None]:
-        """Hand the events to the process that makes the files; see `Window.save`."""
-        tools = self._tools
+        """Hand the events to the process that makes the files, after calling the user's functions.
+
+        Args:
+            step_number: Value of `step_num` for the functions, as torch.profiler counts it.
+        """
+        tools, job, handlers = self._tools, self._job(), self._tools.config.handlers
         tools.write_steps()
-        rank = tools.identity.rank
-        renames = self.ranges.renames()
-        job = job_of(
-            tools.config, self.plan, self.ranges.whole_steps, renames, rank, self._activities
+        job.raw_path.parent.mkdir(parents=True, exist_ok=True)
+        interruption: BaseException | None = None
+        if handlers:
+            started_ns = time.perf_counter_ns()
+            self.profiler.export_chrome_trace(job.raw)
+            RawTrace(job.raw_path).check_ends()
+            record = dataclasses.replace(record, export_ns=time.perf_counter_ns() - started_ns)
+            _keep_export(self.profiler, job.raw_path, job.renames)
+            self.profiler.step_num = step_number
+            try:
+                problems = _call_handlers(handlers, self.profiler)
+                record = dataclasses.replace(record, artifacts=tuple(problems))
+            except BaseException as error:  # noqa: BLE001 - raised again once the window is safe
+                interruption = error
+        if tools.config.memory_timeline == "torch":
+            problem = _torch_memory_timeline(self.profiler, job.window_path)
+            if problem is not None:
+                record = dataclasses.replace(record, artifacts=(*record.artifacts, problem))
+        record = tools.finisher.submit(self.profiler, job, record, is_raw_there=bool(handlers))
+        return record, interruption
+
+    def _job(self) -> FinishJob:
+        """The job of the finishing process."""
+        config, plan, rank = self._tools.config, self.plan, self._tools.identity.rank
+        board = config.tensorboard_dir
+        return FinishJob(
+            raw=str(plan.directory / SCRATCH / "trace.json"),
+            directory=str(plan.directory),
+            index=plan.index,
+            steps=self.ranges.whole_steps,
+            rank=rank,
+            needs_kernels=_uses_gpu(self._activities),
+            renames=self.ranges.renames(),
+            trace=config.export_trace,
+            trace_format=config.trace_format,
+            flops=config.with_flops,
+            artifacts=artifact_options(config, with_stack=plan.with_stack),
+            tensorboard_directory=str(Path(board).absolute()) if board else "",
+            tensorboard_worker=config.tensorboard_worker.format(
+                rank=rank, host=socket.gethostname(), pid=os.getpid()
+            ),
+            tensorboard_ns=time.time_ns(),
         )
-        return hand_over(tools.finisher, self.profiler, job, record, tools.config, step_number)
 
     def cost(self) -> StepSample:
         """Stop recording and return what the step cost."""
@@ -203,6 +251,79 @@ def _warn_of_interrupted_tool() -> None:
         "time",
         getattr(owner, "__module__", "?"),
         owner.__qualname__,
+    )
+
+
+def _call_handlers(handlers: Sequence[TraceHandler], profiler: Any) -> list[ArtifactRecord]:
+    """Call each function with torch's profiler; returns a record for each that raised."""
+    failures = []
+    for handler in handlers:
+        name = getattr(handler, "__qualname__", type(handler).__name__)
+        try:
+            handler(profiler)
+        except Exception as error:
+            log.warning("stepscope: on_trace_ready function %s failed", name, exc_info=True)
+            failures.append(
+                ArtifactRecord("handler", name, problem=f"{name} raised {error_with_class(error)}")
+            )
+    return failures
+
+
+def _keep_export(profiler: Any, raw: Path, renames: dict[str, str]) -> None:
+    """Let functions export the trace again: torch itself refuses a second export."""
+
+    def export_chrome_trace(path: str, *_: object, **__: object) -> None:
+        from stepscope.artifacts.compress import compress, format_of
+
+        target = Path(path)
+        with replacing(target) as temporary:
+            compress(raw, temporary, format_of(target), renames)
+
+    profiler.export_chrome_trace = export_chrome_trace
+
+
+def _torch_memory_timeline(profiler: Any, directory: Path) -> ArtifactRecord | None:
+    """Let torch write its own memory timeline; returns a record of the problem if that fails.
+
+    It takes about 0.3 ms per memory event, on this thread, and fails on some models.
+    """
+    path = directory / TORCH_TIMELINE
+    try:
+        with replacing(path) as temporary, warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore"
+            )  # it is deprecated in favour of something that does not exist
+            written = temporary.with_name(f"{temporary.name}.json.gz")
+            try:
+                profiler.export_memory_timeline(str(written), device=_device_of(profiler))
+                written.replace(temporary)
+            finally:
+                written.unlink(missing_ok=True)
+    except Exception as error:  # noqa: BLE001 - torch asserts on real models
+        return ArtifactRecord(
+            "memory_timeline_torch", TORCH_TIMELINE, problem=error_in_words(error)
+        )
+    return None
+
+
+def _device_of(profiler: Any) -> str:
+    device = getattr(profiler, "use_device", None)
+    if not device:
+        return "cpu"
+    import torch
+
+    return f"{device}:{getattr(torch, device).current_device()}"
+
+
+def _uses_gpu(activities: list[Any]) -> bool:
+    """Whether a GPU was recorded that the training has begun to use."""
+    import torch
+
+    names = {activity.name for activity in activities}
+    return any(
+        word.upper() in names and getattr(torch, word).is_initialized()
+        for word in ("cuda", "xpu")
+        if getattr(torch, word, None) is not None
     )
 
 
