@@ -390,15 +390,11 @@ class Profiler:
         """
         if self._core.is_on and self.session.requests is not None:
             with self.session.contain("requesting a window"):
-                from stepscope.run.triggers import checked_details
+                from stepscope.run.triggers import Trigger, checked_details
 
-                self.session.requests.ask(
-                    "code",
-                    steps or 0,
-                    ranks,
-                    with_memory=with_memory,
-                    details=checked_details(details),
-                )
+                asked = checked_details(details)
+                trigger = Trigger("code", steps or 0, ranks, with_memory, details=asked)
+                self.session.requests.ask(trigger)
 
     def snapshot(self, reason: str = "code") -> Path | None:
         """Write the state and history of the CUDA allocator now.

@@ -13,113 +13,61 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.ranks import RankIdentity, parse_ranks
+from stepscope.capture.ranks import RankIdentity
 from stepscope.capture.record.home import Clock
 from stepscope.capture.record.journal import Journal
 from stepscope.capture.triggers import SlowStepWatch, TriggerDesk
 from stepscope.capture.windows.planner import WindowPlanner
-from stepscope.run.step_record import TRAIN, StepRecord
-from stepscope.run.triggers import Trigger
 
 if TYPE_CHECKING:
-    from stepscope.capture.clock_sync import ClockRounds
     from stepscope.capture.shared_store import SharedStore
 
 log = logging.getLogger("stepscope")
 
 
-class RequestSources:
-    """Passes requests from files, code and slow steps to the planner."""
+def open_desk(
+    config: CaptureConfig,
+    identity: RankIdentity,
+    journal: Journal,
+    planner: WindowPlanner,
+    clock: Clock,
+    step_now: Callable[[], int],
+) -> TriggerDesk | None:
+    """Begin to take requests for windows from files, code and slow steps, if the options say so."""
+    if not config.triggers:
+        return None
+    run, clocks = journal.layout.root, None
 
-    def __init__(
-        self,
-        config: CaptureConfig,
-        identity: RankIdentity,
-        journal: Journal,
-        planner: WindowPlanner,
-        clock: Clock,
-        step_now: Callable[[], int],
-    ) -> None:
-        self._config = config
-        self._identity = identity
-        self._journal = journal
-        self._planner = planner
-        self._slow: SlowStepWatch | None = None
-        if config.slow_step_factor is not None:
-            self._slow = SlowStepWatch(config.slow_step_factor, config.slow_step_cooldown)
-        self._desk: TriggerDesk | None = None
-        if config.triggers:
-            self._desk = TriggerDesk(
-                journal.layout.root,
-                identity,
-                self._connect,
-                planner.request,
-                self._clock_rounds(clock) if identity.world_size > 1 else None,
-                active=config.active,
-                warmup=max(1, config.warmup),
-                room_for=config.schedule.room_for,
-                step_now=step_now,
-            )
-
-    def _connect(self) -> SharedStore | None:
+    def connect() -> SharedStore | None:
         from stepscope.capture.shared_store import SharedStore
 
-        return SharedStore.connect(self._journal.layout.root.name, own_connection=True)
+        return SharedStore.connect(run.name, own_connection=True)
 
-    def _clock_rounds(self, clock: Clock) -> ClockRounds:
+    if identity.world_size > 1:
         from stepscope.capture.clock_sync import ClockRounds
 
-        identity = self._identity
-        return ClockRounds(
+        clocks = ClockRounds(
             identity.rank,
             identity.local_rank,
             identity.world_size,
             lambda: clock.epoch(time.perf_counter_ns()),
-            self._journal.note_clock,
+            journal.note_clock,
         )
-
-    def start(self) -> None:
-        """Start listening."""
-        if self._desk is not None:
-            self._desk.start()
-
-    def close(self) -> None:
-        """Stop listening."""
-        if self._desk is not None:
-            self._desk.close()
-
-    def take(self, record: StepRecord) -> None:
-        """Take in a step that ended, and request a window if it was slow.
-
-        Called in the thread that writes steps: nothing of this is at the training's cost.
-        """
-        if self._desk is not None:
-            self._desk.note_step(record.step + 1, record.dur_ns)
-        # Steps inside a window are slower because of it, which means nothing.
-        is_usual = record.window is None and record.kind == TRAIN
-        if self._slow is not None and is_usual and self._slow.is_slow(record.step, record.dur_ns):
-            self.ask("slow step")
-
-    def ask(
-        self,
-        cause: str,
-        steps: int = 0,
-        ranks: str = "",
-        *,
-        with_memory: bool = False,
-        details: tuple[str, ...] = (),
-    ) -> None:
-        """Request a window on all ranks."""
-        if not self._config.triggers:
-            return
-        if ranks:
-            parse_ranks(ranks)
-        steps = steps or self._config.active
-        trigger = Trigger(cause, steps, ranks, with_memory, details=details)
-        if self._identity.world_size == 1:
-            self._planner.request(trigger)
-        elif self._desk is not None:
-            self._desk.ask(trigger)
+    factor = config.slow_step_factor
+    desk = TriggerDesk(
+        run,
+        identity,
+        connect,
+        planner.request,
+        clocks,
+        active=config.active,
+        warmup=max(1, config.warmup),
+        room_for=config.schedule.room_for,
+        step_now=step_now,
+        slow=None if factor is None else SlowStepWatch(factor, config.slow_step_cooldown),
+    )
+    desk.start()
+    return desk
 
 
 class TerminationSignalError(BaseException):

@@ -27,7 +27,7 @@ from stepscope.capture.ranks import (
 from stepscope.capture.record.home import Clock
 from stepscope.capture.record.journal import Journal
 from stepscope.capture.record.step_writer import StepWriter
-from stepscope.capture.requests import RequestSources, SignalWatch, TerminationSignalError
+from stepscope.capture.requests import SignalWatch, TerminationSignalError, open_desk
 from stepscope.capture.steps.core import StepCore
 from stepscope.capture.steps.devices import DeviceProbe
 from stepscope.capture.steps.loaders import LoaderWatch
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from stepscope.capture.record.memory import MemoryWatch
     from stepscope.capture.record.monitoring import RankMonitor
     from stepscope.capture.record.upload import Uploader
+    from stepscope.capture.triggers import TriggerDesk
     from stepscope.capture.windows.saving import WindowSaver
 
 log = logging.getLogger("stepscope")
@@ -101,7 +102,7 @@ class CaptureSession:
         self.given_identity = identity
         self.identity = RankIdentity()
         self.journal: Journal | None = None
-        self.requests: RequestSources | None = None
+        self.requests: TriggerDesk | None = None
         self.memory: MemoryWatch | None = None
         self.after_start: list[Callable[[], object]] = []
         self.before_end: list[Callable[[], object]] = []
@@ -245,11 +246,12 @@ class CaptureSession:
         steps.windows.changed = steps.set_window
         steps.windows.planner.wake = steps.wake
         self._writer.looks += [steps.windows.look, self._have_ending]
-        requests = self.requests = RequestSources(
-            self.config, self.identity, journal, steps.windows.planner, clock, lambda: steps.number
+        planner = steps.windows.planner
+        self.requests = open_desk(
+            self.config, self.identity, journal, planner, clock, lambda: steps.number
         )
-        requests.start()
-        self._writer.takers.append(("looking for requests", requests.take))
+        if self.requests is not None:
+            self._writer.takers.append(("looking for requests", self.requests.take))
         if self.config.upload_to is not None:
             from stepscope.capture.record.upload import Uploader
 

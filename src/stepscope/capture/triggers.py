@@ -23,11 +23,13 @@ from typing import TYPE_CHECKING
 from stepscope.capture.ranks import RankIdentity, parse_ranks
 from stepscope.errors import UsageError
 from stepscope.run import triggers as files
+from stepscope.run.step_record import TRAIN
 from stepscope.run.triggers import Trigger
 
 if TYPE_CHECKING:
     from stepscope.capture.clock_sync import ClockRounds
     from stepscope.capture.shared_store import SharedStore
+    from stepscope.run.step_record import StepRecord
 
 log = logging.getLogger("stepscope")
 
@@ -54,6 +56,7 @@ class TriggerDesk:
             earliest step, the number of steps and the warm-up.
         step_now: Returns the number of the current step, which `note_step` learns late; None if it
             does not.
+        slow: Says which steps request a window; None for none.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class TriggerDesk:
         warmup: int = 1,
         room_for: Callable[[int, int, int], int] = lambda first, _steps, _warmup: first,
         step_now: Callable[[], int] | None = None,
+        slow: SlowStepWatch | None = None,
     ) -> None:
         self._run = run
         self._identity = identity
@@ -81,6 +85,7 @@ class TriggerDesk:
         self._warmup = warmup
         self._room_for = room_for
         self._step_now = step_now
+        self._slow = slow
         self._agreed: Trigger | None = None
         self._step = 0
         self._recent_s: collections.deque[float] = collections.deque(maxlen=20)
@@ -112,8 +117,29 @@ class TriggerDesk:
         self._step = step
         self._recent_s.append(duration_ns / 1e9)
 
+    def take(self, record: StepRecord) -> None:
+        """Take in a step that ended, and request a window if it was slow.
+
+        Called in the thread that writes steps: nothing of this is at the training's cost.
+        """
+        self.note_step(record.step + 1, record.dur_ns)
+        # Steps inside a window are slower because of it, which means nothing.
+        is_usual = record.window is None and record.kind == TRAIN
+        if self._slow is not None and is_usual and self._slow.is_slow(record.step, record.dur_ns):
+            self.ask(Trigger("slow step"))
+
     def ask(self, trigger: Trigger) -> None:
-        """Request a window, from any thread or signal handler. Returns at once."""
+        """Request a window on all ranks, from any thread or signal handler. Returns at once.
+
+        Raises:
+            UsageError: It is for ranks that are not understood.
+        """
+        if trigger.ranks:
+            parse_ranks(trigger.ranks)
+        trigger = dataclasses.replace(trigger, steps=trigger.steps or self._active)
+        if self._identity.world_size == 1:
+            self._accept(trigger)
+            return
         self._outbox.append(trigger)
         self._wakeup.set()
 
