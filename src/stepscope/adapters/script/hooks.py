@@ -97,6 +97,7 @@ class ScriptRecorder(Policy, EngineFollower):
         self._options = options
         self._notes = notes
         self._steps = StepPolicy(step_on)
+        self.backward_begins = self._steps.backward_begins  # type: ignore[method-assign]
         self._is_inference = step_on == BY_FORWARD
         self._profiler: Profiler | None = None
         self._is_off = False
@@ -173,10 +174,6 @@ class ScriptRecorder(Policy, EngineFollower):
     def begins(self) -> bool:
         """Begin to record: the training learns."""
         return self._running(is_from_start=False) is not None
-
-    def backward_begins(self) -> None:
-        """Note that the batches since the last step were for training: a backward pass begins."""
-        self._steps.backward_begins()
 
     def mode_changed(self, module: Any, is_training: bool) -> None:
         """Exclude an evaluation from the step: a model was set to evaluation, and is set back."""

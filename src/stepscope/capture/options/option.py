@@ -81,8 +81,6 @@ class Option:
         Raises:
             ConfigError: The value is invalid.
         """
-        from stepscope.capture.options.option import PARSERS, is_none
-
         if self.is_optional and is_none(value):
             return None
         wanted = f"one of {', '.join(self.choices)}" if self.choices else "a text"
@@ -100,8 +98,6 @@ class Option:
 
     def text_of(self, value: object) -> str:
         """A value of it as a person would write it, with its unit: "256MiB", "30 s"."""
-        from stepscope.capture.options.option import as_text, size_as_text
-
         if self.kind == "size" and isinstance(value, int):
             return size_as_text(value)
         if self.is_in_seconds and isinstance(value, int | float):

@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from stepscope.capture.steps.replacements import Replacements
+from stepscope.capture.steps.replacements import Replacements, is_compiling
 from stepscope.run.figures import error_in_words
 
 log = logging.getLogger("stepscope")
@@ -123,7 +123,7 @@ class TensorWatch:
     # -- modules --------------------------------------------------------------------------------
 
     def _before_forward(self, module: Any, arguments: tuple[Any, ...]) -> None:
-        if not self._is_mine() or _is_compiling() or _is_in_backward():
+        if not self._is_mine() or is_compiling() or _is_in_backward():
             return
         try:
             if not self._path:
@@ -133,7 +133,7 @@ class TensorWatch:
             self._failed(error)
 
     def _after_forward(self, _module: Any, _arguments: Any, _output: Any) -> None:
-        if not self._path or not self._is_mine() or _is_compiling() or _is_in_backward():
+        if not self._path or not self._is_mine() or is_compiling() or _is_in_backward():
             return
         try:
             self._path.pop()
@@ -190,7 +190,7 @@ class TensorWatch:
     # -- optimizers -----------------------------------------------------------------------------
 
     def _after_optimizer(self, optimizer: Any, *_: Any) -> None:
-        if not self._is_mine() or _is_compiling():
+        if not self._is_mine() or is_compiling():
             return
         try:
             self._sight_optimizer(optimizer)
@@ -248,12 +248,6 @@ def _innermost_pack() -> Any:
     autograd: Any = torch._C._autograd
     innermost = autograd._top_saved_tensors_default_hooks(True)
     return None if innermost is None else innermost[0]
-
-
-def _is_compiling() -> bool:
-    from torch.compiler import is_compiling
-
-    return bool(is_compiling())
 
 
 def _has_compiled() -> bool:

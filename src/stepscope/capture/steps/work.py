@@ -40,69 +40,46 @@ UNKNOWN = Work(None, None)
 def work_of(batch: Any) -> Work:
     """The work of one batch. Reads shapes only, never raises, and never waits for a device."""
     try:
-        if isinstance(batch, Mapping):
-            return _work_of_mapping(batch)
-        if isinstance(batch, list | tuple):
-            return Work(_rows_of_sequence(batch), None)
-        return Work(_common_rows([_shape(batch)]), None)
+        if not isinstance(batch, Mapping):
+            return Work(_rows_of(batch if isinstance(batch, list | tuple) else (batch,)), None)
+        tokens = getattr(batch.get("input_ids"), "shape", None)
+        if not tokens or not isinstance(tokens, tuple):
+            return Work(_rows_of(batch.values(), has_names=True), None)
+        rows = tokens[0] if len(tokens) > 1 else None
+        if rows == 1 and any(batch.get(name) is not None for name in _PACKED):
+            rows = None
+        count = math.prod(tokens)
+        return Work(rows, count if isinstance(count, int) else None)
     except Exception:  # noqa: BLE001 - a batch can be of any type, and none of our business
         return UNKNOWN
 
 
-def _work_of_mapping(batch: Mapping[Any, Any]) -> Work:
-    tokens = _shape(batch.get("input_ids"))
-    if not tokens:
-        return Work(_rows_of_mapping(batch), None)
-    rows = tokens[0] if len(tokens) > 1 else None
-    if rows == 1 and any(batch.get(name) is not None for name in _PACKED):
-        rows = None
-    return Work(rows, math.prod(tokens))
-
-
-def _rows_of_mapping(batch: Mapping[Any, Any]) -> int | None:
-    if any(isinstance(value, list | tuple | Mapping) for value in batch.values()):
-        return None
-    return _common_rows(_shape(value) for value in batch.values())
-
-
-def _rows_of_sequence(batch: Iterable[Any]) -> int | None:
+def _rows_of(parts: Iterable[Any], *, has_names: bool = False) -> int | None:
     """Rows of tensors side by side, such as inputs and targets; not of a list of samples."""
-    known: list[tuple[int, ...]] = []
+    # One function, without calls of others: it runs for every batch.
+    rows, tensors, images = None, 0, 0
     inside: list[int | None] = []
-    for part in batch:
-        if isinstance(part, Mapping):
+    for part in parts:
+        if isinstance(part, Mapping) and not has_names:
             inside.append(work_of(part).samples)
-        elif isinstance(part, list | tuple):
+            continue
+        if isinstance(part, list | tuple | Mapping):
             return None
+        shape = getattr(part, "shape", None)  # of a tensor or an array
+        if not shape or not isinstance(shape, tuple):
+            continue
+        for length in shape:
+            if not isinstance(length, int):
+                break
         else:
-            shape = _shape(part)
-            if shape:
-                known.append(shape)
-    if len(known) > 1 and {len(shape) for shape in known} == {_IMAGE_DIMENSIONS}:
-        return None  # as likely single images as batches of sequences
-    rows = _common_rows(known)
-    return rows if not inside or set(inside) == {rows} else None
-
-
-def _common_rows(shapes: Iterable[tuple[int, ...] | None]) -> int | None:
-    rows: int | None = None
-    for shape in shapes:
-        if shape:
             if rows is not None and rows != shape[0]:
                 return None
             rows = shape[0]
-    return rows
-
-
-def _shape(value: Any) -> tuple[int, ...] | None:
-    """The dimensions of a tensor or an array; None for anything else."""
-    shape = getattr(value, "shape", None)
-    if not isinstance(shape, tuple):
-        return None
-    for length in shape:  # no generator: this runs for every batch
-        if not isinstance(length, int):
-            return None
-    return shape
+            tensors += 1
+            images += len(shape) == _IMAGE_DIMENSIONS
+    if tensors > 1 and tensors == images and not has_names:
+        return None  # as likely single images as batches of sequences
+    return rows if not inside or set(inside) == {rows} else None
 
 
 def _sum(one: int | None, other: int | None) -> int | None:
