@@ -47,3 +47,48 @@ def test_a_fork_exits_with_its_code_after_a_window_and_within_one(tmp_path: Path
     )
     assert done.stdout.endswith("[3, 3, 3]\n")
     assert done.stdout.count("left") == done.stdout.count("printed by C;") == 3
+
+
+_CENSUS = """
+import os, sys
+from pathlib import Path
+import stepscope, torch
+
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+def train():
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+
+with stepscope.Profiler(output_dir=sys.argv[1], wait=0, warmup=1, active=3, announce=False,
+                        memory_census=True) as profiler:
+    census = profiler.run_path / "rank00000" / "memory_census.jsonl"
+    seen = []
+    for step in range(4):
+        train()
+        profiler.step()
+        if step == 1:
+            seen.append(census.read_bytes())
+            process = os.fork()
+            if not process:
+                train()
+                profiler.step()
+                os._exit(0)
+            os.waitpid(process, 0)
+            seen.append(census.read_bytes())
+    seen.append(census.read_bytes())
+print(seen[0] == seen[1], len(seen[2]) > len(seen[1]) > 0)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no fork")
+def test_a_fork_within_a_window_adds_nothing_to_the_census_of_its_parent(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _CENSUS, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout == "True True\n"

@@ -91,6 +91,7 @@ class CaptureSession:
         engine: What follows the engine of a framework, if anything does.
         gives_way: Called with another profiler that is about to start in this process, and expected
             to end this one. None refuses the other profiler.
+        is_forked: Whether this process is a fork of the one that records: it records nothing.
         steps_before: Steps that the training had done before step 0, as one that is resumed.
         says_where: Whether to print at the end where the run is, and what its steps show.
         watch_ends_steps: Whether `watch` ends a step after each batch. Integrations that end steps
@@ -123,7 +124,7 @@ class CaptureSession:
         self._is_started = False
         self._failure = ""
         self._is_stopped = False
-        self._is_forked = False
+        self.is_forked = False
         self._is_told_to_end = False
         self._wall = Containment(self._note, self._end_if_told)
         self.contain = self._wall.contain
@@ -165,7 +166,7 @@ class CaptureSession:
 
     def forget(self) -> None:
         """Record nothing more: this process is a fork of the one that records."""
-        self._is_forked = True
+        self.is_forked = True
         self.steps.forget()
 
     # -- the start ----------------------------------------------------------------------------
@@ -348,7 +349,7 @@ class CaptureSession:
 
     def finish(self, error: BaseException | None, note: str = "") -> None:
         """End everything once, whatever happened. Never raises an `Exception`."""
-        if not self._is_started or self._is_forked:
+        if not self._is_started or self.is_forked:
             return
         with self._wall.lock:
             if self.steps.is_closing:

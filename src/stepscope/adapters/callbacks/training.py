@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections import deque
 from contextlib import AbstractContextManager
@@ -91,7 +90,6 @@ class TrainingRecorder(Policy):
         self._detector: Detector | None = None
         self._is_on = False
         self._is_in_step = False
-        self._process_id = 0
         self._data: int | None = None
         self._fetched: deque[Work] | None = None
         self._excluded: tuple[str, AbstractContextManager[None]] | None = None
@@ -153,7 +151,6 @@ class TrainingRecorder(Policy):
         self.profiler = profiler
         self._is_on = True
         self._is_in_step = False
-        self._process_id = os.getpid()
         self._data = None if data is None else id(data)
         self._fetched = deque(maxlen=_MOST_FETCHED) if keeps_work else None
         self._detector = Detector(self)
@@ -165,7 +162,7 @@ class TrainingRecorder(Policy):
     def finish(self, error: BaseException | None = None) -> None:
         """End the recording, with the error that ended the training if any. Idempotent."""
         profiler, detector = self.profiler, self._detector
-        if not self._is_on or profiler is None or os.getpid() != self._process_id:
+        if not self._is_on or profiler is None or profiler.session.is_forked:
             return
         self._is_on = False
         with profiler.session.contain("restoring what was replaced"):

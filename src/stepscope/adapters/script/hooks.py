@@ -101,7 +101,6 @@ class ScriptRecorder(Policy, EngineFollower):
         self._is_inference = step_on == BY_FORWARD
         self._profiler: Profiler | None = None
         self._is_off = False
-        self._process_id = os.getpid()
         self.detector = Detector(
             self, finds_forward=not self._is_inference, times_calls=True, finds_modes=True
         )
@@ -135,7 +134,6 @@ class ScriptRecorder(Policy, EngineFollower):
         """Reset the state after a fork: the parent's recording is not ours."""
         self._is_off = self._is_off or self._profiler is not None
         self._profiler = self._exit = None
-        self._process_id = os.getpid()
         self._parent_id = os.getppid()
         self.detector.forget()
         self.detector.is_off = self._is_off
@@ -325,8 +323,6 @@ class ScriptRecorder(Policy, EngineFollower):
 
     def finish(self) -> None:
         """Save everything at the end of the process, or remove a run without training."""
-        if os.getpid() != self._process_id:
-            return
         if self._theirs is not None:
             self.note()
         profiler, self._profiler = self._profiler, None

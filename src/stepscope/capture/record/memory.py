@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import logging
-import os
 import pickle
 import socket
 from collections.abc import Callable
@@ -60,7 +59,6 @@ class MemoryWatch:
         self._steps_before = steps_before
         self.is_recording = False
         self._is_closed = False
-        self._process_id = os.getpid()
         self._snapshots = 0
         self._had_oom = False
         self._lines: Any = None
@@ -177,6 +175,10 @@ class MemoryWatch:
         if self._lines is not None:
             self._lines.close()
 
+    def forget(self) -> None:
+        """Record nothing more: this is a fork, and inherits what torch calls."""
+        self._is_closed = True
+
     def _attach_when_in_use(self) -> None:
         """Register the out-of-memory observer, now or as soon as CUDA is initialised.
 
@@ -194,7 +196,7 @@ class MemoryWatch:
     def _attach(self) -> None:
         """Register the observer that the allocator calls before it raises. Never raises."""
         attach = getattr(self._torch._C, "_cuda_attach_out_of_memory_observer", None)
-        if attach is None or self._is_closed or os.getpid() != self._process_id:
+        if attach is None or self._is_closed:
             return
         try:
             attach(self._on_out_of_memory)
@@ -205,8 +207,8 @@ class MemoryWatch:
         self, device: int, wanted: int, _allocated: int, device_free: int
     ) -> None:
         """Take a snapshot before the allocator raises, once: a loop may catch the error."""
-        # The allocator keeps its observers for good, and a fork inherits them.
-        if self._had_oom or self._is_closed or os.getpid() != self._process_id:
+        # The allocator keeps its observers for good.
+        if self._had_oom or self._is_closed:
             return
         self._had_oom = True
         with contextlib.suppress(Exception):

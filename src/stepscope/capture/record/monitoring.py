@@ -30,7 +30,6 @@ class RecordingBeside:
     """
 
     def __init__(self, job: RecordingJob) -> None:
-        self._process_id = os.getpid()
         self._child: subprocess.Popen[bytes] | None = None
         self.problem = ""
         if sys.platform == "win32":
@@ -57,8 +56,6 @@ class RecordingBeside:
         Args:
             patience_s: A recorder that takes longer than this to end is killed.
         """
-        if os.getpid() != self._process_id:
-            return ""  # a forked child has a copy of this object, but no recorder
         self._tell(STOP)
         child, self._child = self._child, None
         if child is not None:

@@ -227,8 +227,13 @@ class StepCore(StepNotes):
         self._due = _NOW
         self.set_ring(None)
         self.set_window(None, None)
+        self._compiler.forget()
         if self.detector is not None:
             self.detector.is_off = True
+        if self.memory is not None:
+            self.memory.forget()
+        if self.census is not None:
+            self.census.watch.forget()
 
     # -- boundaries -----------------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ sleeps and looks, is not seen.
 from __future__ import annotations
 
 import functools
-import os
 import threading
 import time
 import weakref
@@ -242,7 +241,6 @@ class ThreadWaits:
     def __init__(self, detector: Detector, is_timed: Callable[[], bool]) -> None:
         self._detector = detector
         self._is_timed = is_timed
-        self._process_id = os.getpid()
         self._own = threading.local()
         self._lock = threading.Lock()
         self._is_installed = False
@@ -256,10 +254,10 @@ class ThreadWaits:
         self._replacements = replacements
 
     def reads_beside(self) -> bool:
-        """Whether this is a thread beside the training's, in the same process."""
+        """Whether this is a thread beside the training's, while that is followed."""
         if threading.get_ident() == threading.main_thread().ident:
             return False
-        return os.getpid() == self._process_id and not self._detector.listens()
+        return not self._detector.is_off and not self._detector.listens()
 
     def begin_read(self) -> tuple[int, int] | None:
         """Note that this thread reads; returns its times now, None if it is the training's."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import sys
 import threading
 import time
@@ -91,11 +90,10 @@ class CompileClock:
     """
 
     # Every boundary of a step reads it.
-    __slots__ = ("_handler", "_lock", "_open", "_process", "done_ns", "started_ns")
+    __slots__ = ("_handler", "_lock", "_open", "done_ns", "started_ns")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process = os.getpid()
         self._handler: Any = None
         self._open = 0
         self.started_ns = 0
@@ -133,17 +131,17 @@ class CompileClock:
         with contextlib.suppress(Exception):
             handler.remove_end_callback(self._on_end)
 
+    def forget(self) -> None:
+        """In a fork: the lock may have been held, by a thread that does not exist here."""
+        self._lock, self._open = threading.Lock(), 0
+
     def _on_start(self, *_: object) -> None:
-        if os.getpid() != self._process:
-            return  # in a fork the lock may be held for ever
         with self._lock:
             self._open += 1
             if self._open == 1:
                 self.started_ns = time.perf_counter_ns()
 
     def _on_end(self, *_: object) -> None:
-        if os.getpid() != self._process:
-            return
         with self._lock:
             self._open = max(0, self._open - 1)
             if self._open == 0 and self.started_ns:

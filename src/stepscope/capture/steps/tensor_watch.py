@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import os
 import sys
 import threading
 import time
@@ -39,7 +38,7 @@ class TensorWatch:
 
     def __init__(self, sight: Sight) -> None:
         self._sight = sight
-        self._owner = (os.getpid(), threading.get_ident())
+        self._thread = threading.get_ident()
         self._replacements = Replacements()
         self._roots: weakref.WeakSet[Any] = weakref.WeakSet()
         self._names: dict[int, str] = {}
@@ -78,6 +77,10 @@ class TensorWatch:
         self._replacements.restore()
         self._end_forward()
         self._path.clear()
+
+    def forget(self) -> None:
+        """Notice nothing more: this is a fork, with the hooks of its parent."""
+        self._thread = -1
 
     def _let_functions_disable_hooks(self) -> None:
         """Step aside for `torch.func.grad` and the like, which refuse to work inside hooks."""
@@ -118,7 +121,7 @@ class TensorWatch:
             self.leave()
 
     def _is_mine(self) -> bool:
-        return self._owner == (os.getpid(), threading.get_ident())
+        return self._thread == threading.get_ident()
 
     # -- modules --------------------------------------------------------------------------------
 

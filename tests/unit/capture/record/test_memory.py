@@ -166,13 +166,13 @@ def test_a_process_that_has_not_brought_cuda_up_is_observed_from_then_on(tmp_pat
     assert len(noted) == 1
 
 
-def test_a_fork_neither_observes_nor_writes_for_its_parent(tmp_path, monkeypatch):
+def test_a_fork_neither_observes_nor_writes_for_its_parent(tmp_path):
     cuda, later = FakeCuda(), FakeCuda()
     later.is_up = False
     (tmp_path / "now").mkdir()
-    _, noted = make(tmp_path / "now", cuda)
-    make(tmp_path / "later", later)
-    monkeypatch.setattr("stepscope.capture.record.memory.os.getpid", lambda: -1)
+    watch, noted = make(tmp_path / "now", cuda)
+    watch.forget()
+    make(tmp_path / "later", later)[0].forget()
     cuda.observers[0](0, GIB, 0, 42)
     later.bring_up()
     assert noted == []
