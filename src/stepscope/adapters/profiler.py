@@ -187,16 +187,13 @@ class Profiler:
 
     def __getstate__(self) -> dict[str, Any]:
         # In another process this is a profiler that has not been started.
-        session, state = self.session, dict(self.__dict__)
+        state = {**self.__dict__, "_core": None, "_watch_depth": 0, "_loop_began": 0}
         state.pop("step", None)
-        kept = (session.given_identity, session.option_names)
-        return {**state, "session": kept, "_core": None, "_watch_depth": 0, "_loop_began": 0}
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        identity, option_names = state.pop("session")
         self.__dict__.update(state)
-        self._record_with(CaptureSession(self.config, identity))
-        self.session.option_names = option_names
+        self._record_with(self.session)
 
     def __enter__(self: _Own) -> _Own:
         self.start()

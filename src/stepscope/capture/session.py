@@ -135,7 +135,8 @@ class CaptureSession:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Open files and threads belong to this process.
-        return CaptureSession, (self.config, self.given_identity)
+        given = (self.config, self.given_identity)
+        return CaptureSession, given, {"option_names": self.option_names}
 
     @property
     def is_on(self) -> bool:

@@ -8,7 +8,7 @@ from collections import deque
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from stepscope.adapters.profiler import Profiler
 from stepscope.capture.options.config import CaptureConfig
@@ -68,6 +68,13 @@ def identity_of(rank: int, local_rank: int, world_size: int) -> RankIdentity:
     return RankIdentity(rank, local_rank, world_size, identify().node)
 
 
+class _Training(NamedTuple):
+    """A training while it is recorded."""
+
+    profiler: Profiler
+    detector: Detector
+
+
 class TrainingRecorder(Policy):
     """Records the trainings that a framework's callbacks announce, each as a separate run.
 
@@ -81,15 +88,15 @@ class TrainingRecorder(Policy):
 
     Attributes:
         profiler: The profiler of the current or last training; None before the first.
+        is_in_step: Whether the work of a step has begun and not ended.
         replaced: What an integration replaced in its framework, until the training ends.
     """
 
     def __init__(self, prototype: Profiler) -> None:
         self._prototype = prototype
         self.profiler: Profiler | None = None
-        self._detector: Detector | None = None
-        self._is_on = False
-        self._is_in_step = False
+        self._training: _Training | None = None
+        self.is_in_step = False
         self._data: int | None = None
         self._fetched: deque[Work] | None = None
         self._excluded: tuple[str, AbstractContextManager[None]] | None = None
@@ -99,12 +106,12 @@ class TrainingRecorder(Policy):
     @property
     def is_on(self) -> bool:
         """Whether a training is being recorded."""
-        return self._is_on
+        return self._training is not None
 
     @property
     def has_stepped(self) -> bool:
         """Whether the optimizer has stepped in the step that is open."""
-        return self._detector is not None and self._detector.has_stepped
+        return self._training is not None and self._training.detector.has_stepped
 
     @property
     def counts_micro_batches(self) -> bool:
@@ -132,7 +139,7 @@ class TrainingRecorder(Policy):
             keeps_work: Whether the framework uses every fetched batch in order, and calls
                 `use_batch` for each: it may fetch them long before.
         """
-        if self._is_on:
+        if self._training is not None:
             self.finish(BrokenOffError("another training began before this one had ended"))
         if not self._prototype.config.enabled:
             return
@@ -149,26 +156,26 @@ class TrainingRecorder(Policy):
         if profiler.run_path is None:
             return
         self.profiler = profiler
-        self._is_on = True
-        self._is_in_step = False
+        self.is_in_step = False
         self._data = None if data is None else id(data)
         self._fetched = deque(maxlen=_MOST_FETCHED) if keeps_work else None
-        self._detector = Detector(self)
-        self._detector.attach(profiler.session.steps)
-        self._detector.install(fetches=times_fetches)
+        detector = Detector(self)
+        self._training = _Training(profiler, detector)
+        detector.attach(profiler.session.steps)
+        detector.install(fetches=times_fetches)
         self._hook_before = sys.excepthook
         sys.excepthook = self._on_uncaught
 
     def finish(self, error: BaseException | None = None) -> None:
         """End the recording, with the error that ended the training if any. Idempotent."""
-        profiler, detector = self.profiler, self._detector
-        if not self._is_on or profiler is None or profiler.session.is_forked:
+        training = self._training
+        if training is None or training.profiler.session.is_forked:
             return
-        self._is_on = False
+        self._training = None
+        profiler, detector = training
         with profiler.session.contain("restoring what was replaced"):
             self.replaced.restore()
-        if detector is not None:
-            detector.remove()
+        detector.remove()
         self._end_exclusion(error)
         if sys.excepthook == self._on_uncaught:
             sys.excepthook = self._hook_before
@@ -192,27 +199,26 @@ class TrainingRecorder(Policy):
 
     def forward(self) -> None:
         """Begin the forward phase: a batch has arrived."""
-        if self._is_on and self._detector is not None:
+        if self._training is not None:
             if self._excluded is not None:
                 self.resume_steps()
-            self._is_in_step = True
-            core = self._detector.core
-            if core is not None:
-                core.note(ENTER, FORWARD)
+            self.is_in_step = True
+            self._training.profiler.session.steps.note(ENTER, FORWARD)
 
     def use_batch(self, batch: Any = None) -> None:
         """Count the work of a batch: this one, or the oldest that was fetched."""
-        if not self._is_on or self.profiler is None:
+        if self._training is None:
             return
+        core = self._training.profiler.session.steps
         if batch is not None:
-            self.profiler.session.steps.offer(work_of(batch))
+            core.offer(work_of(batch))
         elif self._fetched is not None:
-            self.profiler.session.steps.offer(self._fetched.popleft() if self._fetched else UNKNOWN)
+            core.offer(self._fetched.popleft() if self._fetched else UNKNOWN)
 
     def log_loss(self, loss: object) -> None:
         """Note what the framework logs as the loss, if it is a number."""
-        if self._is_on and self.profiler is not None and isinstance(loss, int | float):
-            self.profiler.count(loss=loss)
+        if self._training is not None and isinstance(loss, int | float):
+            self._training.profiler.count(loss=loss)
 
     def forget_batches(self) -> None:
         """Drop batches that were fetched and will not be used."""
@@ -221,43 +227,39 @@ class TrainingRecorder(Policy):
 
     def phase(self, name: str) -> None:
         """Begin a phase; it ends with the next one or with `leave_phase`."""
-        if self._is_on and self._detector is not None:
-            self._detector.enter(name)
+        if self._training is not None:
+            self._training.detector.enter(name)
 
     def leave_phase(self) -> None:
         """End the open phase."""
-        if self._detector is not None:
-            self._detector.leave()
+        if self._training is not None:
+            self._training.detector.leave()
 
     def step_ended(self) -> bool:
         """End the step; returns whether the training should end with it (`max_steps`)."""
-        if not self._is_on or self.profiler is None:
+        if self._training is None:
             return False
         if self._excluded is not None:
             self.resume_steps()
-        self._is_in_step = False
-        if self._detector is not None:
-            self._detector.has_stepped = False
-        self.profiler.step()
-        return self.profiler.config.max_steps > 0 and self.profiler.should_stop
+        profiler, detector = self._training
+        self.is_in_step = detector.has_stepped = False
+        profiler.step()
+        return profiler.config.max_steps > 0 and profiler.should_stop
 
     def suspend_steps(self, kind: str) -> None:
         """Exclude what follows, such as an evaluation, from the steps until `resume_steps`.
 
         In the middle of a step, it becomes a phase of that step.
         """
-        if not self._is_on or self.profiler is None:
-            return
-        if self._excluded is not None and self._excluded[0] == kind:
+        if self._training is None or self.excluded == kind:
             return
         self.resume_steps()
         self.leave_phase()
-        profiler = self.profiler
-        context = profiler.phase(kind) if self._is_in_step else profiler.outside_steps(kind)
+        profiler, detector = self._training
+        context = profiler.phase(kind) if self.is_in_step else profiler.outside_steps(kind)
         context.__enter__()
         self._excluded = (kind, context)
-        if self._detector is not None:
-            self._detector.is_excluded = True
+        detector.is_excluded = True
 
     def resume_steps(self) -> None:
         """Resume the steps."""
@@ -269,26 +271,21 @@ class TrainingRecorder(Policy):
         return self._excluded[0] if self._excluded is not None else ""
 
     @property
-    def is_in_step(self) -> bool:
-        """Whether the work of a step has begun and not ended."""
-        return self._is_in_step
-
-    @property
     def is_in_phase(self) -> bool:
         """Whether a phase is open."""
-        return self._detector is not None and self._detector.is_in_phase
+        return self._training is not None and self._training.detector.is_in_phase
 
     def restart_step(self) -> None:
         """Restart the step: what came since the last one belongs to no step."""
-        if self._is_on and self.profiler is not None and not self._is_in_step:
-            self.profiler.session.restart_step()
+        if self._training is not None and not self.is_in_step:
+            self._training.profiler.session.restart_step()
 
     def _end_exclusion(self, error: BaseException | None) -> None:
         excluded, self._excluded = self._excluded, None
         if excluded is None:
             return
-        if self._detector is not None:
-            self._detector.is_excluded = False
+        if self._training is not None:
+            self._training.detector.is_excluded = False
         kind = type(error) if error is not None else None
         try:
             excluded[1].__exit__(kind, error, None)
@@ -309,7 +306,7 @@ class TrainingRecorder(Policy):
     def _wants_wait(self, data: Any) -> bool:
         if self._data is not None and id(data) != self._data:
             return False
-        if self.excluded == EVALUATION or (self.excluded and self._is_in_step):
+        if self.excluded == EVALUATION or (self.excluded and self.is_in_step):
             return False
         self.resume_steps()
         return True

@@ -48,7 +48,7 @@ def work_of(batch: Any) -> Work:
         rows = tokens[0] if len(tokens) > 1 else None
         if rows == 1 and any(batch.get(name) is not None for name in _PACKED):
             rows = None
-        count = math.prod(tokens)
+        count: object = math.prod(tokens)
         return Work(rows, count if isinstance(count, int) else None)
     except Exception:  # noqa: BLE001 - a batch can be of any type, and none of our business
         return UNKNOWN
