@@ -23,7 +23,7 @@ that the pages on frameworks show. Importing `stepscope` imports neither torch n
 """
 SECTIONS = {
     "Record": (
-        *("Profiler", "CaptureConfig", "add_arguments", "profiler_from_args"),
+        *("Profiler", "CaptureConfig", "add_arguments"),
         *("profiled", "click_options"),
     ),
     "Read": ("diagnose", "Diagnosis", "Thresholds", "open_run", "Run", "load", "Trace"),

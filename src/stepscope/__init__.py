@@ -26,7 +26,7 @@ from stepscope._version import __version__
 if TYPE_CHECKING:
     from stepscope.adapters.decorators import click_options, profiled
     from stepscope.adapters.options.arguments import add_arguments
-    from stepscope.adapters.profiler import Profiler, profiler_from_args
+    from stepscope.adapters.profiler import Profiler
     from stepscope.advice.diagnosis import Diagnosis, diagnose
     from stepscope.advice.thresholds import Thresholds
     from stepscope.capture.options.config import CaptureConfig
@@ -50,7 +50,6 @@ __all__ = [
     "load",
     "open_run",
     "profiled",
-    "profiler_from_args",
 ]
 
 _HOMES = {
@@ -67,7 +66,6 @@ _HOMES = {
     "load": "stepscope.trace.load",
     "open_run": "stepscope.run.reader",
     "profiled": "stepscope.adapters.decorators",
-    "profiler_from_args": "stepscope.adapters.profiler",
 }
 
 

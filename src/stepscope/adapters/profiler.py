@@ -497,16 +497,6 @@ def _config_of(options: dict[str, Any]) -> CaptureConfig:
         raise UsageError(f"unknown option {unknown[0]!r}: {hint}") from error
 
 
-def profiler_from_args(args: Any, *, dialect: str | None = None, **more: Any) -> Profiler:
-    """Create a profiler from parsed arguments: `Profiler.from_args`, with its arguments and errors.
-
-    args = stepscope.add_arguments(argparse.ArgumentParser()).parse_args()
-    with stepscope.profiler_from_args(args) as profiler:
-        ...
-    """
-    return Profiler.from_args(args, dialect=dialect, **more)
-
-
 def head_of(table: str, rows: int) -> str:
     """The first rows of a table of operators, with its title, and how many were left out."""
     lines = table.splitlines()

@@ -244,10 +244,10 @@ def test_a_foreign_namespace_needs_its_dialect():
     arguments = argparse.Namespace(torch_profile=True, torch_profile_wait=4, lr=0.1)
     with pytest.raises(UsageError, match="megatron"):
         stepscope.Profiler.from_args(arguments)
-    config = stepscope.profiler_from_args(arguments, dialect="megatron").config
+    config = stepscope.Profiler.from_args(arguments, dialect="megatron").config
     assert config.enabled
     assert config.wait == 4
-    as_mapping = stepscope.profiler_from_args(vars(arguments), dialect="megatron").config
+    as_mapping = stepscope.Profiler.from_args(vars(arguments), dialect="megatron").config
     assert as_mapping == config
 
 
