@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib
 import logging
 import sys
@@ -448,22 +447,6 @@ class Profiler:
     def run_path(self) -> Path | None:
         """The run directory once the capture has started; None if it could not be created."""
         return self.session.journal.layout.root if self.session.journal is not None else None
-
-    def _renewed(self, *, identity: RankIdentity | None = None, **changes: Any) -> Profiler:
-        """A new profiler with the same options, not started.
-
-        Args:
-            identity: The rank of this process, if it is known by now.
-            **changes: Fields of `CaptureConfig` to change.
-
-        Raises:
-            ConfigError: An option is invalid.
-        """
-        config = dataclasses.replace(self.config, **changes) if changes else self.config
-        identity = identity or self.session.given_identity
-        profiler = Profiler(config, identity=identity, **self._beside)
-        profiler.session.option_names = self.session.option_names
-        return profiler
 
     def _print_table(self) -> None:
         """Print the head of the table of operators of the newest window, as some guides do."""

@@ -184,7 +184,7 @@ class _RunOfTorch(Profiler):
     def follow(self, is_recording: bool) -> None:
         """Note whether torch records the step that begins."""
         if self.session.steps.windows is not None:
-            self.session.steps.windows.foreign_index = self.saved if is_recording else None
+            self.session.steps.windows.record_elsewhere(self.saved if is_recording else None)
 
     def save(
         self,

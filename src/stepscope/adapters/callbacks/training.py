@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import sys
 from collections import deque
@@ -143,9 +144,12 @@ class TrainingRecorder(Policy):
             self.finish(BrokenOffError("another training began before this one had ended"))
         if not self._prototype.config.enabled:
             return
-        profiler = self._prototype._renewed(
-            identity=identity, step_unit=unit_of(self._prototype.config), auto_phases=False
+        given = self._prototype
+        config = dataclasses.replace(
+            given.config, step_unit=unit_of(given.config), auto_phases=False
         )
+        profiler = Profiler(config, identity=identity, **given._beside)
+        profiler.session.option_names = given.session.option_names
         if not self.counts_micro_batches:
             profiler.session.steps_before = steps_before
         try:

@@ -95,8 +95,8 @@ class WindowControl:
         pauses: Announces pauses to the other ranks; None if there are none.
 
     Attributes:
-        changed: Called with the indices `recording_index` and `lengthening_index` when they may
-            have changed.
+        changed: Called with the index of the window that is being recorded, and of the one that
+            slows the current step down, when they may have changed; None for none.
     """
 
     def __init__(
@@ -146,32 +146,10 @@ class WindowControl:
 
     # -- what is going on -----------------------------------------------------------------------
 
-    @property
-    def foreign_index(self) -> int | None:
-        """Index of a window that another torch profiler is recording, or None."""
-        return self._foreign_index
-
-    @foreign_index.setter
-    def foreign_index(self, index: int | None) -> None:
+    def record_elsewhere(self, index: int | None) -> None:
+        """Take notice of the window that another torch profiler records; None for none."""
         self._foreign_index = index
         self._report()
-
-    @property
-    def recording_index(self) -> int | None:
-        """Index of the window that is being recorded, or None."""
-        if self._foreign_index is not None:
-            return self._foreign_index
-        window = self._window
-        return window.plan.index if window and self._state is State.RECORDING else None
-
-    @property
-    def lengthening_index(self) -> int | None:
-        """Index of the window that slows the current step down, or None."""
-        window = self._window
-        is_trial = self._state in {State.TRIAL_WARMUP, State.TRIAL}
-        if window is not None and not is_trial and window.lengthens_step:
-            return window.plan.index
-        return self._foreign_index
 
     @property
     def has_leftover(self) -> bool:
@@ -179,7 +157,15 @@ class WindowControl:
         return self._thread.has_leftover
 
     def _report(self) -> None:
-        self.changed(self.recording_index, self.lengthening_index)
+        window, recording = self._window, self._foreign_index
+        lengthening = recording
+        if window is not None:
+            if recording is None and self._state is State.RECORDING:
+                recording = window.plan.index
+            is_trial = self._state in {State.TRIAL_WARMUP, State.TRIAL}
+            if not is_trial and window.lengthens_step:
+                lengthening = window.plan.index
+        self.changed(recording, lengthening)
 
     def _is_elsewhere(self) -> bool:
         """Whether a window is being recorded that only another thread can end."""
