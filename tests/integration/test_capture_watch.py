@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from tests.support.runs import manifest_of, steps_in_trace
@@ -42,6 +44,43 @@ def test_waiting_is_told_from_working(tmp_path):
     for step in steps_of(tmp_path):
         assert step.data_wait_ns >= 19_000_000
         assert step.dur_ns >= step.data_wait_ns + 4_900_000
+
+
+def test_a_batch_enters_the_loop_the_end_of_its_step_and_of_its_wait(tmp_path):
+    """Each further function costs every step of a training microseconds."""
+    root, entered = str(Path(stepscope.__file__).parent), []
+
+    def note(frame, event, _):
+        if event == "call" and frame.f_code.co_filename.startswith(root):
+            entered.append(frame.f_code.co_name)
+
+    with stepscope.Profiler(output_dir=tmp_path, window_recorder="none") as profiler:
+        batches = profiler.watch(iter(int, 1))
+        for _ in range(50):
+            next(batches)
+        sys.setprofile(note)
+        next(batches)
+        sys.setprofile(None)
+    # Where a thread has been off its CPU, how long it waited for one is read, too.
+    assert set(entered) - {"_read_queue", "queued_in"} == {"watch", "end_step", "end_wait"}
+
+
+def test_a_wait_is_not_busy_and_making_a_batch_is(tmp_path):
+    def slow():
+        for number in range(8):
+            until = time.thread_time() + 0.01
+            while number % 2 and time.thread_time() < until:
+                pass
+            time.sleep(0.01 if number % 2 == 0 else 0)
+            yield number
+
+    with stepscope.Profiler(output_dir=tmp_path, window_recorder="none") as profiler:
+        for _ in profiler.watch(slow()):
+            pass
+    for step in steps_of(tmp_path)[1:]:
+        # Time in which a CPU was wanted counts as busy, so that other programs may add to it.
+        busy_ns, idle_ns = step.data_wait_cpu_ns, step.data_wait_ns - step.data_wait_cpu_ns
+        assert busy_ns >= 9_900_000 if step.step % 2 else idle_ns >= 9_000_000
 
 
 def test_making_the_iterator_belongs_to_the_first_wait(tmp_path):
