@@ -23,6 +23,11 @@ _IN_WORDS = {
 }
 
 
+def says_slow_link(words: str) -> bool:
+    """Whether a cause in words is a slow link."""
+    return words in {in_words(SLOW_LINK), in_words(SLOW_LINK, several=True)}
+
+
 def in_words(cause: str, *, several: bool = False) -> str:
     """Why a rank makes the others wait, or why several do, as a clause."""
     words = _IN_WORDS.get(cause, cause.replace("_", " "))

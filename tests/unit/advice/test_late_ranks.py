@@ -118,6 +118,20 @@ def test_a_slow_link_is_the_cause_of_the_ranks_it_makes_late(tmp_path):
     assert not [one for one in others if "Look at the links" in one.advice]
 
 
+def test_a_slow_link_comes_before_what_hiding_all_of_its_communication_would_save(tmp_path):
+    diagnosis = _two_pairs(tmp_path / "slow", 3)
+    first = diagnosis.findings[0]
+    assert (first.id, first.rank) == ("late-rank", 2)
+    assert diagnosis.verdict.startswith("late-rank: ranks 2, 3 come late")
+    (hidden,) = (
+        one for one in diagnosis.findings if one.id == "exposed-communication" and one.rank == 2
+    )
+    assert first.saving_ns < hidden.saving_ns < 2 * first.saving_ns
+    (wait,) = (one for one in first.evidence if one.label == "what another rank waits, per step")
+    assert wait.value == 8_000_000
+    assert "waiting costs the others 8.00 ms per step" in between_ranks(diagnosis)
+
+
 def test_step_records_alone_name_the_late_ranks_input(tmp_path):
     """Rank 1 waits 35 of 42 ms for its batch; rank 0 spends the same time in its backward."""
     late = step_records([42.0] * 30, waits_ms=35.0, phases_ms={"forward": 2.0, "backward": 4.0})

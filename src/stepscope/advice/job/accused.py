@@ -157,7 +157,9 @@ class InWindows:
         on_time = blame.gains.on_time(late) if cause != SLOW_LINK and not self.stages else None
         if on_time is not None:
             gain_ns = max(gain_ns, on_time.gain_ns)
-        wait_ns = round(caused_wait_ns / (ranks - len(late)) / blame.steps)
+        # What a slow link makes its own ranks lose is no wait: nobody waits longer than in all.
+        waited = blame.ranks.filter(~pl.col("rank").is_in(late))["waited_ns"]
+        wait_ns = round(min(caused_wait_ns, waited.sum()) / len(waited) / blame.steps)
         return Accused(late, cause, min(wait_ns, self.longest_step_ns), gain_ns)
 
     @property

@@ -23,6 +23,7 @@ from stepscope.skew.course import (
     EveryNth,
     Rising,
 )
+from stepscope.skew.rank_causes import says_slow_link
 from stepscope.skew.rank_skew import RankSkew
 
 _LINK = (
@@ -130,9 +131,10 @@ def causes_first(
     """Findings in their order, with those that explain a wait above it and its symptoms below.
 
     A finding that saves more than the others wait for the late ranks stays above both: it is the
-    larger problem. What ranks wait for late ones saves no more than they do. It is no symptom where
-    no finding says who is late, or why: of two ranks, neither is accused. Where the windows do not
-    show at what pace batches come, these may keep the step as long without the late ranks.
+    larger problem. Communication over a slow link is not, if half of it goes with the link. What
+    ranks wait for late ones saves no more than they do. It is no symptom where no finding says who
+    is late, or why: of two ranks, neither is accused. Where the windows do not show at what pace
+    batches come, these may keep the step as long without the late ranks.
 
     Args:
         findings: The findings of all ranks, in the order in which they would be shown otherwise.
@@ -162,7 +164,7 @@ def causes_first(
             symptoms.append(
                 _no_more_than(late.skew.saving_ns, lower) if _waits_for(one, late) else lower
             )
-        elif (one.saving_ns or 0) > late.skew.wait_ns:
+        elif (one.saving_ns or 0) > late.skew.wait_ns and not _is_of_slow_link(one, late):
             larger.append(one)
         else:
             others.append(one)
@@ -277,6 +279,13 @@ def _is_symptom(one: Finding, late: Lateness, waits: dict[int, int]) -> bool:
     if one.id in OF_COMMUNICATION or _is_slow_by_waiting(one, late):
         return _is_wait(one, waits)
     return one.id == _OF_SINGLE_COLLECTIVES and one.waits_for in late.ranks
+
+
+def _is_of_slow_link(one: Finding, late: Lateness) -> bool:
+    """Whether it is about communication that is mostly long because of the late ranks' link."""
+    if one.id not in OF_COMMUNICATION or one.rank not in late.ranks:
+        return False
+    return says_slow_link(late.skew.cause) and late.skew.saving_ns >= _MOSTLY * (one.saving_ns or 0)
 
 
 def _is_slow_by_waiting(one: Finding, late: Lateness) -> bool:

@@ -10,7 +10,7 @@ from stepscope.advice.severities import severity_of
 from stepscope.advice.thresholds import Thresholds
 from stepscope.run.figures import duration, percent, ranks_in_words
 from stepscope.skew.course import Course, EveryNth, FromOneStep, InSomeSteps, Rising
-from stepscope.skew.rank_causes import SLOW_LINK, SLOW_STAGE, in_words
+from stepscope.skew.rank_causes import SLOW_STAGE, in_words, says_slow_link
 from stepscope.skew.rank_skew import ARRIVALS, OFF_CPU, RECORDED_WAITS, STEP_BORDERS, RankSkew
 
 _ADVICE_ON_LATE = (
@@ -148,7 +148,7 @@ def _course(course: Course | None) -> tuple[Evidence, ...]:
 
 def _advice_on_late(skew: RankSkew, is_compute: bool) -> str:
     course = skew.course
-    if skew.cause in {in_words(SLOW_LINK), in_words(SLOW_LINK, several=True)}:
+    if says_slow_link(skew.cause):
         return _BY_LINK
     if isinstance(course, EveryNth):
         return _EVERY_NTH.format(course.every)
