@@ -261,6 +261,7 @@ class HostCompute:
     Attributes:
         total_ns: Self time of all operators.
         calls: How many calls of operators that is, those within others included.
+        most_called: The operator with the most of them, and their number.
         kinds: One row per kind: kind, total_ns, compute_share.
         operators: One row per operator: operator, total_ns, compute_share.
         shapes: One row per operator and shapes: call, total_ns, compute_share; empty where no
@@ -270,6 +271,7 @@ class HostCompute:
 
     total_ns: int
     calls: int
+    most_called: tuple[str, int]
     kinds: pl.DataFrame
     operators: pl.DataFrame
     shapes: pl.DataFrame
@@ -287,11 +289,15 @@ def host_compute(trace: Trace, scope: Scope | None = None) -> HostCompute:
         .then(group.replace_strict(KINDS, default=None, return_dtype=pl.String))
         .otherwise(pl.lit(_OTHER))
     )
+    # Of aten::item and what it calls, aten::_local_scalar_dense, the one that scripts call.
+    is_inner = pl.col("name").str.contains("::_", literal=True)
+    most = rows.sort(-pl.col("count"), is_inner, "name").select("name", "count").head(1)
     shapes = _rows(trace, scope, By.SHAPE)
     calls = [_call(name, dims) for name, dims in shapes.select("name", "dims").iter_rows()]
     return HostCompute(
         total_ns=total_ns,
         calls=int(rows["count"].sum()),
+        most_called=next(most.iter_rows(), ("", 0)),
         kinds=_sums(rows.with_columns(kind=kind), "kind", total_ns),
         operators=_sums(rows.rename({"name": "operator"}), "operator", total_ns),
         shapes=_sums(

@@ -129,7 +129,7 @@ def test_operators_as_short_as_their_call_are_said_to_be_so(judge, call_ns, is_o
             op(t, "aten::add", shapes=[[4], [4]], types=["float"] * 2).python(call_ns)
 
     verdict = judge(training(body, gpus=0)).verdict
-    said = "The 801 operators of a recorded step take 3.62 µs each, about what calling one costs"
+    said = "801 operators of a recorded step, aten::add 800 times, take 3.62 µs each, about what"
     assert (said in verdict) is is_overhead, verdict
 
 

@@ -55,6 +55,7 @@ class ComputeSummary:
         shapes: On a CPU, the operators with the most of it by the shapes of their operands.
         threads: On a CPU, a phrase: the threads that run operators.
         calls: On a CPU, the number of calls of operators; else 0.
+        most_called: On a CPU, the operator with the most calls, and their number.
     """
 
     total_ns: int
@@ -71,6 +72,7 @@ class ComputeSummary:
     shapes: tuple[ComputePart, ...] = ()
     threads: str = ""
     calls: int = 0
+    most_called: tuple[str, int] = ("", 0)
 
     def in_words(self) -> str:
         """The largest kinds: "61% elementwise, 28% matrix products"."""
@@ -82,10 +84,11 @@ class ComputeSummary:
         """That operators of a CPU are so short that calling them takes the time; else empty."""
         if not self.steps or self.total_ns >= self.calls * _SHORT_CALL_NS:
             return ""
+        name, count = self.most_called
         return (
-            f"The {self.calls // self.steps:,} operators of a recorded step take "
-            f"{duration(self.total_ns / self.calls)} each, about what calling one costs: fewer, "
-            "larger ones, as with larger batches, would save time"
+            f"The {self.calls // self.steps:,} operators of a recorded step, {name} "
+            f"{count // self.steps:,} times, take {duration(self.total_ns / self.calls)} each, "
+            "about what calling one costs: fewer and larger ones would save time"
         )
 
     def products_in_words(self) -> str:
@@ -144,6 +147,7 @@ def _on_cpu(view: WindowView) -> ComputeSummary | None:
         shapes=_shares(found.shapes, "call", _MOST_SHAPES),
         threads=found.threads,
         calls=found.calls,
+        most_called=found.most_called,
     )
 
 
