@@ -36,17 +36,23 @@ print(codes)
 """
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs the C library's on_exit")
-def test_a_fork_exits_with_its_code_after_a_window_and_within_one(tmp_path: Path) -> None:
+def _printed(script: str, folder: Path) -> str:
+    """What a script prints that is given a folder."""
     done = subprocess.run(
-        [sys.executable, "-c", _SCRIPT, str(tmp_path)],
+        [sys.executable, "-c", script, str(folder)],
         capture_output=True,
         text=True,
         timeout=120,
         check=True,
     )
-    assert done.stdout.endswith("[3, 3, 3]\n")
-    assert done.stdout.count("left") == done.stdout.count("printed by C;") == 3
+    return done.stdout
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs the C library's on_exit")
+def test_a_fork_exits_with_its_code_after_a_window_and_within_one(tmp_path: Path) -> None:
+    printed = _printed(_SCRIPT, tmp_path)
+    assert printed.endswith("[3, 3, 3]\n")
+    assert printed.count("left") == printed.count("printed by C;") == 3
 
 
 _CENSUS = """
@@ -84,11 +90,5 @@ print(seen[0] == seen[1], len(seen[2]) > len(seen[1]) > 0)
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no fork")
 def test_a_fork_within_a_window_adds_nothing_to_the_census_of_its_parent(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _CENSUS, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    assert done.stdout == "True True\n"
+    printed = _printed(_CENSUS, tmp_path)
+    assert printed == "True True\n"

@@ -102,6 +102,10 @@ class Attempt:
         """Whether other programs used too much of the CPUs for its steps to count."""
         return (self.others_share or 0.0) >= DISTURBED
 
+    def was_cut_short(self, left_s: float) -> bool:
+        """Whether the time that was left to it ended it, so that nobody saw whether it hangs."""
+        return self.problem == HUNG and self.wall_s >= left_s
+
 
 @dataclass(frozen=True)
 class Bench:

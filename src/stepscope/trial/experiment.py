@@ -272,8 +272,7 @@ class Experiment:
         name = one.variant.name
         file_name = "together" if " + " in name else name.replace(" ", "-")
         attempt = self._run(one.variant, f"{file_name}-{number}", left_s, hung_s=hung_s)
-        if attempt.problem == HUNG and attempt.wall_s >= left_s:
-            # Whether it hangs was not to be seen.
+        if attempt.was_cut_short(left_s):
             attempt = dataclasses.replace(attempt, problem=NOT_MEASURED, reason=_BUDGET_SPENT)
             one.note, one.cut_s = _BUDGET_SPENT, attempt.wall_s
         else:

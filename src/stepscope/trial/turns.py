@@ -24,7 +24,6 @@ import psutil
 
 from stepscope.errors import UsageError
 from stepscope.run.figures import percent
-from stepscope.run.trials import HUNG
 from stepscope.trial.alternation import InTurns, alternating
 from stepscope.trial.attempts import (
     Attempt,
@@ -206,7 +205,7 @@ def _run(
     name = f"{side.name}-{number}" if number else f"{side.name}-rehearsal"
     attempt = side.bench.attempt(Variant(side.name), name, left_s, hung_s=hung_s, in_turns=in_turns)
     audience.ended(side.name, number, attempt)
-    if number and attempt.problem == HUNG and attempt.wall_s >= left_s:
+    if number and attempt.was_cut_short(left_s):
         raise _BudgetSpentError
     if attempt.problem or attempt.run is None:
         which = f"run {number}" if number else "the rehearsal"

@@ -24,6 +24,12 @@ def step(times: PhaseTimes, end_ns: int, *events: tuple[Any, ...]) -> dict[str, 
 FORWARD = ((10, kinds.CALL, False), (20, kinds.RETURN, True))
 BACKWARD = ((25, kinds.BACKWARD_BEGINS), (45, kinds.BACKWARD_ENDS))
 OPTIMIZER = ((50, kinds.OPTIMIZER_BEGINS), (57, kinds.OPTIMIZER_ENDS))
+CLOSURE = (
+    *((10, kinds.OPTIMIZER_BEGINS), (11, kinds.CLOSURE_BEGINS)),
+    *((17, kinds.CALL, False), (22, kinds.RETURN, True)),
+    *((25, kinds.BACKWARD_BEGINS), (45, kinds.BACKWARD_ENDS)),
+    *((46, kinds.CLOSURE_ENDS), (50, kinds.OPTIMIZER_ENDS)),
+)
 
 
 @pytest.mark.parametrize(
@@ -92,14 +98,9 @@ OPTIMIZER = ((50, kinds.OPTIMIZER_BEGINS), (57, kinds.OPTIMIZER_ENDS))
         ),
         (
             (
-                (10, kinds.OPTIMIZER_BEGINS),
-                (11, kinds.CLOSURE_BEGINS),
+                *CLOSURE[:2],
                 *((12, kinds.ZERO_GRAD_BEGINS), (15, kinds.ZERO_GRAD_ENDS)),
-                (17, kinds.CALL, False),
-                (22, kinds.RETURN, True),
-                *((25, kinds.BACKWARD_BEGINS), (45, kinds.BACKWARD_ENDS)),
-                (46, kinds.CLOSURE_ENDS),
-                (50, kinds.OPTIMIZER_ENDS),
+                *CLOSURE[2:],
             ),
             {"optimizer": 8, "forward": 8, "backward": 20},
         ),
@@ -116,15 +117,7 @@ OPTIMIZER = ((50, kinds.OPTIMIZER_BEGINS), (57, kinds.OPTIMIZER_ENDS))
         ),
         # What it does before the first call of a module, such as zero_grad, is no forward.
         (
-            (
-                (10, kinds.OPTIMIZER_BEGINS),
-                (11, kinds.CLOSURE_BEGINS),
-                (17, kinds.CALL, False),
-                (22, kinds.RETURN, True),
-                *((25, kinds.BACKWARD_BEGINS), (45, kinds.BACKWARD_ENDS)),
-                (46, kinds.CLOSURE_ENDS),
-                (50, kinds.OPTIMIZER_ENDS),
-            ),
+            (*CLOSURE,),
             {"optimizer": 5, "forward": 8, "backward": 20},
         ),
         # Optimizers that step within backward.
