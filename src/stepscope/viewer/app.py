@@ -96,15 +96,15 @@ class LimitedConnection(H11Protocol):
         self._seen: object = None
         self._made_s = self.loop.time()
         self._timer = self.loop.call_later(self._CHECKED_S, self._check)
-        if len(self.connections) > min(self._MOST, _most_files() // 4):
-            waiting = (
-                one
-                for one in self.connections
-                if isinstance(one, LimitedConnection)
-                and one._waits
-                and not one.transport.is_closing()
-            )
-            min(waiting, key=lambda one: one._made_s).transport.abort()
+        # Those that are closing are gone in a moment: else this one would go for them.
+        kept = [
+            one
+            for one in self.connections
+            if isinstance(one, LimitedConnection) and not one.transport.is_closing()
+        ]
+        if len(kept) > min(self._MOST, _most_files() // 4):
+            oldest = min((one for one in kept if one._waits), key=lambda one: one._made_s)
+            oldest.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""

@@ -58,7 +58,12 @@ def _windows(
     """Eighty ranks of which rank 5 waits for its input, and the others for it."""
     row = {"rank": 5, "cause": "input", "caused_wait_ns": 8 * MS * 79 * steps, "gain_ns": gain_ns}
     ranks = pl.DataFrame(
-        {"rank": range(80), "waited_ns": 0, "last_arrivals": 0}, schema_overrides={"rank": pl.Int64}
+        {
+            "rank": range(80),
+            "waited_ns": [0 if rank == 5 else 8 * MS * steps for rank in range(80)],
+            "last_arrivals": 0,
+        },
+        schema_overrides={"rank": pl.Int64},
     )
     blame = SimpleNamespace(
         accused=pl.DataFrame([{**row, "peers": None}]),

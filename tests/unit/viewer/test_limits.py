@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import threading
@@ -9,7 +10,9 @@ import time
 
 import polars as pl
 import pytest
+import uvicorn
 from tests.support.viewer import serving, training
+from uvicorn.server import ServerState
 
 from stepscope.viewer import app
 from stepscope.viewer.routes import sql
@@ -87,6 +90,41 @@ def test_a_few_connections_are_kept_and_no_more(trace, monkeypatch, opened):
         time.sleep(0.2)
         client.enter()
         client.wait()
+
+
+def test_a_connection_is_kept_where_all_others_are_closing(monkeypatch):
+    monkeypatch.setattr(app.LimitedConnection, "_MOST", 3)
+
+    async def connect():
+        config, state = uvicorn.Config(lambda: None), ServerState()
+        transports = [Transport() for _ in range(5)]
+        for each in transports[:4]:
+            app.LimitedConnection(config, state, {}).connection_made(each)
+        assert [each.is_closed for each in transports[:4]] == [True, False, False, False]
+        for each in transports[1:4]:
+            each.close()
+        app.LimitedConnection(config, state, {}).connection_made(transports[4])
+        assert not transports[4].is_closed
+        for one in state.connections:
+            one._timer.cancel()
+
+    asyncio.run(connect())
+
+
+class Transport(asyncio.Transport):
+    """Nobody's connection."""
+
+    def __init__(self):
+        super().__init__()
+        self.is_closed = False
+
+    def close(self):
+        self.is_closed = True
+
+    abort = close
+
+    def is_closing(self):
+        return self.is_closed
 
 
 def test_requests_one_after_the_other_keep_a_connection(trace, monkeypatch, opened):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -32,6 +33,9 @@ def execute_apart(given: Execution, directory: Path, time_limit_s: float | None)
     asked, errors = directory / "asked.json", directory / "errors.txt"
     asked.write_text(json.dumps(asdict(given)), "utf-8")
     command = command_of("stepscope.trace.sql.separate_process", str(asked))
+    if hasattr(signal, "siginterrupt"):
+        # As Python has it. Since Polars was imported, a wait that Ctrl-C interrupts would go on.
+        signal.siginterrupt(signal.SIGINT, True)
     with errors.open("wb") as noise:
         process = subprocess.Popen(
             command, env=environment_of(), stdin=subprocess.PIPE, stdout=noise, stderr=noise
