@@ -69,13 +69,17 @@ def test_ctrl_c_ends_the_query_and_its_process(tmp_path: Path) -> None:
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, text=True
     )
-    # The query itself has begun, so the command waits for its process.
-    assert _until(lambda: any(_has_worked(one) for one in _group_of(process.pid)[1:]))
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "Traceback" not in errors
-    assert _until(lambda: not _group_of(process.pid))
+    try:
+        # The query itself has begun, so the command waits for its process.
+        assert _until(lambda: any(_has_worked(one) for one in _group_of(process.pid)[1:]))
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert "Traceback" not in errors
+        assert _until(lambda: not _group_of(process.pid))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _group_of(leader: int) -> list[psutil.Process]:

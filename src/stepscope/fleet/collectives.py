@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from stepscope.analysis.blame.groups import find_groups
+from stepscope.analysis.ranks.rank_arrivals import arrivals_of
 from stepscope.analysis.selection.scope import AnsweredScope
 from stepscope.errors import UsageError
 from stepscope.fleet.job import Job
@@ -158,7 +159,7 @@ class CollectivesOverRanks:
 def collectives_over_ranks(job: Job, links: LinkSpeeds | None = None) -> CollectivesOverRanks:
     """Answers about the collectives of a job."""
     found = stragglers_of_job(job)
-    tables = pl.concat([part.arrivals.table() for part in job.parts], how="diagonal")
+    tables = arrivals_of([part.arrivals for part in job.parts])
     described = {group: word for part in job.parts for group, word in part.arrivals.described}
     dimensions = find_groups(tables, described, job.world_size).select(
         pl.col("key").alias("group"), "dimension", members="ranks"

@@ -25,7 +25,7 @@ from stepscope.analysis.blame.matched import Matched, Numbers, match
 from stepscope.analysis.calls.collectives import POINT_TO_POINT, algorithm_bandwidth, bus_factor
 from stepscope.analysis.ranks.clocks import Clock, choose_offsets, on_one_clock, waits_fit
 from stepscope.analysis.ranks.matching import match_collectives
-from stepscope.analysis.ranks.rank_arrivals import RankArrivals
+from stepscope.analysis.ranks.rank_arrivals import RankArrivals, arrivals_of
 from stepscope.analysis.ranks.rank_clocks import RankClocks, solve_rank_clocks
 from stepscope.analysis.selection.scope import AnsweredScope
 from stepscope.errors import UsageError
@@ -101,6 +101,7 @@ class Compared:
         of_host: Whether the collectives ran on CPUs.
         has_exchanges: Whether sends and receives are among them.
         read: The arrivals of each rank, over all steps that were read.
+        collectives: Those that are matched, each rank's on its own clock.
     """
 
     straggler: int | None
@@ -118,12 +119,12 @@ class Compared:
     of_host: bool
     has_exchanges: bool
     read: tuple[RankArrivals, ...]
-    _collectives: pl.DataFrame
+    collectives: pl.DataFrame
 
     @cached_property
     def matched(self) -> Matched:
         """The collectives that can be replayed."""
-        return _matched(self.read, self._collectives)
+        return _matched(self.read, self.collectives)
 
     @cached_property
     def offset_ns(self) -> Numbers:
@@ -180,7 +181,7 @@ def compare_ranks(
     numbers = [rank.rank for rank in ranks]
     check_ranks(numbers)
     _check_one_job(ranks)
-    found = pl.concat([rank.table(steps) for rank in ranks], how="diagonal")
+    found = arrivals_of(ranks, steps)
     is_exchange = pl.col("kind").eq_missing(POINT_TO_POINT)
     if not point_to_point:
         found = found.filter(~is_exchange)
@@ -218,14 +219,13 @@ def compare_ranks(
         of_host=of_host,
         has_exchanges=not found.filter(is_exchange).is_empty(),
         read=tuple(ranks),
-        _collectives=matched,
+        collectives=matched,
     )
 
 
 def match_arrivals(ranks: Sequence[RankArrivals]) -> Matched:
     """Matches the collectives of several ranks, whose clocks do not matter."""
-    found = pl.concat([rank.table() for rank in ranks], how="diagonal")
-    return _matched(ranks, match_collectives(found)[0])
+    return _matched(ranks, match_collectives(arrivals_of(ranks))[0])
 
 
 def _matched(ranks: Sequence[RankArrivals], collectives: pl.DataFrame) -> Matched:

@@ -139,17 +139,13 @@ def job_lanes(
         met: The collectives, matched and on one clock.
         first: The ranks on top; the others follow by their number. Stages all stand by theirs.
     """
-    names = pl.Series(_ORDER, dtype=pl.String)
     sets = met.sets
-    tables = {one.rank: found.table(one.rank) for one, found in ranks if found}
-    pieces = {
-        rank: one.with_columns(what=names.gather(one["what"])) for rank, one in tables.items()
-    }
+    pieces = {one.rank: own for one, own in ranks if own}
     step = _step(sets, list(pieces.values()))
     of_step = met.arrivals.join(
         sets.filter(pl.col("step").eq_missing(step)).select("set"), on="set"
     )
-    starts = pl.concat([one.table().select("rank", "event", "start_ns") for one, _ in ranks])
+    starts = met.collectives.select("rank", "event", "start_ns")
     arrived = of_step.join(starts, on=["rank", "event"])
     clocks = arrived.group_by("rank").agg(
         (pl.col("start_ns") - pl.col("arrival_ns")).median().round()
@@ -175,18 +171,19 @@ def job_lanes(
     return JobLanes(step, end - begin, is_schedule, lanes, len(ranks) - len(lanes))
 
 
-def _step(sets: pl.DataFrame, pieces: Sequence[pl.DataFrame]) -> int | None:
+def _step(sets: pl.DataFrame, pieces: Sequence[PackedColumns]) -> int | None:
     """The step in which most is waited, of those that all ranks have pieces of."""
     waits = sets.group_by("step").agg(pl.col("total_wait_ns").sum()).drop_nulls("step")
     if pieces:
-        common = set.intersection(*(set(one["step"].to_list()) for one in pieces))
+        steps = _COLUMNS.index("step")
+        common = set.intersection(*(set(one.columns()[steps].tolist()) for one in pieces))
         waits = waits.filter(pl.col("step").is_in(list(common)))
     worst = waits.sort("total_wait_ns", "step", descending=[True, False])["step"]
     return int(worst[0]) if len(worst) else None
 
 
 def _drawn(
-    pieces: pl.DataFrame | None, met: pl.DataFrame, step: int | None, offset_ns: int
+    pieces: PackedColumns | None, met: pl.DataFrame, step: int | None, offset_ns: int
 ) -> list[tuple[int, int, str]]:
     """A rank's pieces in order, on the common clock, with what it waits in collectives apart."""
     begun = met["arrival_ns"].to_numpy()
@@ -195,10 +192,12 @@ def _drawn(
         COLLECTIVE: intervals.merge(begun, begun + met["dur_ns"].to_numpy())
     }
     if pieces is not None:
-        mine = pieces.filter(step=step)
-        start, end = mine["start_ns"].to_numpy() - offset_ns, mine["end_ns"].to_numpy() - offset_ns
-        what = mine["what"].to_numpy()
-        parts = {name: intervals.merge(start[what == name], end[what == name]) for name in _ORDER}
+        of_step, start, end, what = pieces.columns()
+        places = {name: (of_step == step) & (what == place) for place, name in enumerate(_ORDER)}
+        parts = {
+            name: intervals.merge(start[mine] - offset_ns, end[mine] - offset_ns)
+            for name, mine in places.items()
+        }
     found = []
     for name, moments in parts.items():
         split = {name: moments}

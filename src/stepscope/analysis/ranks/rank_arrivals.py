@@ -93,21 +93,6 @@ class RankArrivals:
     host_ns: int = 0
     host_step_ns: int = 0
 
-    def table(self, steps: Sequence[int] | None = None) -> pl.DataFrame:
-        """The collectives of some steps, by default of all: columns `ARRIVED` and local time."""
-        whole = dict(zip(self.packed.names, self.packed.columns(), strict=True))
-        table = pl.DataFrame({name: whole[name] for name in (*_NUMBERS, *self.local)}).select(
-            pl.when(pl.all() != _NULL).then(pl.all())
-        )
-        named = [
-            pl.Series(name, values, dtype=pl.String).gather(whole[name])
-            for name, values in zip(TEXTS, self.texts, strict=True)
-        ]
-        table = table.with_columns(*named, rank=pl.lit(self.rank, pl.Int64)).select(
-            *(pl.col(name).cast(dtype) for name, dtype in ARRIVED.items()), *self.local
-        )
-        return table if steps is None else table.filter(pl.col("step").is_in(list(steps)))
-
     def answered(self, steps: tuple[int, ...] | None = None) -> AnsweredScope:
         """What the rank's part of an answer is about, and what it leaves out."""
         asked = self.asked if steps is None else replace(self.asked, steps=steps)
@@ -120,6 +105,38 @@ class RankArrivals:
         return AnsweredScope(asked, covered, self.devices, mine).leaving_out(
             {**dict(self.excluded), OTHER_STEPS: total - mine}
         )
+
+
+def arrivals_of(ranks: Sequence[RankArrivals], steps: Sequence[int] | None = None) -> pl.DataFrame:
+    """The collectives of ranks in some steps, by default in all: columns `ARRIVED` and local time.
+
+    Local times that were read of other ranks only are null.
+    """
+    local = tuple(dict.fromkeys(name for one in ranks for name in one.local))
+    names = (*_NUMBERS, *local, *TEXTS)
+    parts = []
+    texts: dict[str, list[str | None]] = {name: [] for name in TEXTS}
+    for one in ranks:
+        columns = one.packed.columns()
+        if one.packed.names != names:
+            rows = dict(zip(one.packed.names, columns, strict=True))
+            none = np.full(columns.shape[1], _NULL)
+            columns = np.stack([rows.get(name, none) for name in names])
+        for row, (name, own) in enumerate(zip(TEXTS, one.texts, strict=True), -len(TEXTS)):
+            columns[row] += len(texts[name])
+            texts[name] += own
+        parts.append(columns)
+    whole = dict(zip(names, np.concatenate(parts, axis=1), strict=True))
+    rank = np.repeat([one.rank for one in ranks], [part.shape[1] for part in parts])
+    named = [
+        pl.Series(name, found, dtype=pl.String).gather(whole.pop(name))
+        for name, found in texts.items()
+    ]
+    table = pl.DataFrame(whole).select(pl.when(pl.all() != _NULL).then(pl.all()))
+    table = table.with_columns(*named, rank=rank).select(
+        *(pl.col(name).cast(dtype) for name, dtype in ARRIVED.items()), *local
+    )
+    return table if steps is None else table.filter(pl.col("step").is_in(list(steps)))
 
 
 def packed(table: pl.DataFrame, local: Sequence[str]) -> PackedColumns:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,7 +35,11 @@ class PackedColumns:
         whole: Int64Array = np.cumsum(values.reshape(len(self.names), -1), axis=1)
         return whole
 
-    def table(self, rank: int) -> pl.DataFrame:
-        """The columns, and `rank` beside them."""
-        columns = dict(zip(self.names, self.columns(), strict=True))
-        return pl.DataFrame(columns).with_columns(rank=pl.lit(rank, pl.Int64))
+
+def table_of(ranks: Mapping[int, PackedColumns]) -> pl.DataFrame:
+    """The columns of some ranks, at least one, under each other, and `rank` beside them."""
+    columns = [one.columns() for one in ranks.values()]
+    names = next(iter(ranks.values())).names
+    whole = dict(zip(names, np.concatenate(columns, axis=1), strict=True))
+    lengths = [one.shape[1] for one in columns]
+    return pl.DataFrame({**whole, "rank": np.repeat(np.array([*ranks], np.int64), lengths)})

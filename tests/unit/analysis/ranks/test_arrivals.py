@@ -14,7 +14,7 @@ from tests.support.rank_jobs import compare_traces
 from stepscope.analysis.blame.compared import compare_ranks
 from stepscope.analysis.calls.collectives import read_collectives
 from stepscope.analysis.ranks.arrivals import read_arrivals
-from stepscope.analysis.ranks.rank_arrivals import ARRIVED
+from stepscope.analysis.ranks.rank_arrivals import ARRIVED, arrivals_of
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.scope import EventChoice, Scope
 
@@ -46,7 +46,7 @@ def test_what_is_packed_is_what_was_read(steps, collectives, metadata, choice):
     trace = rank_of_job(3, steps=steps, collectives=collectives, metadata=metadata)
     scope = Scope(events=choice)
     sent = pickle.loads(pickle.dumps(read_arrivals(3, trace, scope)))
-    table = sent.table()
+    table = arrivals_of([sent])
     assert dict(table.schema) == ARRIVED
     expected = read_collectives(trace, gpu_work(trace, scope).members)
     for name in ("event", "step", "kind", "group_size", "message_bytes", "start_ns", "dur_ns"):
@@ -55,7 +55,7 @@ def test_what_is_packed_is_what_was_read(steps, collectives, metadata, choice):
     for chosen in ((0,), tuple(range(steps))):
         asked = Scope(steps=chosen, events=choice)
         assert sent.answered(chosen) == gpu_work(trace, asked).answered
-        assert sent.table(chosen).equals(table.filter(pl.col("step").is_in(chosen)))
+        assert arrivals_of([sent], chosen).equals(table.filter(pl.col("step").is_in(chosen)))
 
 
 def test_ranks_compare_by_their_arrivals_as_by_their_traces():
@@ -85,7 +85,7 @@ def test_a_step_takes_few_bytes(metadata):
 def test_of_a_process_group_the_first_collectives_of_a_step_are_kept_and_the_rest_counted():
     trace = rank_of_job(0, steps=2, collectives=5)
     kept = read_arrivals(0, trace, most_per_step=2)
-    assert kept.table()["step"].to_list() == [0, 0, 1, 1]
+    assert arrivals_of([kept])["step"].to_list() == [0, 0, 1, 1]
     assert kept.answered().excluded == {
         "collectives beyond the first of a process group in a step": 6
     }

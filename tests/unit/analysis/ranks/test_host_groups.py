@@ -8,6 +8,7 @@ import polars as pl
 
 from stepscope.analysis.calls.collectives import COLLECTIVES, read_host_collectives
 from stepscope.analysis.ranks.arrivals import UNKNOWN_GROUP, read_arrivals, with_host_groups
+from stepscope.analysis.ranks.rank_arrivals import arrivals_of
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.load import load
 
@@ -80,20 +81,20 @@ def test_a_group_that_nothing_tells_is_not_guessed(tmp_path):
     trace = cpu_trace(tmp_path, EVENTS, (WORLD, PAIR, PAIR))
     assert read_cpu_collectives(trace)["group"].null_count() == 4
     read = read_arrivals(0, trace)
-    assert read.table().is_empty()
+    assert arrivals_of([read]).is_empty()
     assert read.answered().excluded == {UNKNOWN_GROUP: 4}
 
 
 def test_without_a_list_of_groups_there_is_nothing_to_tell_apart(tmp_path):
     read = read_arrivals(0, cpu_trace(tmp_path, EVENTS, ()))
-    assert read.table()["group"].to_list() == [""] * 4
+    assert arrivals_of([read])["group"].to_list() == [""] * 4
     assert read.answered().excluded == {}
 
 
 def test_arrivals_take_them_where_there_is_no_gpu(tmp_path):
     read = read_arrivals(0, cpu_trace(tmp_path, EVENTS), with_causes=True)
     assert read.described == (("0 [0, 1, 2, 3]", "default_pg"), ("1 [0, 1]", "mesh_tp"))
-    table = read.table()
+    table = arrivals_of([read])
     # Nothing else was recorded: the main thread ran Python between the collectives.
     assert read.local == ("local_host_ns",)
     assert table["local_host_ns"].to_list() == [100_000, 80_000, 80_000, 80_000]

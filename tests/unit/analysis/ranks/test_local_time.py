@@ -12,7 +12,7 @@ from tests.support.gpu_trace import GpuTrace, ms, us
 
 from stepscope.analysis.ranks.arrivals import read_arrivals
 from stepscope.analysis.ranks.local_time import BESIDE
-from stepscope.analysis.ranks.rank_arrivals import OWN_HOST, QUEUED
+from stepscope.analysis.ranks.rank_arrivals import OWN_HOST, QUEUED, arrivals_of
 from stepscope.analysis.selection.scope import Scope
 
 DO = {
@@ -37,7 +37,7 @@ def test_causes_are_what_the_rank_did(steps):
             t.collective("all_reduce", 1 << 20, ms(3))
             t.sync()
     read = pickle.loads(pickle.dumps(read_arrivals(0, t.load(), with_causes=True)))
-    table = read.table()
+    table = arrivals_of([read])
     for row, done in zip(table.iter_rows(named=True), steps, strict=True):
         for cause in DO:
             planted = sum(ms(length) for name, length in done if name == cause)
@@ -67,7 +67,7 @@ def test_what_the_gpu_does_beside_a_collective_is_known():
         t.sync()
         t.collective("all_reduce", 1 << 20, ms(3))
         t.sync()
-    table = read_arrivals(0, t.load(), with_causes=True).table()
+    table = arrivals_of([read_arrivals(0, t.load(), with_causes=True)])
     assert table[BESIDE].to_list() == [ms(6), 0]
     assert table["local_compute_ns"][1] == ms(5)
 
@@ -82,7 +82,7 @@ def test_the_hosts_own_time_stands_still_while_it_waits_for_the_gpu():
         t.python(ms(7))
         t.collective("all_reduce", 1 << 20, ms(3))
         t.sync()
-    table = read_arrivals(0, t.load(), with_causes=True).table()
+    table = arrivals_of([read_arrivals(0, t.load(), with_causes=True)])
     first, second, third = table[OWN_HOST].to_list()
     assert first == 0
     assert abs(second - ms(4)) < ms(0.1)
@@ -101,8 +101,8 @@ def test_a_choice_of_steps_cuts_nothing_off():
             t.sync()
             t.python(ms(7))
     trace = t.load()
-    whole = read_arrivals(0, trace, with_causes=True).table()
-    one = read_arrivals(0, trace, Scope(steps=(1,)), with_causes=True).table()
+    whole = arrivals_of([read_arrivals(0, trace, with_causes=True)])
+    one = arrivals_of([read_arrivals(0, trace, Scope(steps=(1,)), with_causes=True)])
     assert one.equals(whole.filter(pl.col("step") == 1))
     assert one["local_input_ns"][0] == ms(5)
 
@@ -129,6 +129,6 @@ def test_waiting_for_room_in_the_queue_is_no_work_of_the_host():
             for _ in range(700):
                 t.op("aten::mm", before=us(3), after=us(2)).launch("gemm", us(90))
             t.collective("all_reduce", 1 << 20, us(200))
-    own_ns = read_arrivals(0, t.load(), with_causes=True).table()[OWN_HOST].to_list()
+    own_ns = arrivals_of([read_arrivals(0, t.load(), with_causes=True)])[OWN_HOST].to_list()
     for last, before in pairwise(reversed(own_ns)):
         assert last - before < us(12) * 700
