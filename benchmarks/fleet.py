@@ -7,7 +7,8 @@ Three tables, and a fourth with `--seeds`:
 
 * `stepscope show stragglers` and `stepscope report` on a directory of traces, by number of ranks:
   elapsed time, time of the processors in the command's own process and in its workers, and peak
-  memory of the command's own process. `right`: the planted rank and cause come first.
+  memory of the command's own process, and of all of them together (`and_workers`: five times a
+  second, pages that they share counted once). `right`: the planted rank and cause come first.
 * Judging alone, of synthetic jobs with pipeline, data, context, expert and tensor groups.
 * The same traces read by this process, by local processes and by a Dask cluster on this machine, in
   one run, and the bytes that a rank's part takes per step.
@@ -23,6 +24,7 @@ rank has a few steps with a few kernels and collectives, so the figures show wha
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import os
@@ -36,6 +38,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
@@ -114,19 +118,38 @@ sys.exit(code)
 
 
 def _command(row: dict[str, Any], name: str, words: list[str]) -> dict[str, Any]:
-    """Runs a command and notes its time, that of the processors, and its own peak memory."""
+    """Runs a command and notes its time, that of the processors, and peaks of memory."""
     begun = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-c", _COMMAND, *words], capture_output=True, text=True, check=False
-    )
-    row[f"{name}_s"] = time.perf_counter() - begun
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    own, workers, peak_kib = map(float, done.stderr.splitlines()[-1].split())
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as noise:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _COMMAND, *words], stdout=out, stderr=noise
+        )
+        together = 0
+        while process.poll() is None:
+            together = max(together, _memory_of_all(process.pid))
+            time.sleep(0.2)
+        row[f"{name}_s"] = time.perf_counter() - begun
+        out.seek(0)
+        noise.seek(0)
+        said = noise.read()
+        if process.returncode:
+            raise SystemExit(said)
+        answer: dict[str, Any] = json.load(out)
+    own, workers, peak_kib = map(float, said.splitlines()[-1].split())
     row |= {f"{name}_own_cpu_s": own, f"{name}_workers_cpu_s": workers}
-    row[f"{name}_mib"] = peak_kib / 1024
-    answer: dict[str, Any] = json.loads(done.stdout)
+    row |= {f"{name}_mib": peak_kib / 1024, f"{name}_and_workers_mib": together / 2**20}
     return answer
+
+
+def _memory_of_all(pid: int) -> int:
+    """The memory of a process and its workers, each page that they share counted once."""
+    total = 0
+    with contextlib.suppress(psutil.NoSuchProcess):
+        whole = psutil.Process(pid)
+        for one in (whole, *whole.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                total += one.memory_full_info().pss
+    return total
 
 
 def judged_only(ranks: int, workers: int) -> dict[str, Any]:

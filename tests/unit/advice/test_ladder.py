@@ -194,6 +194,17 @@ def test_on_free_cpus_the_record_shows_what_limits_the_step(tmp_path, sleeping_m
     assert rungs[1].step_ns == ms(400 - queued)
 
 
+def test_on_a_cpu_the_parts_of_the_step_record_say_what_limits_it_today(tmp_path):
+    t = GpuTrace(device_name=None)
+    for _ in range(3):  # slower than the others, as recorded steps are
+        with t.step():
+            t.data_wait(ms(30), workers=False)
+            t.op("aten::linear").python(ms(20))
+    run = write_run(tmp_path, {0: step_records([40] * 20, waits_ms=30)}, windows={0: t.json()})
+    today = diagnose(open_run(str(run))).shown.ladder.rungs[0]
+    assert (today.limit, today.limit_share) == ("input", pytest.approx(0.75))
+
+
 def test_a_healthy_cpu_run_has_a_reason_for_no_ladder():
     t = GpuTrace(device_name=None)
     for _ in range(8):

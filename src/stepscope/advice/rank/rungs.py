@@ -107,8 +107,10 @@ class _Climber:
     missing: list[str] = field(default_factory=list)
 
     def today(self) -> None:
-        basis = "recorded window" if self.subject.steps is None else "step record"
-        self._put(TODAY, "nothing", self.step_ns, limits_now(self.window.path), basis)
+        limits, steps, basis = limits_now(self.window.path), self.subject.steps, "recorded window"
+        if steps is not None:
+            limits, basis = self._by_record(self.step_ns, steps.wait_ns) or limits, "step record"
+        self._put(TODAY, "nothing", self.step_ns, limits, basis)
 
     def fix(self, findings: Sequence[Finding]) -> None:
         """One rung per finding, the one that brings the most at each."""
@@ -210,11 +212,16 @@ class _Climber:
 
         By the step record: what is left of the wait for input, and the rest.
         """
-        steps, window = self.subject.steps, self.window
-        is_of_cpus = [one.id for one in fixed] == [_BUSY]
-        if steps is None or window.has_gpu or self.subject.has_peers or not is_of_cpus:
+        steps = self.subject.steps
+        if steps is None or [one.id for one in fixed] != [_BUSY]:
             return None
-        of_input = min(step_ns, round(steps.wait_ns * (1 - steps.host.wait_queued_share)))
+        return self._by_record(step_ns, steps.wait_ns * (1 - steps.host.wait_queued_share))
+
+    def _by_record(self, step_ns: int, input_ns: float) -> Limits | None:
+        """The wait for input and the rest of the step, where one thread's time is all of it."""
+        if self.window.has_gpu or self.subject.has_peers or not input_ns:
+            return None
+        of_input = min(step_ns, round(input_ns))
         return Limits(0, 0, 0, of_input, step_ns - of_input)
 
     def _add(
