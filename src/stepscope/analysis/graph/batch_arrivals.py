@@ -71,6 +71,8 @@ class BatchArrivals:
         is_carried: Whether that one is of the same steps before, if they come again.
         of_epochs: What comes late besides, because epochs begin.
         has_pace: Whether they show the pace of the workers, if batches came late.
+        pace_error_ns: What the pace is right to, by how far apart the times of batches are; 0 where
+            too few came late to tell.
         rare: Waits for batches that came late too seldom to show a pace.
     """
 
@@ -81,6 +83,7 @@ class BatchArrivals:
     is_carried: BoolArray
     of_epochs: BatchesOfEpochs
     has_pace: bool = True
+    pace_error_ns: float = 0.0
     rare: Intervals = field(default_factory=intervals.empty)
 
     def __len__(self) -> int:
@@ -148,10 +151,15 @@ def find_arrivals(
         return replace(nothing, rare=Intervals(start[late], end[late]))
     batch_count, rounds = int(is_inside.sum()), _rounds_of(is_late, is_inside)
     from_round_to_round_ns = _pace_over(end, rounds)
+    all_ends, all_late = end, is_late
     start, end = start[is_inside], end[is_inside]
     late -= len(is_inside) - batch_count
     # Steps that had batches in store, as while the recorder starts, are shorter than the pace.
-    pace_ns = _pace_of_workers(end, late) or _pace_over(end, round_starts(end - start))
+    own_rounds = round_starts(end - start)
+    pace_ns, workers = _pace_of_workers(all_ends, all_late, batch_count)
+    pace_ns = pace_ns or _pace_over(end, own_rounds)
+    length = workers or int(np.diff(own_rounds[:2]).sum())
+    error_ns = _error_of_pace(end, late, length) if length else 0.0
     # Where one wait is far longer than all others, a round begins with each late batch.
     pace_ns = pace_ns or from_round_to_round_ns
     length_ns = max(length_ns, round(pace_ns * batch_count))
@@ -159,7 +167,7 @@ def find_arrivals(
     start, end = start[late], end[late]
     before = np.arange(len(late)) - 1
     after_ns = np.diff(end, prepend=end[-1] - length_ns)
-    return BatchArrivals(start, end, before, after_ns, before < 0, of_epochs, has_pace)
+    return BatchArrivals(start, end, before, after_ns, before < 0, of_epochs, has_pace, error_ns)
 
 
 def _of_epochs(
@@ -215,29 +223,35 @@ def _at_mean_pace(
     return BatchArrivals(start_ns, end_ns, source, after_ns, is_carried | (source < 0), of_epochs)
 
 
-def _pace_of_workers(end_ns: Int64Array, late: Int64Array) -> float:
-    """Time per batch if each worker needs the same time for each of its batches; 0: not so.
+def _pace_of_workers(end_ns: Int64Array, is_late: BoolArray, inside: int) -> tuple[float, int]:
+    """Time per batch if each worker needs the same time for each of its batches, and how many do.
+
+    Both are 0 where that is not so.
 
     Workers take turns: with a number of them, each batch comes one such time after the batch that
-    is as many places before. A batch that was ready came no later than that.
+    is as many places before. A batch that was ready came no later than that; and after a late one
+    no sooner, also before the steps.
+
+    Args:
+        inside: How many batches are of the steps: the last ones.
     """
-    is_late = np.zeros(len(end_ns), np.bool_)
-    is_late[late] = True
-    for workers in range(1, min(len(end_ns) - _PAIRS, _MOST_WORKERS) + 1):
+    before = len(end_ns) - inside
+    for workers in range(1, min(inside - _PAIRS, _MOST_WORKERS) + 1):
         after_ns = end_ns[workers:] - end_ns[:-workers]
         from_late, to_late = is_late[:-workers], is_late[workers:]
-        both = after_ns[from_late & to_late]
-        if len(both) < (_PAIRS if 2 * workers <= len(end_ns) else _PAIRS_OF_ONE_ROUND):
+        is_inside = np.arange(len(after_ns)) >= before
+        both = after_ns[from_late & to_late & is_inside]
+        if len(both) < (_PAIRS if 2 * workers <= inside else _PAIRS_OF_ONE_ROUND):
             continue
         usual_ns = float(np.median(both))
         room_ns = _ALIKE * usual_ns
         is_alike = np.abs(both - usual_ns).max() <= room_ns
         # One that was ready was taken when the host came for it, later than it arrived.
-        came_in_time = (after_ns[~from_late & to_late] <= usual_ns + room_ns).all()
+        came_in_time = (after_ns[~from_late & to_late & is_inside] <= usual_ns + room_ns).all()
         is_ready_in_time = (after_ns[from_late & ~to_late] >= usual_ns - room_ns).all()
         if is_alike and came_in_time and is_ready_in_time:
-            return float(both.mean()) / workers
-    return 0.0
+            return float(both.mean()) / workers, workers
+    return 0.0, 0
 
 
 def _rounds_of(is_late: BoolArray, is_inside: BoolArray) -> Int64Array:
@@ -257,6 +271,19 @@ def _pace_over(end_ns: Int64Array, rounds: Int64Array) -> float:
     if len(rounds) < 2:
         return 0.0
     return float((end_ns[rounds[-1]] - end_ns[rounds[0]]) / (rounds[-1] - rounds[0]))
+
+
+def _error_of_pace(end_ns: Int64Array, late: Int64Array, length: int) -> float:
+    """The standard error of the time per batch, by late batches a round apart; 0: too few.
+
+    Args:
+        length: Batches of a round.
+    """
+    apart = np.intersect1d(late, late + length)
+    after_ns = end_ns[apart] - end_ns[apart - length]
+    if len(after_ns) < _PAIRS:
+        return 0.0
+    return float(after_ns.std(ddof=1) / length / np.sqrt(len(end_ns) / length))
 
 
 def _begins_epoch(is_first: BoolArray, is_late: BoolArray) -> BoolArray:

@@ -400,6 +400,7 @@ def _graph_of(
     return replace(
         graph,
         has_batch_pace=arrivals.has_pace,
+        pace_error_ns=arrivals.pace_error_ns,
         waits_for_batches=len(arrivals) > 0,
         rare_waits=arrivals.rare,
     )

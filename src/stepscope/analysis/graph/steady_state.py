@@ -32,6 +32,8 @@ _LONG_AGO_NS = -(1 << 60)
 _MOST_PASSES = 8
 _NOTABLY_SLOWED = 1.01
 _NOTABLY_LONGER = 1.02
+_ERRORS = 2
+"""Standard errors of the pace by which it is longer than the steps, where they had a store."""
 _BORDERS_DIFFER = 1.05
 """How many times as long as those of the device the host's steps seem at most, by their borders."""
 _OUTRUN = 1.1
@@ -96,7 +98,9 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
         steady_ns = cycle_ns(1.0, is_kept)
         shown_ns = graph.mean_step_ns * len(graph.steps)
         is_paced = has_batches and graph.has_batch_pace
-        if is_paced and steady_ns > _NOTABLY_LONGER * shown_ns > 0:
+        error_ns = graph.pace_error_ns * len(graph.steps)
+        is_longer = steady_ns > max(_NOTABLY_LONGER * shown_ns, shown_ns + _ERRORS * error_ns)
+        if is_paced and is_longer and shown_ns > 0:
             return replace(graph, steady_state_ns=steady_ns, had_store=True)
         return replace(graph, steady_state_ns=min(steady_ns, graph.total_ns))
     own = is_kept & ~batches

@@ -102,6 +102,7 @@ class StepGraph:
         waits_for_batches: Whether batches arrive while the main thread waits, and not only because
             epochs begin.
         has_batch_pace: Whether batches that came late show at what pace they come.
+        pace_error_ns: What that pace, as time per batch, is right to.
         rare_waits: Waits of the main thread for batches that came late too seldom to show a pace.
         had_store: Whether the steps were notably shorter than the pace at which batches come: some
             were in store, or the devices had work of earlier steps.
@@ -138,6 +139,7 @@ class StepGraph:
     has_outrun_record: bool = False
     waits_for_batches: bool = False
     has_batch_pace: bool = True
+    pace_error_ns: float = 0.0
     rare_waits: Intervals = field(default_factory=intervals.empty)
     had_store: bool = False
 

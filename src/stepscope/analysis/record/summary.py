@@ -343,8 +343,12 @@ def _in_rounds(steady: list[StepRecord]) -> list[StepRecord]:
     waits = np.array([input_wait(record) for record in steady], np.int64)
     if waits.sum() < _NOTABLE_WAIT * sum(record.dur_ns for record in steady):
         return steady
-    rounds = round_starts(waits)
-    return _whole(steady, run, rounds, alike=_MOSTLY_ALIKE, is_first_odd=True) or steady
+    # Where every step waits for the rest of a batch, the first of a round waits longer than usual.
+    for usual in (0, int(np.median(waits))):
+        rounds = round_starts(np.maximum(waits - usual, 0))
+        if found := _whole(steady, run, rounds, alike=_MOSTLY_ALIKE, is_first_odd=True):
+            return found
+    return steady
 
 
 def _whole(
@@ -377,10 +381,17 @@ def _whole(
 
 
 def _mean_device_ns(steady: Sequence[StepRecord]) -> int | None:
-    """Without steps right after some that do not count, which may have work of those in them."""
+    """Without steps right after some that do not count, which may have work of those in them.
+
+    If these are longer than others, as the first of a round of batches is, so is what is left out.
+    """
     follows = [later for one, later in pairwise(steady) if later.step == one.step + 1]
-    known = [record.device_ns for record in follows if record.device_ns is not None]
-    return _mean(known) if known and 10 * len(known) >= 9 * len(follows) else None
+    known = [one for one in follows if one.device_ns is not None]
+    if not known or 10 * len(known) < 9 * len(follows):
+        return None
+    device_ns = sum(one.device_ns or 0 for one in known)
+    mean_ns = statistics.fmean(one.dur_ns for one in steady)
+    return round(device_ns * mean_ns / max(1, sum(one.dur_ns for one in known)))
 
 
 def _lasting_wait_ns(steady: Sequence[StepRecord]) -> int:

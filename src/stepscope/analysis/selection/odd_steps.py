@@ -161,11 +161,11 @@ def settling_steps(host_ns: Int64Array, device_ns: Int64Array) -> int:
 def round_starts(waits: Int64Array) -> Int64Array:
     """The places of waits for the first batch of a round: long ones after one that is not.
 
-    If all are long, each batch is a round.
+    If all are long, a round is as many as they come again after.
     """
     is_long = waits > _WAITS_OF_ROUND * waits.max(initial=0)
     if is_long.all():
-        return np.arange(len(waits))
+        return np.arange(0, len(waits), _period(waits))
     return np.flatnonzero(is_long & ~np.insert(is_long[:-1], 0, False))
 
 
