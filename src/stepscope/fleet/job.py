@@ -39,7 +39,7 @@ from stepscope.run.remote import as_shown
 from stepscope.run.step_record import read_steps as read_step_record
 from stepscope.skew.rank_skew import RankSteps as RecordedSteps
 from stepscope.skew.rank_skew import rank_steps
-from stepscope.trace.arrays.packed_columns import PackedColumns, table_of
+from stepscope.trace.arrays.packed_columns import PackedColumns, table_of_ranks
 from stepscope.trace.model import Trace
 from stepscope.trace.paths import TraceRef
 from stepscope.trace.problems import losses_in_words
@@ -154,7 +154,7 @@ class Job:
 
     def steps(self) -> pl.DataFrame:
         """The steps of all ranks, columns `rank_steps.STEPS`."""
-        return table_of({part.rank: part.steps for part in self.parts}).select(list(STEPS))
+        return table_of_ranks({part.rank: part.steps for part in self.parts}).select(list(STEPS))
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UsageError
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Intervals
-from stepscope.trace.arrays.packed_columns import PackedColumns, table_of
+from stepscope.trace.arrays.packed_columns import PackedColumns, table_of_ranks
 from stepscope.trace.model import Trace
 
 _COLUMNS = ("step", "span_ns", "compute_ns", "p2p_ns", "other_ns", "idle_ns", "count", "least_ns")
@@ -121,7 +121,7 @@ def find_bubbles(
         raise UsageError(
             "no rank has sends or receives (send_recv kernels) in its steps: this is no pipeline"
         )
-    measured = table_of(dict(sorted(pipelines.items())))
+    measured = table_of_ranks(dict(sorted(pipelines.items())))
     transfer = int(measured["least_ns"].to_numpy().min())
     limit = pl.col("count") * transfer
     steps = (

@@ -36,7 +36,7 @@ class PackedColumns:
         return whole
 
 
-def table_of(ranks: Mapping[int, PackedColumns]) -> pl.DataFrame:
+def table_of_ranks(ranks: Mapping[int, PackedColumns]) -> pl.DataFrame:
     """The columns of some ranks, at least one, under each other, and `rank` beside them."""
     columns = [one.columns() for one in ranks.values()]
     names = next(iter(ranks.values())).names

@@ -117,7 +117,7 @@ CLOSURE = (
         ),
         # What it does before the first call of a module, such as zero_grad, is no forward.
         (
-            (*CLOSURE,),
+            CLOSURE,
             {"optimizer": 5, "forward": 8, "backward": 20},
         ),
         # Optimizers that step within backward.
