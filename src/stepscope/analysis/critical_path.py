@@ -24,7 +24,7 @@ from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
 from stepscope.analysis.graph.loops import walk_back
-from stepscope.analysis.graph.replay import Replay, is_host_bound, replayed_times
+from stepscope.analysis.graph.replay import Replay, is_host_bound, replayed_delays, replayed_times
 from stepscope.analysis.graph.step_graph import ORIGIN, StepGraph
 from stepscope.analysis.host.causes import CAUSES, HostCause, cause_names
 from stepscope.analysis.host.steady_steps import steady_steps
@@ -56,6 +56,8 @@ _OF_DEVICES = (EdgeKind.STREAM, EdgeKind.WAIT, EdgeKind.SYNC, EdgeKind.QUEUE)
 _HOST_CAUSES = slice(len(GPU_CAUSES), len(GPU_CAUSES) + len(CAUSES))
 _NODES_AT_ONCE = 2**13
 """The times per cause of these nodes of the path stay in the processor's cache."""
+_BINDS_NOTHING = -(2**62)
+"""Delay of an edge that a change takes away."""
 
 
 @dataclass(frozen=True)
@@ -194,28 +196,16 @@ def limits_of(changes: Changes, again: Replay) -> Limits:
         return Limits(0, 0, 0, of_input, int(spent.sum()) - of_input)
     graph = changes.graph
     start, end = replayed_times(changes)
-    sources = np.maximum(graph.source, ORIGIN)
-    leaves = np.where(sources >= 0, end[sources], graph.origin_ns) + changes.delay_ns
     is_within = changes.is_kept & (graph.source >= ORIGIN)
-    leaves = np.where(is_within, leaves, np.iinfo(np.int64).min)
-    latest = np.maximum.reduceat(leaves, graph.first_edge[:-1])
-    binding = np.flatnonzero(leaves == latest[graph.target])
-    edge = binding[_starts_of_runs(graph.target[binding])]
-    before = sources[edge].tolist()
+    delays = np.where(is_within, replayed_delays(changes), _BINDS_NOTHING)
     rows = graph.step_rows.rows
-    node = int(rows[np.argmax(end[rows])])
-    path = []
-    while node >= 0:
-        path.append(node)
-        node = before[node]
-    nodes = np.array(path[::-1], np.int64)
+    nodes, into = _walk(graph, start, end, delays, int(rows[np.argmax(end[rows])]))
     last = end[nodes]
     until = np.append(np.minimum(last[:-1], start[nodes[1:]]), last[-1:])
     begin = np.maximum(start[nodes], graph.begin_ns)
     spent = np.maximum(until - begin, 0)
     kind = graph.kind[nodes]
-    into = edge[nodes]
-    source = sources[into]
+    source = np.maximum(graph.source[into], ORIGIN)
     came = np.where(source >= 0, end[source], graph.origin_ns)
     gap = np.maximum(begin - np.maximum(came, graph.begin_ns), 0)
     of_device = np.isin(graph.edge_kind[into], _OF_DEVICES)
@@ -274,7 +264,8 @@ class _Found(NamedTuple):
 
 def _find(graph: StepGraph) -> Iterator[_Found]:
     """The path in pieces, for all of it would be the largest table of an analysis."""
-    node, edge = (walked[::-1] for walked in _walk(graph))
+    times = graph.start_ns, graph.end_ns, graph.delay_ns
+    node, edge = _walk(graph, *times, _last_node(graph))
     for low in range(0, len(node), _NODES_AT_ONCE):
         yield _find_piece(graph, *_segments(graph, node, edge, low))
 
@@ -319,13 +310,14 @@ def _names(graph: StepGraph) -> tuple[str, ...]:
     return (*PATH_CAUSES[:first], *host, *PATH_CAUSES[first + len(host) :])
 
 
-def _walk(graph: StepGraph) -> tuple[Int64Array, Int64Array]:
-    """Nodes of the path, the last first, and the binding edge into each."""
-    columns = (graph.first_edge, graph.source, graph.delay_ns, graph.start_ns, graph.end_ns)
-    ends = (graph.origin_ns, _last_node(graph))
+def _walk(
+    graph: StepGraph, start_ns: Int64Array, end_ns: Int64Array, delay_ns: Int64Array, last: int
+) -> tuple[Int64Array, Int64Array]:
+    """Nodes of the path to the last one, in order, and the binding edge into each."""
+    columns = (graph.first_edge, graph.source, delay_ns, start_ns, end_ns)
     path, edge = np.empty(len(graph), np.int64), np.empty(len(graph), np.int64)
-    count = jit(walk_back)(*columns, *ends, path, edge)
-    return path[:count], edge[:count]
+    count = jit(walk_back)(*columns, graph.origin_ns, last, path, edge)
+    return path[:count][::-1], edge[:count][::-1]
 
 
 def _last_node(graph: StepGraph) -> int:

@@ -15,6 +15,8 @@ Definitions
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import polars as pl
 
 from stepscope.analysis.selection.memoize import memoized
@@ -50,16 +52,7 @@ def purpose_of(trace: Trace) -> Purpose:
     is_range = category.is_in([Category.CPU_OP.value, Category.USER_ANNOTATION.value])
     is_frame = category == Category.PYTHON_FUNCTION.value
     is_kernel = category == Category.KERNEL.value
-
-    def first(condition: pl.Expr) -> str | None:
-        found = trace.name_rows["name"].filter(pl.Series(names_that(trace, condition)))
-        return None if found.is_empty() else str(found[0])
-
-    engine = _engine(trace)
-    library = next(
-        (word for word, like in _LIBRARIES if first(is_frame & name.str.contains(like))), ""
-    )
-    for what, condition in (
+    learning = (
         ("a backward pass", is_operator & name.str.starts_with(ENGINE)),
         ("an optimizer", pl.col("group") == "optimizer_step"),
         ("an optimizer", is_operator & name.str.contains(_OPTIMIZER)),
@@ -68,15 +61,18 @@ def purpose_of(trace: Trace) -> Purpose:
         ("a backward pass", is_frame & name.str.contains(_BACKWARD_FRAME)),
         ("an optimizer", is_frame & name.str.contains(_OPTIMIZER_FRAME)),
         ("kernels of a backward pass or an optimizer", is_kernel & name.str.contains(_KERNEL)),
-    ):
-        seen = first(condition)
+    )
+    libraries = ((word, is_frame & name.str.contains(like)) for word, like in _LIBRARIES)
+    library = next((word for word, seen in _first_names(trace, *libraries) if seen), "")
+    engine = _engine(trace)
+    for what, seen in _first_names(trace, *learning):
         if seen is not None:
             return Purpose(Work.TRAINING, f"{what} ({seen[:60]})", engine, library)
+    if engine:
+        return Purpose(Work.INFERENCE, f"steps of {engine}, no backward pass", engine, library)
     computes = names_that(trace, is_operator & pl.col("group").is_in(COMPUTE_GROUPS))
     products = names_that(trace, is_operator & pl.col("group").is_in(MATRIX_GROUPS))
     name_id = trace.columns("name_id")["name_id"].to_numpy()
-    if engine:
-        return Purpose(Work.INFERENCE, f"steps of {engine}, no backward pass", engine, library)
     if products.any() or int(computes[name_id].sum()) >= _LEAST_OPERATORS:
         operators = int(names_that(trace, is_operator)[name_id].sum())
         words = f"no backward pass and no optimizer among {plural(operators, 'operator')}"
@@ -84,11 +80,20 @@ def purpose_of(trace: Trace) -> Purpose:
     return Purpose(Work.UNKNOWN, "too few operators were recorded", engine, library)
 
 
-def _engine(trace: Trace) -> str:
-    is_range = (
-        pl.col("category")
-        .cast(pl.String)
-        .is_in([Category.USER_ANNOTATION.value, Category.GPU_USER_ANNOTATION.value])
+def _first_names(
+    trace: Trace, *conditions: tuple[str, pl.Expr]
+) -> Iterator[tuple[str, str | None]]:
+    """For each word the first name that meets its condition; None: there is none."""
+    firsts = (
+        pl.col("name").filter(condition).first().alias(str(place))
+        for place, (_, condition) in enumerate(conditions)
     )
-    ranges = trace.name_rows["name"].filter(pl.Series(names_that(trace, is_range)))
+    found = trace.name_rows.select(*firsts).row(0)
+    return zip((word for word, _ in conditions), found, strict=True)
+
+
+def _engine(trace: Trace) -> str:
+    of_ranges = [Category.USER_ANNOTATION.value, Category.GPU_USER_ANNOTATION.value]
+    is_range = pl.col("category").cast(pl.String).is_in(of_ranges)
+    ranges = trace.name_rows.filter(is_range)["name"]
     return next((found for found in map(engine_of, ranges.to_list()) if found), "")

@@ -19,6 +19,7 @@ from stepscope.analysis.calls.places import (
     names_over,
 )
 from stepscope.analysis.critical_path import path_partition
+from stepscope.analysis.floors import WorkFloors, find_floors
 from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.nodes import (
@@ -179,6 +180,10 @@ class WindowView:
         """GPU work of the scope, one row per node of the graph: see `work_of_nodes`."""
         return work_of_nodes(self.trace, self.graph, self.asked)
 
+    def floors(self, better: str | None) -> WorkFloors:
+        """The floors of `work`, and with products of 32-bit floats in a better type."""
+        return self.once(_floors, better)
+
     def nodes(self, rows: pl.DataFrame) -> BoolArray:
         """Which nodes of the graph some rows of `work` are."""
         mask = np.zeros(len(self.graph), np.bool_)
@@ -269,3 +274,7 @@ class WindowView:
 
 def _names_over(window: WindowView, start_ns: int, end_ns: int) -> tuple[str, ...]:
     return names_over(window.trace, window.graph.main_lane, start_ns, end_ns)
+
+
+def _floors(window: WindowView, better: str | None) -> WorkFloors:
+    return find_floors(window.trace, window.work, window.scope, better)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import polars as pl
 
 from stepscope.errors import UnreadableInputError
 from stepscope.trace.store.origin import identity_of
@@ -24,6 +26,8 @@ KEPT_BYTES = 200_000_000
 _WITH_DERIVED = 2
 """Memory that a trace takes with all that is derived from it, for each byte of its tables; 1.6 were
 measured."""
+_LEAST_BYTES = 200_000
+"""What it takes beside that, however small its many columns are."""
 
 
 @dataclass
@@ -43,9 +47,12 @@ class OpenedTraces:
         key = _identity_now(path)
         trace = load(path)
         if key is not None and trace.store is None:
-            size_bytes = _WITH_DERIVED * trace.tables().size_bytes
+            size_bytes = _LEAST_BYTES + _WITH_DERIVED * trace.tables().size_bytes
             taken_bytes = sum(size for _, _, size in self._kept.values())
             if taken_bytes + size_bytes <= self.most_bytes:
+                # Arguments that were read lie in the text of the file, and keep all of it.
+                own_text = pl.col("args") + ""
+                trace = replace(trace, args=trace.args.with_columns(own_text).collect().lazy())
                 self._kept[path] = key, trace, size_bytes
         return trace
 

@@ -29,7 +29,7 @@ from stepscope.advice.rank.ladder import (
 )
 from stepscope.advice.rules.compute.precision import better_type
 from stepscope.analysis.critical_path import Limits, limits_now, limits_of
-from stepscope.analysis.floors import KINDS, WorkFloors, find_floors
+from stepscope.analysis.floors import KINDS, WorkFloors
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import EdgeKind
 from stepscope.analysis.graph.replay import Replay, replay, unchanged
@@ -178,7 +178,7 @@ class _Climber:
         window, graph = self.window, self.window.graph
         changes = unchanged(graph) if self.now is None else self.now.changes
         faster = better_type(self.subject) if _has(findings, "full-precision-matmuls") else None
-        floors = find_floors(window.trace, window.work, window.scope, faster)
+        floors = window.floors(faster)
         self._tell_what_is_known(floors, faster)
         known = [kind for kind in floors.kinds if kind.known_ns >= _PARTLY * kind.total_ns > 0]
         if floors.known_share >= _PARTLY:

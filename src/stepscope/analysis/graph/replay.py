@@ -111,10 +111,10 @@ def is_host_bound(changes: Changes, again: Replay) -> bool:
 
 
 def _run(changes: Changes) -> Passes:
-    return run_passes(changes.graph, changes.dur_ns, _delays(changes), changes.is_kept)
+    return run_passes(changes.graph, changes.dur_ns, replayed_delays(changes), changes.is_kept)
 
 
-def _delays(changes: Changes) -> Int64Array:
+def replayed_delays(changes: Changes) -> Int64Array:
     """Delay of each edge. Work that overlaps its predecessor on a stream keeps its share of it."""
     graph = changes.graph
     measured = graph.dur_ns

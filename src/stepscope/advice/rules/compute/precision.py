@@ -11,7 +11,6 @@ from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, short
-from stepscope.analysis.floors import find_floors
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.hardware.devices import peaks_of
 from stepscope.analysis.hardware.tensor_cores import MatrixUnits, matrix_products, matrix_units
@@ -210,7 +209,7 @@ def _durations(
     nodes = window.work["node"].to_numpy()
     is_full = window.nodes(full)[nodes]
     measured = dur[nodes]
-    floors = find_floors(window.trace, window.work, window.scope, better)
+    floors = window.floors(better)
     by_shape = floors.better_ns / _REACHED
     cautious = measured * factor
     is_known = is_full & (floors.better_ns < floors.floor_ns) & (by_shape < cautious)
