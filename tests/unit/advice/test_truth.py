@@ -74,6 +74,8 @@ def test_promises_come_true_and_the_first_finding_is_the_best_fix(
         pytest.param(11007912, None, id="the first cudaFree waits for unrecorded work"),
         pytest.param(16005573, None, id="few batches of unequal times show no longer pace"),
         pytest.param(16008789, None, id="each step waits, and that for a new round for longer"),
+        pytest.param(17000101, None, id="the last batch of an epoch is late, as workers start"),
+        pytest.param(17001248, None, id="all batches are waited for, equally and shortly"),
     ],
 )
 def test_what_a_window_cannot_show_is_not_promised(seed, reason, cache):

@@ -33,7 +33,7 @@ _WITH_WORKERS = "_MultiProcessingDataLoaderIter"
 _FETCHING_NS = 1_000_000
 _TIMES_READY = 4  # what the quickest batch takes
 _FETCHING_SHARE = 0.03  # of a step
-_WAITING_SHARE = 0.25  # of a step: fetching never takes so much
+_WAITING_SHARE = 0.15  # of a step: fetching never takes so much
 _MOST_WORKERS = 64
 _PAIRS = 2
 _PAIRS_OF_ONE_ROUND = 3  # where there are less than two rounds of batches
@@ -139,6 +139,9 @@ def find_arrivals(
     epoch = epoch[is_steady]
     start, end, is_late = start[is_steady], end[is_steady], is_late[is_steady]
     is_inside = start >= window[0]
+    is_of_epochs = is_late_again[is_steady] | ~is_late
+    if batch_ns and is_late_again.any() and is_of_epochs[is_inside].all():
+        return nothing
     if batch_ns:
         inside = start[is_inside], end[is_inside]
         return _at_mean_pace(*inside, epoch[is_inside], batch_ns, of_epochs)

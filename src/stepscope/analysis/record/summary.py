@@ -381,17 +381,23 @@ def _whole(
 
 
 def _mean_device_ns(steady: Sequence[StepRecord]) -> int | None:
-    """Without steps right after some that do not count, which may have work of those in them.
+    """Steps right after some that do not count may have work of those in them.
 
-    If these are longer than others, as the first of a round of batches is, so is what is left out.
+    Each of them counts as what the step that took most nearly as long has: the first of an epoch or
+    a round of batches as another first one.
     """
     follows = [later for one, later in pairwise(steady) if later.step == one.step + 1]
     known = [one for one in follows if one.device_ns is not None]
     if not known or 10 * len(known) < 9 * len(follows):
         return None
-    device_ns = sum(one.device_ns or 0 for one in known)
-    mean_ns = statistics.fmean(one.dur_ns for one in steady)
-    return round(device_ns * mean_ns / max(1, sum(one.dur_ns for one in known)))
+    numbers = {one.step for one in follows}
+    durations = np.array([one.dur_ns for one in known], np.int64)
+    alike = (
+        known[int(np.abs(durations - one.dur_ns).argmin())]
+        for one in steady
+        if one.step not in numbers
+    )
+    return _mean(one.device_ns or 0 for one in (*known, *alike))
 
 
 def _lasting_wait_ns(steady: Sequence[StepRecord]) -> int:
