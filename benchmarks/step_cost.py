@@ -40,9 +40,10 @@ PATHS = {
     "phases": "three phases and step()",
     "auto": "auto_phases, a step of torch",
     "run": "stepscope run, a step of torch",
+    "fetch": "stepscope run, a batch of a DataLoader",
     "callback": "a framework's callback, the same",
 }
-OF_TORCH = ("auto", "run", "callback")
+OF_TORCH = ("auto", "run", "fetch", "callback")
 """The step itself is no cost."""
 
 
@@ -123,6 +124,9 @@ def _measured(path: str, *, is_timed: bool) -> dict[str, float]:
             step = _least(recording)
         elif path == "run":
             step = _under_run(options)
+        elif path == "fetch":
+            _under_run(options)
+            step, prepare = _fetching()
         elif path == "callback":
             step = _with_callback(options, recording)
         else:
@@ -159,6 +163,8 @@ def _steps_of(path: str, profiler: Any) -> tuple[Callable[[], object], Callable[
             profiler.step()
 
         return (three if profiler else int), int
+    if path == "fetch":
+        return _fetching()
     return _training(profiler.step if profiler else int), int
 
 
@@ -213,6 +219,18 @@ def _with_callback(
         train()
 
     return step
+
+
+def _fetching() -> tuple[Callable[[], object], Callable[[], object]]:
+    """Fetching a batch, and the rest of the step."""
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    data = TensorDataset(torch.ones(4 * (2 * COLD + 2 * HOT), 8))
+    batches = itertools.chain.from_iterable(
+        DataLoader(data, batch_size=4) for _ in itertools.count()
+    )
+    return lambda: next(batches), _training(int)
 
 
 def _training(step_ended: Callable[[], object]) -> Callable[[], object]:

@@ -143,12 +143,13 @@ class ScriptRecorder(Policy, EngineFollower):
 
     def wants_batch(self, iterator: Any) -> bool:
         """End the iteration, or exclude an evaluation from the step: a batch is requested."""
-        profiler = self._running(is_from_start=True)
+        profiler = self._profiler or self._running(is_from_start=True)
         if profiler is None:
             return False
         self._is_batched = bool(getattr(iterator, "_auto_collation", False))
         data = _key_of(getattr(iterator, "_dataset", iterator))
-        self._act(profiler, self._steps.batch_wanted(data))
+        if before := self._steps.batch_wanted(data):
+            self._act(profiler, before)
         return True
 
     def wants_workers(self, data: Any, *, is_start: bool) -> bool:

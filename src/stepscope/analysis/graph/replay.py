@@ -20,7 +20,7 @@ import numpy as np
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import EdgeKind
 from stepscope.analysis.graph.steady_state import Passes, replayed_durations, run_passes
-from stepscope.analysis.graph.step_graph import CARRIED, StepGraph
+from stepscope.analysis.graph.step_graph import StepGraph
 from stepscope.trace.arrays.intervals import Int64Array
 
 _HOST_BOUND = 0.98
@@ -119,13 +119,13 @@ def replayed_delays(changes: Changes) -> Int64Array:
     graph = changes.graph
     measured = graph.dur_ns
     delay = changes.delay_ns
-    early = graph.early_edges
+    early, source = graph.early_edges
+    old, new = measured[source], changes.dur_ns[source]
+    changed = np.flatnonzero(old != new)
     if delay is not graph.delay_ns:
-        early = early[delay[early] < 0]
-    if len(early):
-        source = graph.source[early]
-        source = np.where(source <= CARRIED, CARRIED - source, source)
-        old, new = measured[source], changes.dur_ns[source]
+        changed = changed[delay[early[changed]] < 0]
+    if len(changed):
+        early, old, new = early[changed], old[changed], new[changed]
         delay = delay.copy()
         delay[early] = -((-delay[early]) * new // np.maximum(old, 1))
     return delay

@@ -209,13 +209,13 @@ class StepGraph:
         return frozenset(distinct_groups(self.lane[~self.is_gpu]))
 
     @locked_cached_property
-    def early_edges(self) -> Int64Array:
-        """Edges that leave GPU work which ends after the edge's target begins."""
+    def early_edges(self) -> tuple[Int64Array, Int64Array]:
+        """Edges that leave GPU work which ends after the edge's target begins, and that work."""
         rows = np.flatnonzero((self.delay_ns < 0) & (self.source != ORIGIN))
         source = self.source[rows]
         source = np.where(source <= CARRIED, CARRIED - source, source)
-        early: Int64Array = rows[self.is_gpu[source]]
-        return early
+        is_of_gpu = self.is_gpu[source]
+        return rows[is_of_gpu], source[is_of_gpu]
 
     @locked_cached_property
     def target(self) -> Int64Array:

@@ -51,7 +51,7 @@ class AutoPhases(Policy):
         """Starts and ends of workers are waits, except in an evaluation."""
         detector = self.detector
         is_training = self._records_gradients() and not detector.is_in(EVALUATION)
-        return is_training and not detector.is_in_own_fetch
+        return is_training and not detector.own_fetches
 
     def backward_begins(self) -> None:
         """Note that the batch is used: a model that learns like that is part of the training."""

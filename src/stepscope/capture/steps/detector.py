@@ -96,6 +96,8 @@ class Detector:
         is_off: Whether nothing is noticed, as in a fork.
         calls: Reports the outermost calls of modules, or None.
         saves: How often the training has saved so far.
+        own_fetches: How many waits for a batch of the loop's own there are now: a DataLoader's
+            wait inside is part of them.
         is_in_backward: Whether a backward pass is being followed.
         is_excluded: Whether backward passes and optimizers belong to no step now.
         has_stepped: Whether an optimizer has stepped; for others to reset.
@@ -124,7 +126,7 @@ class Detector:
         self.is_excluded = self.has_stepped = False
         self._times_calls = times_calls
         self._finds_modes = finds_modes
-        self._own_fetches = 0
+        self.own_fetches = 0
         self._optimizers = 0
         self._is_in_closure = False
         self._has_gone_on = False
@@ -211,13 +213,8 @@ class Detector:
 
     def begin_forward(self) -> None:
         """Begin the forward phase where a batch arrives, if calls of modules do not reveal it."""
-        if not self._finds_calls:
+        if self.calls is None or not self.calls.is_found:
             self.note(ENTER, FORWARD)
-
-    @property
-    def _finds_calls(self) -> bool:
-        """Whether calls of modules reveal where forward begins."""
-        return self.calls is not None and self.calls.is_found
 
     def is_in(self, name: str) -> bool:
         """Whether this phase was entered last, and has not ended."""
@@ -230,22 +227,17 @@ class Detector:
 
     # -- the batches of the loop's own `watch` --------------------------------------------------
 
-    @property
-    def is_in_own_fetch(self) -> bool:
-        """Whether the loop waits for a batch itself: a DataLoader's wait inside is part of it."""
-        return self._own_fetches > 0
-
     def begin_own_fetch(self) -> None:
         """Begin the loop's own wait for a batch."""
         if self.listens():
             self.leave()
-            self._own_fetches += 1
+            self.own_fetches += 1
 
     def end_own_fetch(self, has_batch: bool) -> None:
         """End it. If a batch has arrived, the forward phase begins."""
         if not self.listens():
             return
-        self._own_fetches = max(0, self._own_fetches - 1)
+        self.own_fetches = max(0, self.own_fetches - 1)
         if has_batch:
             self.policy.batch_came(None, None)
             self.begin_forward()
@@ -387,7 +379,8 @@ class Detector:
         @functools.wraps(closure)
         def timed(*arguments: Any, **keywords: Any) -> Any:
             self._is_in_closure = True
-            attempt(self.note, CLOSURE_BEGINS, not self._finds_calls)
+            has_calls = self.calls is not None and self.calls.is_found
+            attempt(self.note, CLOSURE_BEGINS, not has_calls)
             try:
                 return closure(*arguments, **keywords)
             finally:

@@ -22,7 +22,7 @@ from contextlib import contextmanager, nullcontext
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from stepscope.capture.containment import attempt
+from stepscope.capture.containment import attempt, missed
 from stepscope.capture.steps.loaders import (
     has_workers,
     kept_iterator,
@@ -67,44 +67,67 @@ class LoaderWaits:
     def around_fetch(self, fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Wrap `__next__` of a DataLoader's iterator to time its wait."""
 
+        # In here, each call of a function of ours is one more that every step pays for.
         @functools.wraps(fetch)
         def next_batch(iterator: Any) -> Any:
-            detector, threads = self._detector, self._threads
-            if detector.is_in_own_fetch and get_ident() == detector.thread:
+            detector, thread = self._detector, get_ident()
+            core, is_ours = detector.core, thread == detector.thread
+            if is_ours and detector.own_fetches:
                 return fetch(iterator)  # part of the loop's own wait
-            if threads is not None and (reading := attempt(threads.begin_read)) is not None:
-                batch = fetch(iterator)
-                attempt(threads.end_read, reading, iterator, batch)
-                return batch
+            if not is_ours or detector.is_off or not (core is None or core.thread == thread):
+                return self._fetch_beside(fetch, iterator)
             if self._is_waiting:
                 return fetch(iterator)
-            core = attempt(self._begin_fetch, iterator)
-            if core is None:
+            began = core = None
+            try:
+                if detector.policy.wants_batch(iterator):
+                    detector.leave()
+                    core = detector.core
+                    began = None if core is None else core.begin_wait()
+            except Exception as error:  # noqa: BLE001 - the training must go on
+                missed(error)
+            if core is None or began is None:
                 try:
                     return fetch(iterator)
                 except StopIteration:
-                    attempt(self._end_untimed)
+                    attempt(detector.policy.data_ended)
                     raise
             self._is_waiting, self._fetching = True, core
-            is_first = not getattr(iterator, "_num_yielded", 1)
-            started_ns = time.perf_counter_ns()
+            is_first, is_over = not getattr(iterator, "_num_yielded", 1), False
+            took_ns, counts = 0, True
             try:
-                with core.waiting():
-                    batch = fetch(iterator)
-            except StopIteration:
-                core.loader_ends(iterator)
+                batch = fetch(iterator)
+            except BaseException as error:
+                counts = is_over = isinstance(error, StopIteration)
                 raise
             finally:
+                try:
+                    took_ns, _ = core.end_wait(began, counts=counts and core.is_on)
+                except Exception as error:  # noqa: BLE001 - the training must go on
+                    missed(error)
+                if is_over:
+                    core.loader_ends(iterator)
                 self._is_waiting, self._fetching = False, None
-            took_ns = time.perf_counter_ns() - started_ns
             if is_first:
                 sampler_ns = attempt(taken_sampler_time, iterator) or 0
                 core.add_loader_time(epoch_start_ns=took_ns, sampler_ns=sampler_ns)
-            attempt(detector.policy.batch_came, iterator, batch)
-            core.see_loader(iterator, read=Read(batch, took_ns))
+            try:
+                detector.policy.batch_came(iterator, batch)
+            except Exception as error:  # noqa: BLE001 - the training must go on
+                missed(error)
+            core.see_loader(iterator, batch=batch)
             return batch
 
         return next_batch
+
+    def _fetch_beside(self, fetch: Callable[[Any], Any], iterator: Any) -> Any:
+        """Fetch a batch in another thread than the one whose waits are timed."""
+        threads = self._threads
+        reading = None if threads is None else attempt(threads.begin_read)
+        batch = fetch(iterator)
+        if threads is not None and reading is not None:
+            attempt(threads.end_read, reading, iterator, batch)
+        return batch
 
     def _around_start(self, start: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Wrap `__iter__` of a DataLoader, which starts its workers, to time it as a wait."""
@@ -213,17 +236,6 @@ class LoaderWaits:
     def _is_timed(self) -> bool:
         """Whether what the training thread does now is timed in another way."""
         return self._is_waiting or self._detector.is_in_backward
-
-    def _end_untimed(self) -> None:
-        if self._detector.listens():
-            self._detector.policy.data_ended()
-
-    def _begin_fetch(self, iterator: Any) -> StepCore | None:
-        detector = self._detector
-        if not detector.listens() or not detector.policy.wants_batch(iterator):
-            return None
-        detector.leave()
-        return detector.core
 
 
 _MARK = "_stepscope_reads"

@@ -52,11 +52,12 @@ class LoaderWatch:
         self._noted: SeenLoader | None = None
         self.hurry: Callable[[], object] = bool
 
-    def see(self, *parts: Any, read: Read | None = None) -> SeenLoader | None:
+    def see(self, *parts: Any, batch: Any = None, read: Read | None = None) -> SeenLoader | None:
         """Take notice of a loader and its iterator, or of either; called for every batch.
 
         Args:
             parts: The loader, its iterator, or both; anything may be passed.
+            batch: What it gave; None if unknown.
             read: How the batch was read; None if unknown.
 
         Returns:
@@ -71,6 +72,8 @@ class LoaderWatch:
                 self.hurry()
         if loader is not None:
             loader.batches += 1
+            if loader.is_new and batch is not None:
+                read = read or Read(batch)
             if read is not None and (loader.is_new or read.is_beside):
                 with self._lock:
                     loader.take(read)

@@ -392,11 +392,17 @@ class StepNotes:
             self._workers_ns += workers_ns
             self._sampler_ns += sampler_ns
 
-    def see_loader(self, *parts: Any, read: Read | None = None) -> SeenLoader | None:
+    def see_loader(
+        self, *parts: Any, batch: Any = None, read: Read | None = None
+    ) -> SeenLoader | None:
         """Take notice of the DataLoader that a batch came from, its iterator, or both."""
         if not self.is_on or self.loaders is None:
             return None
-        return self._attempt("looking at the loader", self.loaders.see, *parts, read=read)
+        try:
+            return self.loaders.see(*parts, batch=batch, read=read)
+        except Exception as error:  # noqa: BLE001 - the training must go on
+            self._failed("looking at the loader", error)
+            return None
 
     def loader_ends(self, iterator: Any) -> None:
         """Measure the workers of an iterator for the last time: its data has ended."""

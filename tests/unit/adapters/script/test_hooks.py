@@ -22,6 +22,7 @@ class Core:
     def __init__(self, told):
         self.told = told
         self.number = 0
+        self.is_on = True
         self.thread = threading.get_ident()
         self.times = PhaseTimes()
         self.open = []
@@ -53,7 +54,7 @@ class Core:
     def phases_so_far(self):
         return self.times
 
-    def see_loader(self, *parts, read=None):
+    def see_loader(self, *parts, batch=None, read=None):
         self.loaders = parts
 
     def loader_ends(self, iterator):
@@ -62,10 +63,16 @@ class Core:
     def add_loader_time(self, **parts_ns):
         pass
 
+    def begin_wait(self):
+        self.told.append("wait")
+        return ()
+
+    def end_wait(self, began, *, counts):
+        return 0, 0
+
     @contextlib.contextmanager
     def waiting(self):
-        self.told.append("wait")
-        yield
+        yield self.begin_wait()
 
 
 class Listener:
