@@ -90,7 +90,11 @@ def test_ranks_summarised_elsewhere_make_the_same_diagnosis(job):
 
 def test_what_a_summary_carries_is_enough_to_match_the_ranks(job):
     ranks = open_run(str(job)).ranks
-    summaries = [sent(summarise_rank(rank, Request())) for rank in ranks]
+    met = [meeting_of(rank, Scope()) for rank in ranks]
+    summaries = [
+        sent(summarise_rank(rank, Request(), None, one))
+        for rank, one in zip(ranks, met, strict=True)
+    ]
     matched, _ = match_ranks([summary.meeting for summary in summaries])
     assert matched.report.straggler == 1
     assert matched.report.ranks["total_wait_ns"].sum() > 0
@@ -103,7 +107,8 @@ def test_a_rank_and_step_takes_little(tmp_path):
         path = tmp_path / f"{steps}.pt.trace.json"
         path.write_bytes(dump(rank_of_job(0, (0, 5), steps=steps)))
         (rank,) = open_run(str(path)).ranks
-        sizes[steps] = len(pickle.dumps(summarise_rank(rank, Request())))
+        met = meeting_of(rank, Scope())
+        sizes[steps] = len(pickle.dumps(summarise_rank(rank, Request(), None, met)))
     assert (sizes[25] - sizes[5]) / 20 < 1 << 10
     assert sizes[5] < 24 << 10
 

@@ -45,9 +45,12 @@ from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 from stepscope.trace.arrays.memory_reuse import return_freed_memory
 from stepscope.trace.model import Trace
 from stepscope.trace.session import locked_cached_property, locks_of
-from stepscope.trace.store.derived import FREED_FROM_EVENTS
 
 Answer = TypeVar("Answer")
+
+_RETURNED_FROM_EVENTS = 2_000_000
+"""Of fewer events, a report takes half a gigabyte in any case, and a tenth longer if it returns
+what it frees."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +79,7 @@ class WindowView:
         For after work that needs much memory for a moment: it takes pieces of other sizes than
         what comes next, which seldom fits what it leaves free.
         """
-        if self.trace.event_count >= FREED_FROM_EVENTS:
+        if self.trace.event_count >= _RETURNED_FROM_EVENTS:
             return_freed_memory()
 
     @locked_cached_property

@@ -76,7 +76,7 @@ def summarise_rank(
     """Judge a rank by its last readable window, and free its tables.
 
     Args:
-        met: The result of `meeting_of` for the same scope; None: it is read here.
+        met: The result of `meeting_of` for the same scope; None: there is nothing to compare with.
         opened: What `meeting_of` has kept.
     """
     rank = replace(rank)

@@ -193,7 +193,8 @@ class WindowJudge:
             device = break_down_devices(view.timeline, view.idle)
             view.return_freed_memory()
         meeting = self.alone.meeting
-        if meeting.window != self.window.index:
+        if meeting.window not in (None, self.window.index):
+            meeting = replace(meeting, pieces=None)  # they are of the other window
             meeting = with_window(meeting, self.window, self.trace, asked)
         return _Measured(view, host, device, meeting)
 
