@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from stepscope.advice.evidence.window_view import WindowView
+from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.analysis.calls.graph_launches import launches_graphs
 from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.selection.names import names_that
@@ -32,7 +32,7 @@ more kernels than the compiled passes before it."""
 
 def runs_compiled_code(window: WindowView) -> bool:
     """Whether a notable share of the window is code that torch.compile made."""
-    return window.once(_compiled_share) >= _IN_USE
+    return _compiled_share(window) >= _IN_USE
 
 
 def graphs_to_launch(window: WindowView) -> str:
@@ -54,6 +54,7 @@ def what_is_left_out(window: WindowView) -> str:
     return f" torch.compile is in use: TORCH_LOGS={logs} names what it leaves out."
 
 
+@once
 def _compiled_share(window: WindowView) -> float:
     """The compiled share of the GPU work, by number or by time; without a GPU, of the steps."""
     is_range = pl.col("name").str.contains(_RUNS_COMPILED)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.advice.evidence.window_view import WindowView
+from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.analysis import fusion
 from stepscope.analysis.calls.fusible import ATTENTION, PATTERNS, Fusible
 from stepscope.trace.arrays.intervals import BoolArray
@@ -11,12 +11,9 @@ _LEAST_SHARE = 0.01
 """Share of the devices' time below which a pattern is not worth naming."""
 
 
+@once
 def fusible_of(window: WindowView) -> Fusible:
     """The patterns among the window's GPU work, found once."""
-    return window.once(_fusible)
-
-
-def _fusible(window: WindowView) -> Fusible:
     return fusion.fusible_of(window.trace, window.work)
 
 

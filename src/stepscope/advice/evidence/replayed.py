@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from stepscope.advice.evidence.loader_advice import facts_of
 from stepscope.advice.evidence.subject import Subject
-from stepscope.advice.evidence.window_view import WindowView
+from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.advice.finding import Evidence, Finding, Severity, without_batch_pace
 from stepscope.advice.severities import severity_of
 from stepscope.analysis.graph.changes import Changes
@@ -146,13 +146,10 @@ def _comes_sooner_than_known(subject: Subject, window: WindowView) -> bool:
     return not window.graph.waits_for_batches and bool(facts_of(subject).has_workers)
 
 
+@once
 def host_alone_of(window: WindowView) -> int:
     """What the host needs per step if neither the GPU nor batches make it wait."""
-    return window.per_step(window.once(_host_alone_ns))
-
-
-def _host_alone_ns(window: WindowView) -> int:
-    return host_alone_ns(unchanged(window.graph))
+    return window.per_step(host_alone_ns(unchanged(window.graph)))
 
 
 def _mean_step(window: WindowView, evidence: tuple[Evidence, ...]) -> list[Evidence]:

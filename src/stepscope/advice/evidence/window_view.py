@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import polars as pl
@@ -48,6 +49,21 @@ from stepscope.trace.session import locked_cached_property, locks_of
 from stepscope.trace.store.derived import FREED_FROM_EVENTS
 
 Answer = TypeVar("Answer")
+About = ParamSpec("About")
+
+
+def once(
+    question: Callable[Concatenate[WindowView, About], Answer],
+) -> Callable[Concatenate[WindowView, About], Answer]:
+    """Keep the answers of a pure function of a window, because several rules need them."""
+
+    @functools.wraps(question)
+    def answer(window: WindowView, /, *about: About.args, **named: About.kwargs) -> Answer:
+        known: dict[tuple[Any, ...], Any] = window.__dict__.setdefault("_answers", {})
+        key = (question, *about, *named.values())
+        return locks_of(window).get_or_make(known, key, lambda: question(window, *about, **named))
+
+    return answer
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,11 +80,6 @@ class WindowView:
     asked: Scope = field(default_factory=Scope)
     baseline: Trace | None = None
     pace: RecordedPace | None = None
-
-    def once(self, question: Callable[..., Answer], *about: Hashable) -> Answer:
-        """The result of a pure function of this window, cached because several rules need it."""
-        known: dict[tuple[Hashable, ...], Any] = self.__dict__.setdefault("_answers", {})
-        return locks_of(self).get_or_make(known, (question, *about), lambda: question(self, *about))
 
     def return_freed_memory(self) -> None:
         """Return what was freed, if the trace is large.
@@ -255,11 +266,11 @@ class WindowView:
 
     def frame_over(self, start_ns: int, end_ns: int) -> str | None:
         """The Python function of the main thread that spans nearly all of some time."""
-        return function_of(self.once(_names_over, start_ns, end_ns))
+        return function_of(_names_over(self, start_ns, end_ns))
 
     def waits_over(self, start_ns: int, end_ns: int) -> bool:
         """Whether the main thread sleeps or waits in some time, by its Python frames."""
-        return is_waiting(self.once(_names_over, start_ns, end_ns))
+        return is_waiting(_names_over(self, start_ns, end_ns))
 
     @locked_cached_property
     def memory(self) -> pl.DataFrame:
@@ -272,6 +283,7 @@ class WindowView:
         return recomputed_nodes(self.trace, self.graph, self.work)
 
 
+@once
 def _names_over(window: WindowView, start_ns: int, end_ns: int) -> tuple[str, ...]:
     return names_over(window.trace, window.graph.main_lane, start_ns, end_ns)
 

@@ -219,7 +219,7 @@ class WindowJudge:
     def _summary(self, measured: _Measured, subject: Subject) -> RankSummary:
         view, host, device, meeting = measured
         waits = subject.waits
-        loss = view.once(loss_of)
+        loss = loss_of(view)
         cost_ns, costs_ns = (None, None) if waits is None else cost_of_waits(view, waits)
         return replace(
             self.alone,

@@ -150,7 +150,7 @@ def find_trace_incomplete(subject: Subject) -> list[Finding]:
             title = title or words
             severity = severity if evidence else Severity.INFO
             evidence.append(Evidence("GPU work without its launch", share, "share"))
-    if window is not None and (loss := window.once(loss_of)).words:
+    if window is not None and (loss := loss_of(window)).words:
         title = loss.words if severity is Severity.INFO else title or loss.words
         severity = Severity.MEDIUM
         advice = _LOST if loss.launches else _NOT_TOLD

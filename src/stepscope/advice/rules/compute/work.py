@@ -11,7 +11,7 @@ import polars as pl
 from stepscope.advice.evidence.fusible_work import fusible_of
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject
-from stepscope.advice.evidence.window_view import WindowView
+from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.analysis.calls.fusible import ATTENTION, Fusible
 from stepscope.analysis.calls.kernel_origins import places_of_work, runs_under
@@ -169,12 +169,9 @@ def find_unfused_attention(subject: Subject) -> list[Finding]:
     )
 
 
+@once
 def attention_of(window: WindowView) -> UnfusedAttention:
     """The unfused attention among the window's GPU work, found once."""
-    return window.once(_attention)
-
-
-def _attention(window: WindowView) -> UnfusedAttention:
     return unfused_attention(window.trace, window.work, fusible_of(window))
 
 

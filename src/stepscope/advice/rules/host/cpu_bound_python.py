@@ -376,7 +376,7 @@ def _stretches(window: WindowView, least_ns: int, has_peers: bool) -> Intervals:
     plain = intervals.difference(plain, _meetings(window, plain, has_peers))
     plain = intervals.difference(plain, _in_engine(window))
     plain = intervals.difference(plain, _in_the_recorder(window))
-    plain = intervals.difference(plain, window.once(slow_epoch_start.between_epochs, least_ns))
+    plain = intervals.difference(plain, slow_epoch_start.between_epochs(window, least_ns))
     long = plain.lengths >= least_ns
     return intervals.merge(plain.starts[long], plain.ends[long])
 

@@ -61,7 +61,7 @@ def find_low_gpu_utilisation(subject: Subject) -> list[Finding]:
     (`is_explained`).
     """
     window = subject.window
-    if window is None or not window.has_gpu or window.once(loss_of).leaves_nothing:
+    if window is None or not window.has_gpu or loss_of(window).leaves_nothing:
         return []
     runs = window.work["kind"].is_in(["compute", "communication"])
     spans = window.work["device", "start_ns", "end_ns"].filter(runs)

@@ -9,7 +9,7 @@ import polars as pl
 
 from stepscope.advice.evidence.replayed import finding_without_saving
 from stepscope.advice.evidence.subject import Subject
-from stepscope.advice.evidence.window_view import WindowView
+from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.advice.finding import Evidence, Finding, Severity, short
 from stepscope.analysis.call_tree import CallTree, build_call_tree
 from stepscope.memory.categories.census import Census
@@ -118,7 +118,7 @@ def lines_ns(window: WindowView, lines: Sequence[str]) -> dict[str, int]:
     """
     if not window.has_stacks:
         return {}
-    names = window.once(_tree).nodes["name"].unique()
+    names = _tree(window).nodes["name"].unique()
     frames = {name: _FRAME.match(name) for name in names}
     functions = {}
     for line in lines:
@@ -139,7 +139,7 @@ def lines_ns(window: WindowView, lines: Sequence[str]) -> dict[str, int]:
 
 def _spent_in(window: WindowView, frames: Mapping[str, str]) -> dict[str, int]:
     """Per step, the time in the frame that stands for each key, if it took any."""
-    nodes = window.once(_tree).nodes
+    nodes = _tree(window).nodes
     names, parents = nodes["name"].to_list(), nodes["parent"].to_list()
     spent = nodes["device_total_ns" if window.has_gpu else "host_total_ns"].to_list()
     costs = {}
@@ -150,6 +150,7 @@ def _spent_in(window: WindowView, frames: Mapping[str, str]) -> dict[str, int]:
     return {key: cost for key, cost in costs.items() if cost}
 
 
+@once
 def _tree(window: WindowView) -> CallTree:
     return build_call_tree(
         window.trace, window.scope, categories=(Category.PYTHON_FUNCTION,), merge_threads=True
