@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.counted_calls import NO_SHAPES_OF, counted_calls
+from stepscope.analysis.calls.operands_of_work import NO_SHAPES_OF, counted_calls
 from stepscope.analysis.calls.operator_forest import (
     OperatorForest,
     busy_by_row,

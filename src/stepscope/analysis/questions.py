@@ -94,7 +94,7 @@ class Question:
         asks_for_steps = scope is not None and scope.steps is not None
         if step_record is None or asks_for_steps or not self.is_timed:
             return result
-        from stepscope.analysis.host.run_steps import in_run_steps
+        from stepscope.analysis.steps import in_run_steps
         from stepscope.run.step_record import read_steps
 
         records, _ = read_steps(step_record)

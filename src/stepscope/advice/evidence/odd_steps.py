@@ -7,7 +7,7 @@ from collections.abc import Collection
 import numpy as np
 import polars as pl
 
-from stepscope.advice.evidence.stalls import GREW_BY, GREW_MOST
+from stepscope.advice.evidence.specific_causes import GREW_BY, GREW_MOST
 from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.advice.finding import Evidence, short
 from stepscope.analysis.breakdown import break_down_devices

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, median_low
 
-from stepscope.advice.evidence.other_ranks import SlowStage
+from stepscope.advice.evidence.subject import SlowStage
 from stepscope.advice.finding import Finding
 from stepscope.advice.job.accused import InWindows
 from stepscope.advice.job.worth import JobGain, share_of, with_findings

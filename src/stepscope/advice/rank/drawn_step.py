@@ -1,4 +1,4 @@
-"""A step as a page draws it: lanes of slices. `typical_step` picks the step and fills them."""
+"""A step as a page draws it: lanes of slices. `window_answers` picks the step and fills them."""
 
 from __future__ import annotations
 

@@ -9,8 +9,15 @@ from itertools import pairwise
 
 import numpy as np
 
-from stepscope.analysis.record.course import LevelShift, StepCycle, find_cycle, find_level_shift
-from stepscope.analysis.record.epoch_starts import EpochStarts, begins_epoch, epoch_starts
+from stepscope.analysis.record.course import (
+    EpochStarts,
+    LevelShift,
+    StepCycle,
+    begins_epoch,
+    epoch_starts,
+    find_cycle,
+    find_level_shift,
+)
 from stepscope.analysis.record.host_time import (
     CompileTimes,
     HostTimes,

@@ -369,7 +369,7 @@ def _with_snapshot(odd: pl.DataFrame, subject: Subject, window: WindowView) -> p
     if view is None:
         return odd
     # Most ranks recorded no snapshot, and these import many modules.
-    from stepscope.analysis.memory.snapshot_history import allocator_meanwhile
+    from stepscope.analysis.memory.opening import allocator_meanwhile
     from stepscope.memory.schema import EXACT_SIZES
 
     if view.snapshot.settings.get(EXACT_SIZES):

@@ -291,7 +291,7 @@ _NOBODY_WAITS = "no other rank is known to wait for this one"
 def find_throttled_gpu(subject: Subject) -> list[Finding]:
     """Throttled GPU: this rank's GPU runs at a lower clock than the other ranks' GPUs.
 
-    Measured from the sampled metrics of all ranks (`analysis.record.gpu_clocks` has the
+    Measured from the sampled metrics of all ranks (`analysis.record.metrics` has the
     definition). If the others wait for this rank, the saving is what its kernels would take less at
     its peers' clock, and no more than the step gains until the next rank is the last. Kernels that
     memory limits gain less from a higher clock, so this is the most that can be saved.

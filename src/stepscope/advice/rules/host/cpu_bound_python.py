@@ -32,7 +32,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from stepscope.advice.evidence.main_thread_work import MainThreadWork
+from stepscope.advice.evidence.places import MainThreadWork
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView

@@ -8,7 +8,7 @@ import numpy as np
 
 from stepscope.advice.evidence.odd_steps import extra_time
 from stepscope.advice.evidence.replayed import finding_without_saving
-from stepscope.advice.evidence.stalls import GREW_BY, GREW_MOST
+from stepscope.advice.evidence.specific_causes import GREW_BY, GREW_MOST
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, Severity
