@@ -9,8 +9,9 @@ neighbours. So two processes that happen to agree do not feign certainty, and a 
 an interval, too.
 
 Two curves of losses differ by the root mean square of their relative differences, backward pass by
-backward pass, over as many as both have. The script itself is run several times: if its own runs differ,
-because it does not fix its seeds or its sums round differently each time, that is the noise.
+backward pass, over as many as both have. The script itself is run several times: if its own runs
+differ, because it does not fix its seeds or its sums round differently each time, that is the
+noise.
 
 Workers of a loader have random numbers of their own. A script that augments its data sees others
 with other workers, and so other losses in each step, without a training that is worse. Where a fix

@@ -213,29 +213,3 @@ def saved_by(findings: Sequence[Finding], replayed_share: float | None, step_ns:
     for share in shares:
         alone += round(max(0, step_ns - alone) * share)
     return min(max(alone, *(one.saving_ns or 0 for one in findings), 0), step_ns)
-
-
-def finding_without_saving(
-    subject: Subject,
-    *,
-    rule: str,
-    title: str,
-    severity: Severity,
-    reason: str,
-    evidence: tuple[Evidence, ...],
-    advice: str,
-    steps: tuple[int, ...] = (),
-) -> list[Finding]:
-    """A finding without a saving per step, with the reason."""
-    return [
-        Finding(
-            id=rule,
-            title=title,
-            severity=severity,
-            rank=subject.rank,
-            saving_reason=reason,
-            evidence=evidence,
-            steps=steps,
-            advice=advice,
-        )
-    ]

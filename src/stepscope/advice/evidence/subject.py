@@ -6,10 +6,11 @@ From the comparison of ranks come unequal work, parts that take longer, and a sl
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.analysis.selection.purpose import Purpose, Work
@@ -162,3 +163,42 @@ class Subject:
         """How many times as long recording made the steps; 1 if unknown."""
         factor = self.steps.recording_factor if self.steps is not None else None
         return factor or 1.0
+
+
+def plain_finding(
+    subject: Subject,
+    *,
+    rule: str,
+    title: str,
+    severity: Severity,
+    evidence: tuple[Evidence, ...],
+    advice: str,
+    step_ns: int = 0,
+    saving_ns: int | None = None,
+    assumption: str = "",
+    reason: str = "",
+    **further: Any,
+) -> list[Finding]:
+    """A finding whose saving no replay finds: it was measured, or there is none, with the reason.
+
+    Args:
+        step_ns: The step that `saving_ns` is saved of.
+        assumption: What the saving rests on; without a saving, it says nothing.
+        reason: Why there is no saving, where there is none.
+    """
+    saves = saving_ns is not None
+    return [
+        Finding(
+            id=rule,
+            title=title,
+            severity=severity,
+            rank=subject.rank,
+            saving_ns=saving_ns,
+            saving_reason="" if saves else reason,
+            assumption=assumption if saves else "",
+            predicted_step_ns=None if saving_ns is None else step_ns - saving_ns,
+            evidence=evidence,
+            advice=advice,
+            **further,
+        )
+    ]

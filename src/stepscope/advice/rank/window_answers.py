@@ -1,9 +1,9 @@
 """Answers the questions about a window that a page shows: reads its trace, once.
 
 The step that it draws is the steady one whose duration is nearest to the median. The lanes are, on
-a GPU, why it was idle and what ran on each stream within the device step; then the main thread's ranges and operators in the same time, and the operators of the busiest other
-threads. Without GPU work it is the host step and its threads. Of what is nested only the outermost
-is drawn.
+a GPU, why it was idle and what ran on each stream within the device step; then the main thread's
+ranges and operators in the same time, and the operators of the busiest other threads. Without GPU
+work it is the host step and its threads. Of what is nested only the outermost is drawn.
 
 A step can have a hundred thousand events, and a picture a few hundred shapes. The longest slices of
 all lanes are drawn one by one; what the others of a lane cover is a share of each bucket of time.

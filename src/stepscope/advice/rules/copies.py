@@ -6,8 +6,8 @@ import numpy as np
 import polars as pl
 
 from stepscope.advice.evidence.places import waiting_places
-from stepscope.advice.evidence.replayed import finding_without_saving, replayed_finding
-from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.replayed import replayed_finding
+from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.advice.finding import Evidence, Finding, Severity, speed
 from stepscope.analysis.calls.copies import TO_DEVICE, blocking_copies
@@ -280,7 +280,7 @@ def find_exposed_copies(subject: Subject) -> list[Finding]:
     if found or not is_unclear:
         return found
     # What a replay makes of work whose launch it does not know is no reason to be silent.
-    return finding_without_saving(
+    return plain_finding(
         subject,
         rule="exposed-copies",
         title=title,

@@ -34,7 +34,7 @@ import polars as pl
 
 from stepscope.advice.evidence.places import MainThreadWork
 from stepscope.advice.evidence.replayed import replayed_finding
-from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.rules.input import slow_epoch_start
@@ -268,26 +268,24 @@ def _of_a_sleeping_thread(subject: Subject, window: WindowView, long: Intervals)
         return []
     share = asleep_ns / max(1, summary.mean_ns)
     advice = _ADVICE_ASLEEP if window.has_stacks else f"{_ASLEEP_WHERE} {_STACKS}"
-    return [
-        Finding(
-            id="cpu-bound-python",
-            title=_ASLEEP,
-            severity=severity_of(share, limits),
-            rank=subject.rank,
-            saving_ns=asleep_ns,
-            assumption="it no longer sleeps or waits there; what the CPUs are busy with stays",
-            predicted_step_ns=summary.mean_ns - asleep_ns,
-            evidence=(
-                Evidence("neither running nor waiting for a CPU, per step", asleep_ns, "ns"),
-                Evidence("share of the step", share, "share"),
-                Evidence("waiting for a CPU per step", summary.host.queued_ns or 0, "ns"),
-                Evidence("the longest stretch is", places.pop(), "text"),
-                Evidence("mean step", summary.mean_ns, "ns"),
-                Evidence("measured by", "step record and trace", "text"),
-            ),
-            advice=advice,
-        )
-    ]
+    return plain_finding(
+        subject,
+        rule="cpu-bound-python",
+        title=_ASLEEP,
+        severity=severity_of(share, limits),
+        step_ns=summary.mean_ns,
+        saving_ns=asleep_ns,
+        assumption="it no longer sleeps or waits there; what the CPUs are busy with stays",
+        evidence=(
+            Evidence("neither running nor waiting for a CPU, per step", asleep_ns, "ns"),
+            Evidence("share of the step", share, "share"),
+            Evidence("waiting for a CPU per step", summary.host.queued_ns or 0, "ns"),
+            Evidence("the longest stretch is", places.pop(), "text"),
+            Evidence("mean step", summary.mean_ns, "ns"),
+            Evidence("measured by", "step record and trace", "text"),
+        ),
+        advice=advice,
+    )
 
 
 def _mostly_asleep(subject: Subject, window: WindowView, long: Intervals) -> bool:

@@ -6,8 +6,8 @@ import numpy as np
 import polars as pl
 
 from stepscope.advice.evidence.fusible_work import fusible_of
-from stepscope.advice.evidence.replayed import finding_without_saving, replayed_finding
-from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.replayed import replayed_finding
+from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.analysis.calls.fusible import ADAM, ZERO_GRAD
@@ -284,7 +284,7 @@ def find_zeroed_gradients(subject: Subject) -> list[Finding]:
     share = window.share(zeroing_ns + added_ns)
     if share < subject.thresholds.saving_low:
         return []
-    return finding_without_saving(
+    return plain_finding(
         subject,
         rule="zeroed-gradients",
         title=f"filling gradients with zeros and adding to them takes {percent(share)} of the step",

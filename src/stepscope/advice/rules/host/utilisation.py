@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from stepscope.advice.evidence.believable import loss_of
-from stepscope.advice.evidence.replayed import finding_without_saving
-from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.analysis.operators import analyse_operators
@@ -74,7 +73,7 @@ def find_low_gpu_utilisation(subject: Subject) -> list[Finding]:
     if window.timeline.exposed_memcpy_ns > largest_ns:
         largest, cause, largest_ns = "", BUSY_PARTS[2], window.timeline.exposed_memcpy_ns
     advice = _ADVICE.get(largest, "")
-    return finding_without_saving(
+    return plain_finding(
         subject,
         rule="low-gpu-utilisation",
         title=f"kernels run {percent(busy)} of the time; most of the rest is {cause}",
@@ -155,7 +154,7 @@ def find_gpu_unused(subject: Subject) -> list[Finding]:
     else:
         title = "nothing was launched on the machine's GPU, or the recording left it out"
         severity, advice = Severity.MEDIUM, f"{_RECORD} {_MOVE}"
-    return finding_without_saving(
+    return plain_finding(
         subject,
         rule="gpu-unused",
         title=title,

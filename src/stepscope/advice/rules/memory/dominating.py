@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from stepscope.advice.evidence.replayed import finding_without_saving
-from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.advice.finding import Evidence, Finding, Severity, short
 from stepscope.analysis.call_tree import CallTree, build_call_tree
@@ -48,7 +47,7 @@ def find_optimizer_state_dominates(subject: Subject) -> list[Finding]:
     if row.is_empty() or row["allocated_share"][0] < subject.thresholds.memory_optimizer_state:
         return []
     share, size = row["allocated_share"][0], int(row["allocated_bytes"][0])
-    return finding_without_saving(
+    return plain_finding(
         subject,
         rule="optimizer-state-dominates",
         title=f"{percent(share)} of {_whole(subject.memory)} is optimizer state",
@@ -199,7 +198,7 @@ def find_activations_dominate(subject: Subject) -> list[Finding]:
     costs = _recomputation(
         subject.window, subject.memory.census, where["place"].to_list(), lines["line"].to_list()
     )
-    return finding_without_saving(
+    return plain_finding(
         subject,
         rule="activations-dominate",
         title=f"{percent(share)} of {_whole(subject.memory)} is activations",
@@ -287,7 +286,7 @@ def find_one_tensor_dominates(subject: Subject) -> list[Finding]:
     what = "one tensor is" if count == 1 else f"{count} tensors of one size or line are"
     where = dict.fromkeys(short(row["line"]) for row in rows)
     names = dict.fromkeys(short(row["name"]) for row in rows if row["name"] is not None)
-    return finding_without_saving(
+    return plain_finding(
         subject,
         rule="one-tensor-dominates",
         title=f"{what} {percent(share)} of {_whole(subject.memory)}",
