@@ -9,7 +9,7 @@ rely on. A field with the metadata {"show": False} is for programs only.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -151,17 +151,8 @@ def ask_all(
     baseline: Trace | None = None,
 ) -> Answers:
     """Ask a question of traces, of each alone. `fleet.ask` asks those over several ranks."""
-    return Answers(question, len(traces), _one_by_one(question, traces, scope, baseline))
-
-
-def _one_by_one(
-    question: Question,
-    traces: Sequence[TraceRef],
-    scope: Scope | None,
-    baseline: Trace | None,
-) -> Iterator[Answer]:
-    for described in traces:
-        yield _one(question, described, scope, baseline)
+    found = (_one(question, described, scope, baseline) for described in traces)
+    return Answers(question, len(traces), found)
 
 
 def _one(

@@ -10,10 +10,10 @@ import polars as pl
 from stepscope.advice.evidence.specific_causes import GREW_BY, GREW_MOST
 from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.advice.finding import Evidence, short
-from stepscope.analysis.breakdown import break_down_devices
 from stepscope.analysis.calls.one_off import one_off_calls
 from stepscope.analysis.host.causes import cause_names
 from stepscope.analysis.selection.partition import IDLE_WORDS, ONE_OFF
+from stepscope.analysis.timeline import break_down_devices
 from stepscope.run.figures import duration
 from stepscope.trace.arrays import intervals
 

@@ -12,7 +12,7 @@ import polars as pl
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Finding
 from stepscope.analysis.calls.kernel_origins import places_of_calls
-from stepscope.analysis.calls.places import Spans, spans_where
+from stepscope.analysis.calls.places import Spans, call_places, spans_where
 from stepscope.analysis.timeline import DeviceSets
 from stepscope.run.figures import duration, significant
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
@@ -24,7 +24,7 @@ _LEAST = 0.01  # of the wait at all places
 
 def waiting_places(window: WindowView, calls: pl.DataFrame) -> list[str]:
     """Where the host waits longest: operator, module and Python line, how often and how long."""
-    places = window.places_of(calls["event"])
+    places = call_places(window.trace, calls["event"])
     by_place = (
         calls.with_columns(
             operator=pl.coalesce(places["operator"], window.names_of(calls["op"]), "name"),

@@ -12,7 +12,6 @@ import polars as pl
 
 from stepscope.analysis.calls.allocations import memory_peaks
 from stepscope.analysis.calls.places import (
-    call_places,
     function_of,
     has_stacks,
     is_waiting,
@@ -27,7 +26,6 @@ from stepscope.analysis.graph.nodes import (
     calls_of_threads,
     events_of_threads,
     numbers_on_threads,
-    recomputed_nodes,
     spans_of_sources,
     spans_of_threads,
     work_of_nodes,
@@ -232,12 +230,6 @@ class WindowView:
         begin_ns, end_ns = self.graph.begin_ns, int(self.graph.step_ends_ns[-1])
         return intervals.clip(self.spans(rows), begin_ns, max(begin_ns, end_ns))
 
-    def spans_of_events(self, events: Int64Array) -> Intervals:
-        """The moments inside some events of the trace, by their numbers."""
-        columns = self.trace.columns("start_ns", "dur_ns")
-        starts = columns["start_ns"].to_numpy()[events]
-        return intervals.merge(starts, starts + columns["dur_ns"].to_numpy()[events])
-
     def spans_of_sources(self, work: pl.DataFrame) -> Intervals:
         """The host's moments in the operators and calls that launched some rows of `work`.
 
@@ -254,10 +246,6 @@ class WindowView:
     def names_of(self, events: pl.Series) -> pl.Series:
         """Names of some events; null for null."""
         return names_of_events(self.trace, events)
-
-    def places_of(self, events: pl.Series) -> pl.DataFrame:
-        """The outermost operator and the line of Python around some events: see `call_places`."""
-        return call_places(self.trace, events)
 
     @locked_cached_property
     def has_stacks(self) -> bool:
@@ -276,11 +264,6 @@ class WindowView:
     def memory(self) -> pl.DataFrame:
         """Peaks of each GPU's memory: see `memory_peaks`."""
         return memory_peaks(self.trace)
-
-    @locked_cached_property
-    def recomputed(self) -> tuple[Intervals, BoolArray]:
-        """Host moments of recomputed operators, and which nodes of the graph they launched."""
-        return recomputed_nodes(self.trace, self.graph, self.work)
 
 
 @once

@@ -17,6 +17,7 @@ from stepscope.analysis.selection.gpu_work import recorded_work
 from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_named, is_call
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.derive.steps import step_at
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -48,9 +49,8 @@ def _recurs(
     trace: Trace, calls: Int64Array, called_ns: Int64Array, launched_ns: Int64Array
 ) -> BoolArray:
     begin, end = (trace.steps[name].to_numpy() for name in ("start_ns", "end_ns"))
-    step = np.searchsorted(begin, called_ns, side="right") - 1
-    inside = (step >= 0) & (called_ns < np.append(end, 0)[step])
-    rows = np.flatnonzero(inside)
+    step = step_at(trace.steps, called_ns)
+    rows = np.flatnonzero(step >= 0)
     before = np.searchsorted(launched_ns, called_ns[rows])
     name = trace.columns("name_id")["name_id"].to_numpy()[calls]
     recurs = np.zeros(len(calls), np.bool_)

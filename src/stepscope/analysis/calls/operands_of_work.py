@@ -33,23 +33,24 @@ from stepscope.trace.derive.ancestors import nearest_above
 from stepscope.trace.model import Trace
 
 
-def operands_of_work(trace: Trace, events: pl.Series, *, concrete: bool = False) -> pl.DataFrame:
+def operands_of_work(trace: Trace, events: pl.Series) -> pl.DataFrame:
     """What some operators were called with: fast for those that launched compute or have a formula.
 
-    Args:
-        concrete: Whether values (`Concrete Inputs`) are wanted too: fast for those with a formula.
-
     Returns:
-        event, dims, types and, where wanted, concrete, as `operands` gives them.
+        event, dims and types, as `operands` gives them.
     """
-    found = operands_as_categories(trace, events, concrete=concrete)
+    found = operands_as_categories(trace, events)
     return found.with_columns(pl.exclude("event").cast(pl.String))
 
 
 def operands_as_categories(
     trace: Trace, events: pl.Series, *, concrete: bool = False
 ) -> pl.DataFrame:
-    """The same with categories for texts, which take a quarter of the memory, and group faster."""
+    """The same with categories for texts, which take a quarter of the memory, and group faster.
+
+    Args:
+        concrete: Whether values (`Concrete Inputs`) are wanted too: fast for those with a formula.
+    """
     columns = ["dims", "types", "concrete"] if concrete else ["dims", "types"]
     if trace.store is not None:  # in memory, any arguments are at hand
         known = operands_of_all_work(trace)

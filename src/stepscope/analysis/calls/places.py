@@ -162,11 +162,6 @@ def has_stacks(trace: Trace) -> bool:
     return bool(_are_frames(trace).any())
 
 
-def frame_over(trace: Trace, lane_id: int, start_ns: int, end_ns: int) -> str | None:
-    """The Python function of a thread that spans nearly all of some time, if any does."""
-    return function_of(names_over(trace, lane_id, start_ns, end_ns))
-
-
 def function_of(names: Sequence[str]) -> str | None:
     """The function that a thread is in, by the names of its Python frames, the innermost first.
 

@@ -33,9 +33,9 @@ from stepscope.analysis.graph.window import (
     whole_window,
 )
 from stepscope.analysis.graph.work import StepWork, read_work
-from stepscope.analysis.host.epochs import epoch_starts
 from stepscope.analysis.host.events import HostEvents, host_events
 from stepscope.analysis.host.steady_steps import tail_of
+from stepscope.analysis.host.waits import epoch_starts
 from stepscope.analysis.record.pace import RecordedPace
 from stepscope.errors import UsageError
 from stepscope.trace.arrays.blockwise import gather

@@ -29,6 +29,7 @@ from stepscope.analysis.selection.names import (
     is_operator,
     is_step,
     names_that,
+    times_of,
 )
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
@@ -299,11 +300,9 @@ def _backward(trace: Trace, lane: int) -> Intervals:
     nodes = events_named(trace, is_operator() & pl.col("name").str.starts_with(_NODE), (lane,))
     if len(nodes) < 2:
         return intervals.empty()
-    columns = trace.columns("start_ns", "dur_ns")
-    starts_of, dur_of = columns["start_ns"].to_numpy(), columns["dur_ns"].to_numpy()
-    merged = intervals.merge(starts_of[nodes], starts_of[nodes] + dur_of[nodes])
+    merged = intervals.merge(*times_of(trace, nodes))
     lanes = {lane} if trace.main_lane is None else {lane, trace.main_lane}
-    others = np.sort(starts_of[events_named(trace, is_operator(), tuple(sorted(lanes)))])
+    others = np.sort(times_of(trace, events_named(trace, is_operator(), sorted(lanes)))[0])
     gap_starts, gap_ends = merged.ends[:-1], merged.starts[1:]
     is_broken = np.searchsorted(others, gap_ends) > np.searchsorted(others, gap_starts)
     first = np.concatenate(([True], is_broken))

@@ -75,6 +75,13 @@ def events_with_names(
     return events
 
 
+def times_of(trace: Trace, events: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Start and end of some events, by their numbers."""
+    columns = trace.columns("start_ns", "dur_ns")
+    starts = columns["start_ns"].to_numpy()[events]
+    return starts, starts + columns["dur_ns"].to_numpy()[events]
+
+
 @dataclass(frozen=True, eq=False)
 class _EventsByName:
     """The events of each name.

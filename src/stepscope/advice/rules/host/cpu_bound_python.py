@@ -43,6 +43,7 @@ from stepscope.advice.severities import severity_of
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.host.causes import CAUSES, UNNAMED, HostCause
 from stepscope.analysis.host.waits import shows_collectives
+from stepscope.analysis.selection.names import times_of
 from stepscope.analysis.selection.partition import OTHER
 from stepscope.run.figures import percent
 from stepscope.run.step_record import FORWARD
@@ -390,9 +391,8 @@ def _in_engine(window: WindowView) -> Intervals:
     if not len(engine):
         return engine
     others = window.main_events(is_frame & ~is_engine)
-    starts = window.trace.columns("start_ns")["start_ns"].to_numpy()[others]
-    inside = others[intervals.contains(engine, starts)]
-    return intervals.difference(engine, window.spans_of_events(inside))
+    inside = others[intervals.contains(engine, times_of(window.trace, others)[0])]
+    return intervals.difference(engine, intervals.merge(*times_of(window.trace, inside)))
 
 
 def _in_the_recorder(window: WindowView) -> Intervals:

@@ -30,7 +30,7 @@ from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.graph.replay import replay, unchanged
 from stepscope.analysis.host.causes import CAUSES, UNNAMED
-from stepscope.analysis.host.epochs import epoch_starts
+from stepscope.analysis.host.waits import epoch_starts
 from stepscope.analysis.record.course import EpochStarts
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.run.figures import duration

@@ -19,8 +19,8 @@ from stepscope.analysis.calls.one_off import (
     one_off_calls,
 )
 from stepscope.analysis.host.causes import CAUSES, NOT_RECORDED, HostCause
-from stepscope.analysis.host.epochs import epoch_starts
 from stepscope.analysis.host.steady_steps import StepState
+from stepscope.analysis.host.waits import epoch_starts
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.analysis.selection.gpu_work import recorded_work
 from stepscope.analysis.selection.odd_steps import FIRST_FACTOR, START_UP_FACTOR
