@@ -12,7 +12,7 @@ import polars as pl
 
 from stepscope.advice.evidence.specific_causes import specific_first, stalls_in_order
 from stepscope.advice.evidence.subject import Imbalance, LongerPart, SlowStage, Subject
-from stepscope.advice.finding import Finding, Severity
+from stepscope.advice.finding import Finding, Severity, heavier
 from stepscope.advice.job.accused import (
     find_late,
     late_starts_in_words,
@@ -34,7 +34,6 @@ from stepscope.advice.job.worth import limited_by_the_job, limited_to_transfers
 from stepscope.advice.job.worth_of_waits import limited_by_the_next
 from stepscope.advice.rank.summary import RankSummary, Request
 from stepscope.advice.rules import OF_THE_RUN, RULES
-from stepscope.advice.severities import heavier
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.verdict import verdict_of
 from stepscope.analysis.record.metrics import SlowClock, clock_of, slow_clocks

@@ -31,9 +31,8 @@ from stepscope.analysis.calls.collectives import (
 )
 from stepscope.analysis.host.waits import communication_waits
 from stepscope.analysis.selection.gpu_work import NO_GPU_WORK, GpuWork, gpu_work
-from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_named
-from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.analysis.selection.scope import AnsweredScope, Scope, memoized
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.nullable import filled

@@ -61,8 +61,7 @@ from stepscope.analysis.host.idle_gaps import (
     find_gaps,
 )
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
-from stepscope.analysis.selection.memoize import memoized
-from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.analysis.selection.scope import AnsweredScope, Scope, memoized
 from stepscope.trace.arrays.nullable import gathered
 from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.model import Trace

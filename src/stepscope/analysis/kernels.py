@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from stepscope.analysis.calls.graph_launches import GraphPlace, graph_places
 from stepscope.analysis.calls.operands import argument_texts, numbers_in
 from stepscope.analysis.calls.places import outermost_operators
+from stepscope.analysis.calls.runtime_calls import GraphPlace, graph_places
 from stepscope.analysis.hardware.tensor_cores import TensorCoreUse, tensor_core_use
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
 from stepscope.analysis.selection.scope import AnsweredScope, Scope

@@ -34,7 +34,6 @@ import polars as pl
 from stepscope.analysis.host.partition import PARTS, WHOLE_FILE, HostPartition, partition_host
 from stepscope.analysis.idle import IdleTimes, idle_times
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
-from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.partition import (
     BUSY_PARTS,
     IDLE_WORDS,
@@ -43,7 +42,7 @@ from stepscope.analysis.selection.partition import (
     Part,
     Partition,
 )
-from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.analysis.selection.scope import AnsweredScope, Scope, memoized
 from stepscope.run.figures import duration
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array, Intervals

@@ -27,7 +27,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepscope.analysis.comparison.student import MeanError, student_95, welch_95
+from stepscope.analysis.comparison.repeated_runs import MeanError, student_95, welch_95
 from stepscope.analysis.record.summary import summarise_steps
 from stepscope.run.step_record import StepRecord
 from stepscope.run.trials import (

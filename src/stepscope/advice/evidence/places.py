@@ -11,8 +11,7 @@ import polars as pl
 
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Finding
-from stepscope.analysis.calls.kernel_origins import places_of_calls
-from stepscope.analysis.calls.places import Spans, call_places, spans_where
+from stepscope.analysis.calls.places import Spans, call_places, places_of_calls, spans_where
 from stepscope.analysis.timeline import DeviceSets
 from stepscope.run.figures import duration, significant
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from stepscope.advice.evidence.loader_advice import facts_of
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView, once
-from stepscope.advice.finding import Evidence, Finding, Severity, without_batch_pace
-from stepscope.advice.severities import severity_of
+from stepscope.advice.finding import Evidence, Finding, Severity, severity_of, without_batch_pace
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.graph.replay import host_alone_ns, is_host_bound, replay, unchanged

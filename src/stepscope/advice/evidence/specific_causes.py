@@ -19,8 +19,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from stepscope.advice.finding import Finding
-from stepscope.advice.severities import heavier
+from stepscope.advice.finding import Finding, heavier
 from stepscope.run.figures import ranks_in_words
 
 IDLE_LABEL = "GPU idle for late launches"

@@ -18,13 +18,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stepscope.advice.finding import Finding
+from stepscope.advice.finding import Finding, severity_again, with_saving, without_saving
 from stepscope.advice.job.accused import InWindows
 from stepscope.advice.job.compared import RankComparison
 from stepscope.advice.job.late_ranks import Lateness
 from stepscope.advice.rank.summary import RankSummary
 from stepscope.advice.rules import OF_COMMUNICATION
-from stepscope.advice.severities import severity_again, with_saving, without_saving
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.blame.matched import NOT_SYNCHRONISING
 from stepscope.analysis.blame.replay import Less

@@ -18,12 +18,15 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from stepscope.advice.rank.drawn_step import BUCKETS, Slice, StepLane, TypicalStep
 from stepscope.advice.rank.window_details import (
+    BUCKETS,
     MOST_ROWS,
     TABLES,
     DetailedAnswer,
     Recording,
+    Slice,
+    StepLane,
+    TypicalStep,
     WindowDetails,
 )
 from stepscope.analysis.contents import recorder_of

@@ -15,7 +15,7 @@ from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.rank.compute_summary import summarise_compute
 from stepscope.advice.rank.findings import subject_of, with_findings
 from stepscope.advice.rank.summary import HostSummary, Meeting, RankSummary, Request, Waits
-from stepscope.analysis.graph.window import choose_steps
+from stepscope.analysis.graph.work import choose_steps
 from stepscope.analysis.host.partition import HostPartition, partition_host
 from stepscope.analysis.host.steady_steps import StepState, steady_steps, steps_on_end
 from stepscope.analysis.ranks.arrivals import read_arrivals

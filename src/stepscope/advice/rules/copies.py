@@ -10,13 +10,13 @@ from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.advice.finding import Evidence, Finding, Severity, speed
-from stepscope.analysis.calls.copies import TO_DEVICE, blocking_copies
-from stepscope.analysis.calls.kernel_origins import (
+from stepscope.analysis.calls.places import (
     operator_names,
     places_of_work,
     runs_under,
     shares_of,
 )
+from stepscope.analysis.calls.runtime_calls import TO_DEVICE, blocking_copies
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.hardware.devices import peaks_of, pinned_gb_per_s
@@ -85,9 +85,9 @@ def pageable_copies(window: WindowView) -> pl.DataFrame:
 def find_pageable_copies(subject: Subject) -> list[Finding]:
     """Pageable copies: input goes to the GPU from ordinary memory, and the host waits for it.
 
-    Measured as copies to the device that block (`stepscope.analysis.calls.copies`): their record
-    names pageable memory, or their call is not asynchronous, or, where the record does not say what
-    memory it is, the call returned only after the copy was done.
+    Measured as copies to the device that block (`stepscope.analysis.calls.runtime_calls`): their
+    record names pageable memory, or their call is not asynchronous, or, where the record does not
+    say what memory it is, the call returned only after the copy was done.
 
     The saving assumes pinned memory and non-blocking copies: the host continues at once. The driver
     moves large pageable copies through a buffer of its own, several times slower than the link can;

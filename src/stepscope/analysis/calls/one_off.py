@@ -33,7 +33,6 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.selection.gpu_work import recorded_work
-from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import (
     events_named,
     events_with_names,
@@ -42,6 +41,7 @@ from stepscope.analysis.selection.names import (
     names_that,
     times_of,
 )
+from stepscope.analysis.selection.scope import memoized
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 from stepscope.trace.arrays.nullable import filled

@@ -25,8 +25,8 @@ from stepscope.analysis.calls.operator_forest import (
 )
 from stepscope.analysis.calls.recomputation import find_recomputed
 from stepscope.analysis.selection.gpu_work import recorded_work, work_on_devices
-from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_named, names_that
+from stepscope.analysis.selection.scope import memoized
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import filled, nullable
 from stepscope.trace.derive.ancestors import nearest_above

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import names_that
+from stepscope.analysis.selection.scope import memoized
 from stepscope.run.own_frames import CALLED, OWN_FILE, PASSED_ON, THREADING
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.derive.ancestors import depths

@@ -104,7 +104,7 @@ class HostCalls:
         Args:
             records: What the recorder says of it, columns `sync_records.SYNC_RECORDS`.
             until_ns: Until when the devices were busy with work of earlier steps.
-            of_harness: Calls that no step makes: see `calls.edges_of_recording`.
+            of_harness: Calls that no step makes: see `calls.runtime_calls`.
         """
         with_call = records.drop_nulls("call").unique("call", keep="first", maintain_order=True)
         table = self.table.join(

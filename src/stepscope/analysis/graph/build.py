@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.calls.edges_of_recording import harness_synchronisations
+from stepscope.analysis.calls.runtime_calls import harness_synchronisations
 from stepscope.analysis.graph.batch_arrivals import find_arrivals
 from stepscope.analysis.graph.blocking_calls import read_calls
 from stepscope.analysis.graph.edges import Edges, FixedEdges, find_edges, find_fixed_edges
@@ -24,15 +24,16 @@ from stepscope.analysis.graph.threads import (
     cut_into_pieces,
     find_handovers,
 )
-from stepscope.analysis.graph.window import (
+from stepscope.analysis.graph.work import (
     NO_THREAD,
+    StepWork,
     choose_steps,
     device_start,
     main_lane_of,
     measured_step_ns,
+    read_work,
     whole_window,
 )
-from stepscope.analysis.graph.work import StepWork, read_work
 from stepscope.analysis.host.events import HostEvents, host_events
 from stepscope.analysis.host.steady_steps import tail_of
 from stepscope.analysis.host.waits import epoch_starts

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.calls.copies import TO_DEVICE, TO_HOST, blocking_copies
 from stepscope.analysis.calls.one_off import one_off_calls
 from stepscope.analysis.calls.parents import operators_of_events
 from stepscope.analysis.calls.places import has_stacks
+from stepscope.analysis.calls.runtime_calls import TO_DEVICE, TO_HOST, blocking_copies
 from stepscope.analysis.host.causes import (
     CAUSES,
     NO_CAUSE,
@@ -21,7 +21,6 @@ from stepscope.analysis.host.causes import (
 )
 from stepscope.analysis.host.waits import communication_waits, input_waits
 from stepscope.analysis.selection.gpu_work import recorded_work
-from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import (
     events_named,
     events_with_names,
@@ -31,6 +30,7 @@ from stepscope.analysis.selection.names import (
     names_that,
     times_of,
 )
+from stepscope.analysis.selection.scope import memoized
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 from stepscope.trace.arrays.nullable import distinct, filled

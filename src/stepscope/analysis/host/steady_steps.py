@@ -43,7 +43,6 @@ from stepscope.analysis.host.idle_gaps import idle_segments
 from stepscope.analysis.host.waits import epoch_starts
 from stepscope.analysis.selection.gpu_work import in_steps, work_on_devices
 from stepscope.analysis.selection.lost_work import lost_work
-from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_named, times_of
 from stepscope.analysis.selection.odd_steps import (
     LEAST_STEPS,
@@ -53,7 +52,7 @@ from stepscope.analysis.selection.odd_steps import (
     slow_first_steps,
 )
 from stepscope.analysis.selection.partition import ONE_OFF
-from stepscope.analysis.selection.scope import Scope
+from stepscope.analysis.selection.scope import Scope, memoized
 from stepscope.run.figures import duration, significant
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array

@@ -26,8 +26,8 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.calls.collectives import ON_THE_HOST
-from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import CALLS, events_named, names_that, times_of
+from stepscope.analysis.selection.scope import memoized
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 from stepscope.trace.categories import HOST_CALLS, is_one_of

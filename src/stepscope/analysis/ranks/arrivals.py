@@ -26,7 +26,7 @@ from stepscope.analysis.calls.collectives import (
     world_size,
 )
 from stepscope.analysis.graph.batch_arrivals import find_arrivals
-from stepscope.analysis.graph.window import choose_steps
+from stepscope.analysis.graph.work import choose_steps
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.events import host_events
 from stepscope.analysis.host.steady_steps import tail_of

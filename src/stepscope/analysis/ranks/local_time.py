@@ -51,8 +51,8 @@ from stepscope.analysis.host.events import host_events
 from stepscope.analysis.host.idle_gaps import OF_THE_HOST, cut, find_gaps
 from stepscope.analysis.ranks.rank_arrivals import OF_LAUNCHES, OWN_HOST, QUEUED
 from stepscope.analysis.selection.gpu_work import GpuWork, recorded_work
-from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_named, is_call, times_of
+from stepscope.analysis.selection.scope import memoized
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array, Intervals
 from stepscope.trace.derive.unrecorded_work import frees_when_idle

@@ -10,19 +10,17 @@ from itertools import pairwise
 import numpy as np
 
 from stepscope.analysis.record.course import (
+    CompileTimes,
     EpochStarts,
+    HostTimes,
     LevelShift,
     StepCycle,
     begins_epoch,
+    compile_times,
+    compiled_once,
     epoch_starts,
     find_cycle,
     find_level_shift,
-)
-from stepscope.analysis.record.host_time import (
-    CompileTimes,
-    HostTimes,
-    compile_times,
-    compiled_once,
     host_times,
     recurs,
 )

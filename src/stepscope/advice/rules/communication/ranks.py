@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stepscope.advice.evidence.subject import Subject, plain_finding
-from stepscope.advice.finding import Evidence, Finding, Severity
-from stepscope.advice.severities import severity_of
+from stepscope.advice.finding import Evidence, Finding, Severity, severity_of
 from stepscope.advice.thresholds import Thresholds
 from stepscope.run.figures import duration, percent, ranks_in_words
 from stepscope.skew.course import Course, EveryNth, FromOneStep, InSomeSteps, Rising

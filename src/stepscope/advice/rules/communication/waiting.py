@@ -15,8 +15,7 @@ from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.turns import IN_TURN, find_turns, for_ranks
 from stepscope.advice.evidence.window_view import WindowView
-from stepscope.advice.finding import Evidence, Finding
-from stepscope.advice.severities import severity_of
+from stepscope.advice.finding import Evidence, Finding, severity_of
 from stepscope.analysis.calls.collectives import LEAST_PEERS
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.run.figures import percent

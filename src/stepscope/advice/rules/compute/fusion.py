@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from stepscope.advice.evidence.compiled_code import what_is_left_out
-from stepscope.advice.evidence.fusible_work import (
+from stepscope.advice.evidence.compiled_code import (
     fusible_of,
     notable_patterns,
     rows_of_notable_patterns,
+    what_is_left_out,
 )
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject
@@ -28,14 +28,14 @@ from stepscope.analysis.calls.fusible import (
     Fusible,
     time_once_fused,
 )
-from stepscope.analysis.calls.kernel_origins import (
+from stepscope.analysis.calls.moved_bytes import bytes_of_operators
+from stepscope.analysis.calls.places import (
     is_kind_by_operator,
     is_of_product,
     operator_names,
     places_of_work,
     shares_of,
 )
-from stepscope.analysis.calls.moved_bytes import bytes_of_operators
 from stepscope.analysis.fusion import fused_changes
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.hardware.devices import memory_speeds

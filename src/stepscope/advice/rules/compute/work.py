@@ -8,14 +8,14 @@ import numpy as np
 import orjson
 import polars as pl
 
-from stepscope.advice.evidence.fusible_work import fusible_of
+from stepscope.advice.evidence.compiled_code import fusible_of
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.analysis.calls.fusible import ATTENTION, Fusible
-from stepscope.analysis.calls.kernel_origins import places_of_work, runs_under
 from stepscope.analysis.calls.operands_of_work import operands_of_work
+from stepscope.analysis.calls.places import places_of_work, runs_under
 from stepscope.analysis.graph.nodes import recomputed_nodes
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.operators import analyse_operators

@@ -6,8 +6,7 @@ import polars as pl
 
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject, plain_finding
-from stepscope.advice.finding import Evidence, Finding
-from stepscope.advice.severities import severity_of
+from stepscope.advice.finding import Evidence, Finding, severity_of
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.host.causes import HostCause
 from stepscope.run.figures import percent, some_in_words

@@ -8,8 +8,7 @@ import polars as pl
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView
-from stepscope.advice.finding import Evidence, Finding, Severity
-from stepscope.advice.severities import severity_of
+from stepscope.advice.finding import Evidence, Finding, Severity, severity_of
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.record.summary import StepSummary

@@ -10,12 +10,11 @@ from stepscope.advice.evidence.odd_steps import extra_time
 from stepscope.advice.evidence.specific_causes import GREW_BY, GREW_MOST
 from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView
-from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.finding import Evidence, Finding, Severity, severity_of
 from stepscope.advice.rules.host.interruptions import ADVICE as OF_COLLECTOR
 from stepscope.advice.rules.host.interruptions import ON_DEVICE, find_busy_cpus
 from stepscope.advice.rules.steps.compilation import compiling, compiling_steps
 from stepscope.advice.rules.steps.slow_phase import find_slow_phase
-from stepscope.advice.severities import severity_of
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.steady_steps import StepState
 from stepscope.analysis.record.course import LevelShift, StepCycle, find_cycle
