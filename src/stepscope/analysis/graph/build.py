@@ -11,7 +11,7 @@ import polars as pl
 from stepscope.analysis.calls.runtime_calls import harness_synchronisations
 from stepscope.analysis.graph.batch_arrivals import find_arrivals
 from stepscope.analysis.graph.blocking_calls import read_calls
-from stepscope.analysis.graph.edges import Edges, FixedEdges, find_edges, find_fixed_edges
+from stepscope.analysis.graph.edges import Edges, find_edges, find_fixed_edges
 from stepscope.analysis.graph.kinds import EdgeKind
 from stepscope.analysis.graph.launch_queue import find_launch_queue
 from stepscope.analysis.graph.steady_state import with_steady_state
@@ -58,7 +58,7 @@ def assemble(
     main_lane: int,
     pieces: Pieces,
     work: StepWork,
-    fixed: FixedEdges,
+    fixed: Edges,
     is_elastic: BoolArray,
     edges: Edges,
     host: HostEvents,
@@ -83,7 +83,7 @@ def assemble(
     place[ORIGIN] = ORIGIN  # -1: the last place, which is no node's
     source = place[edges.source]
     target = place[edges.target]
-    kind, call, floor = edges.kind, edges.call.astype(np.int32), edges.floor_ns
+    kind, call, floor = edges.kind, edges.call.astype(np.int32), edges.delay_ns
     fixed_source, fixed_target = place[fixed.source], place[fixed.target]
     holds = fixed.is_carried | (fixed_source < fixed_target)
     fixed_source, fixed_target = fixed_source[holds], fixed_target[holds]
