@@ -173,14 +173,8 @@ def _without_steps(text: str) -> str:
 
 def without_batch_pace(one: Finding) -> Finding:
     """A finding in steps that do not show at what pace batches come: they may limit it."""
-    return replace(
-        one,
-        saving_ns=None,
-        saving_reason=NO_BATCH_PACE,
-        assumption="",
-        predicted_step_ns=None,
-        changes=None,
-    )
+    less = without_saving(one, NO_BATCH_PACE)
+    return replace(less, severity=one.severity, changes=None)
 
 
 def severity_of(share: float, limits: Thresholds) -> Severity:
@@ -188,14 +182,6 @@ def severity_of(share: float, limits: Thresholds) -> Severity:
     if share >= limits.saving_high:
         return Severity.HIGH
     return Severity.MEDIUM if share >= limits.saving_medium else Severity.LOW
-
-
-def severity_again(finding: Finding, share: float, limits: Thresholds) -> Severity:
-    """Severity of a finding that saves another share of the step than was thought.
-
-    A low one stays low: it may rest on steps that recording made much longer.
-    """
-    return Severity.LOW if finding.severity is Severity.LOW else severity_of(share, limits)
 
 
 def heavier(finding: Finding, others: Sequence[Severity]) -> Finding:
@@ -216,11 +202,15 @@ def without_saving(finding: Finding, reason: str) -> Finding:
 
 
 def with_saving(finding: Finding, saving_ns: int, limits: Thresholds) -> Finding:
-    """The finding with another saving of the same step, and the severity that goes with it."""
+    """The finding with another saving of the same step, and the severity that goes with it.
+
+    A low one stays low: it may rest on steps that recording made much longer.
+    """
     step_ns = (finding.saving_ns or 0) + (finding.predicted_step_ns or 0)
+    severity = severity_of(saving_ns / max(1, step_ns), limits)
     return replace(
         finding,
         saving_ns=saving_ns,
         predicted_step_ns=step_ns - saving_ns,
-        severity=severity_again(finding, saving_ns / max(1, step_ns), limits),
+        severity=severity if finding.severity is not Severity.LOW else Severity.LOW,
     )

@@ -375,3 +375,18 @@ def new_folder(scratch: Path) -> Path:
         raise UsageError(
             f"--scratch {scratch}: cannot be made: {error.strerror or error}"
         ) from error
+
+
+def new_bench(
+    command: tuple[str, ...],
+    directory: Path,
+    folder: Path,
+    steps: int,
+    writable: tuple[Path, ...],
+    standard_input: StandardInput | None,
+) -> Bench:
+    """Where the attempts of an experiment run, which do not copy what it writes itself."""
+    scratch, inside = folder.parent, directory.resolve()
+    own = folder if scratch in (inside, *inside.parents) else scratch
+    workspace = Workspace(command, directory, (own,), writable)
+    return Bench(command, folder, steps, warm_up_of(steps), workspace, standard_input)

@@ -34,9 +34,9 @@ from stepscope.trial.attempts import (
     Bench,
     TrialError,
     Variant,
+    new_bench,
     new_folder,
     time_limit_s,
-    warm_up_of,
 )
 from stepscope.trial.facts import facts_of, recorded_settings, untried_of
 from stepscope.trial.fixes import ALLOCATOR, FIXES, Facts, Fix, Plan
@@ -50,7 +50,7 @@ from stepscope.trial.outcome import (
     why_disturbed,
 )
 from stepscope.trial.processes import StandardInput, own_standard_input
-from stepscope.trial.workspace import FolderWatch, Workspace
+from stepscope.trial.workspace import FolderWatch
 
 AS_IT_IS = "as it is"
 LEAST_ROUNDS = 2
@@ -115,20 +115,15 @@ class Experiment:
     @property
     def bench(self) -> Bench:
         """Where attempts run."""
-        steps, command = self.request.steps, self.request.command
-        workspace = Workspace(command, Path.cwd(), (self._own,), self.request.writable)
-        warm_up = warm_up_of(steps)
-        return Bench(command, self.folder, steps, warm_up, workspace, self.standard_input)
-
-    @property
-    def _own(self) -> Path:
-        scratch = self.folder.parent
-        return self.folder if scratch in (Path.cwd(), *Path.cwd().parents) else scratch
+        asked = self.request
+        others = asked.writable, self.standard_input
+        return new_bench(asked.command, Path.cwd(), self.folder, asked.steps, *others)
 
     def run(self) -> TrialsRecord:
         """Try everything."""
         created_ns, load = time.time_ns(), _load()
-        watch = FolderWatch(self.bench.workspace.roots, self._own)
+        workspace = self.bench.workspace
+        watch = FolderWatch(workspace.roots, *workspace.own)
         first = self._diagnosed()
         assert first.run is not None
         with working("Diagnosing the unchanged script"):

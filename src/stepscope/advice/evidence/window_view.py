@@ -10,7 +10,6 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.allocations import memory_peaks
 from stepscope.analysis.calls.places import (
     function_of,
     has_stacks,
@@ -259,11 +258,6 @@ class WindowView:
     def waits_over(self, start_ns: int, end_ns: int) -> bool:
         """Whether the main thread sleeps or waits in some time, by its Python frames."""
         return is_waiting(_names_over(self, start_ns, end_ns))
-
-    @locked_cached_property
-    def memory(self) -> pl.DataFrame:
-        """Peaks of each GPU's memory: see `memory_peaks`."""
-        return memory_peaks(self.trace)
 
 
 @once

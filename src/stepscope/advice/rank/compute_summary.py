@@ -63,11 +63,11 @@ class ComputeSummary:
     devices: int
     kinds: tuple[ComputePart, ...]
     operators: tuple[ComputePart, ...]
-    places: tuple[ComputePart, ...]
-    mfu_share: float | None
-    product_attained_share: float | None
-    bandwidth_share: float | None
-    unclassified: str
+    places: tuple[ComputePart, ...] = ()
+    mfu_share: float | None = None
+    product_attained_share: float | None = None
+    bandwidth_share: float | None = None
+    unclassified: str = ""
     is_on_cpu: bool = False
     shapes: tuple[ComputePart, ...] = ()
     threads: str = ""
@@ -138,11 +138,6 @@ def _on_cpu(view: WindowView) -> ComputeSummary | None:
         devices=1,
         kinds=_shares(found.kinds, "kind", len(found.kinds)),
         operators=_shares(found.operators, "operator", _MOST),
-        places=(),
-        mfu_share=None,
-        product_attained_share=None,
-        bandwidth_share=None,
-        unclassified="",
         is_on_cpu=True,
         shapes=_shares(found.shapes, "call", _MOST_SHAPES),
         threads=found.threads,

@@ -10,6 +10,7 @@ from stepscope.advice.evidence.believable import loss_of
 from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.analysis.calls.allocations import memory_peaks
 from stepscope.analysis.operators import analyse_operators
 from stepscope.analysis.selection.names import is_call, names_that
 from stepscope.analysis.selection.partition import BUSY_PARTS, IDLE_WORDS, ONE_OFF, cause_words
@@ -185,4 +186,4 @@ def _uses_a_gpu(window: WindowView) -> bool:
     launches = is_call() & pl.col("group").is_in(["launch", "copy_call", "fill_call", "graph"])
     is_operator = pl.col("category").cast(pl.String) == Category.CPU_OP.value
     shown = launches | (is_operator & name.str.contains(_ONLY_ON_GPUS))
-    return bool(names_that(trace, shown).any()) or len(window.memory) > 0
+    return bool(names_that(trace, shown).any()) or len(memory_peaks(window.trace)) > 0

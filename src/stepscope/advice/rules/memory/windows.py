@@ -13,7 +13,7 @@ from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, Severity, short
-from stepscope.analysis.calls.allocations import gets_or_frees_device_memory
+from stepscope.analysis.calls.allocations import gets_or_frees_device_memory, memory_peaks
 from stepscope.analysis.calls.one_off import one_off_calls
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.run.figures import percent
@@ -53,7 +53,7 @@ def rooms(subject: Subject) -> list[Room]:
     window = subject.window
     of_window = {
         row["device"]: row
-        for row in ([] if window is None else window.memory.iter_rows(named=True))
+        for row in ([] if window is None else memory_peaks(window.trace).iter_rows(named=True))
     }
     found = {
         device: Room(device, row["reserved_bytes"], row["allocated_bytes"], row["total_bytes"])
