@@ -307,7 +307,10 @@ def _longest(trace: Trace, gaps: pl.DataFrame, inside: pl.DataFrame) -> pl.DataF
         )
         .sort("gap", "cause_ns", "cause", descending=[False, True, False])
         .unique("gap", keep="first", maintain_order=True)
-        .select("gap", "cause", "cause_ns", "activity", "event", middle_ns=_middle())
+        .select(
+            *("gap", "cause", "cause_ns", "activity", "event"),
+            middle_ns=pl.col("start_ns") + _dur() // 2,
+        )
     )
     # Where a scope cuts a gap, only the part inside it is shown.
     table = (
@@ -336,10 +339,6 @@ def _longest(trace: Trace, gaps: pl.DataFrame, inside: pl.DataFrame) -> pl.DataF
         names_of_events(trace, ops).alias("op_name"),
         frame=pl.Series(_frames(trace, table), dtype=pl.String),
     )
-
-
-def _middle() -> pl.Expr:
-    return pl.col("start_ns") + (pl.col("end_ns") - pl.col("start_ns")) // 2
 
 
 def _frames(trace: Trace, table: pl.DataFrame) -> list[str | None]:

@@ -83,7 +83,8 @@ def replayed_finding(
     graph = window.graph
     if not about_collectives and (graph.kind == NodeKind.COMMUNICATION).any():
         assumption += "; collectives last as long as now"
-    if _comes_sooner_than_known(subject, window):
+    # Workers make the batches, and no wait shows how soon they can.
+    if not graph.waits_for_batches and facts_of(subject).has_workers:
         then_ns = round((1 - share) * step_ns)
         assumption += f"; {BATCHES_IN_TIME} {duration(then_ns)}"
     alone_ns = host_alone_of(window)
@@ -138,11 +139,6 @@ def replayed_finding(
         )
     ]
     return found if graph.has_batch_pace else [without_batch_pace(one) for one in found]
-
-
-def _comes_sooner_than_known(subject: Subject, window: WindowView) -> bool:
-    """Whether workers make the batches, and no wait shows how soon they can."""
-    return not window.graph.waits_for_batches and bool(facts_of(subject).has_workers)
 
 
 @once

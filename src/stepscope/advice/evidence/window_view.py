@@ -22,7 +22,6 @@ from stepscope.analysis.floors import WorkFloors, find_floors
 from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.nodes import (
-    calls_of_threads,
     events_of_threads,
     numbers_on_threads,
     spans_of_sources,
@@ -35,6 +34,7 @@ from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.steady_steps import SteadySteps, steady_steps, steps_on_end
 from stepscope.analysis.idle import IdleTimes, idle_times
 from stepscope.analysis.record.pace import RecordedPace
+from stepscope.analysis.selection.names import is_call
 from stepscope.analysis.selection.partition import ONE_OFF, Partition
 from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.timeline import Timeline, timeline
@@ -201,7 +201,7 @@ class WindowView:
     @locked_cached_property
     def calls(self) -> pl.DataFrame:
         """Calls of the runtime on the graph's threads: see `events_of_threads`."""
-        return calls_of_threads(self.trace, self.graph)
+        return events_of_threads(self.trace, self.graph, is_call())
 
     def host_events(self, condition: pl.Expr) -> pl.DataFrame:
         """Events on the graph's threads by the row of their name: see `events_of_threads`."""

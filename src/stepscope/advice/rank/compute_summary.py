@@ -98,16 +98,11 @@ class ComputeSummary:
         return " and ".join(there or _PRODUCTS)
 
 
-def _is_described(view: WindowView) -> bool:
-    """Whether compute is more than a small part of the devices' time."""
-    return view.has_gpu and view.timeline.compute_ns >= _DESCRIBED_FROM * view.device_ns
-
-
 def summarise_compute(view: WindowView) -> ComputeSummary | None:
     """The summary; None if compute is a small part of the devices' time, or nothing ran."""
     if not view.has_gpu:
         return _on_cpu(view)
-    if not _is_described(view):
+    if view.timeline.compute_ns < _DESCRIBED_FROM * view.device_ns:
         return None
     from stepscope.analysis.compute import compute
 

@@ -180,7 +180,9 @@ def function_of(names: Sequence[str]) -> str | None:
     """
     lines = [name for name in names if re.search(_LINE, name)]
     outside = [name for name in lines if not name.startswith(_THREADS)]
-    return next(iter((*outside, *lines, *map(_without_address, names))), None)
+    # Where an object lies in memory tells nothing.
+    others = (re.sub(r" object at 0x[0-9a-f]+", "", name) for name in names)
+    return next(iter((*outside, *lines, *others)), None)
 
 
 def is_waiting(names: Sequence[str]) -> bool:
@@ -202,11 +204,6 @@ def names_over(trace: Trace, lane_id: int, start_ns: int, end_ns: int) -> tuple[
     innermost_first = np.lexsort((-frames.event, -frames.start, frames.end - frames.start))
     names = names_of_events(trace, pl.Series(frames.event[innermost_first]))
     return tuple(names.drop_nulls())
-
-
-def _without_address(name: str) -> str:
-    """A name without where the object lies in memory, which tells nothing."""
-    return re.sub(r" object at 0x[0-9a-f]+", "", name)
 
 
 def frames_at(

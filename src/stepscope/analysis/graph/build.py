@@ -10,7 +10,7 @@ import polars as pl
 
 from stepscope.analysis.calls.runtime_calls import harness_synchronisations
 from stepscope.analysis.graph.batch_arrivals import find_arrivals
-from stepscope.analysis.graph.blocking_calls import read_calls
+from stepscope.analysis.graph.blocking_calls import read_calls, resolve_calls
 from stepscope.analysis.graph.edges import Edges, find_edges, find_fixed_edges
 from stepscope.analysis.graph.kinds import EdgeKind
 from stepscope.analysis.graph.launch_queue import find_launch_queue
@@ -41,7 +41,7 @@ from stepscope.analysis.record.pace import RecordedPace
 from stepscope.errors import UsageError
 from stepscope.trace.arrays.blockwise import gather
 from stepscope.trace.arrays.intervals import BoolArray, Int32Array, Int64Array
-from stepscope.trace.arrays.ordering import by_group_and_time
+from stepscope.trace.arrays.ordering import by_group_and_time, distinct_groups
 from stepscope.trace.model import Trace
 
 _FAR_NS = 50_000  # longer delays have a reason that the graph does not know
@@ -275,7 +275,7 @@ def build_step_graph(
     chosen, window = choose_steps(trace, steps)
     work = read_work(trace, chosen["step"] if len(chosen) else None)
     main_lane = main_lane_of(trace, work)
-    launching = work.launch_lanes
+    launching = distinct_groups(work.call_lane[work.call >= 0])
     lanes = tuple(sorted(lane for lane in {main_lane, *launching} if lane != NO_THREAD))
     host = host_events(trace, lanes)
     batch_ns = 0 if pace is None else pace.batch_ns
@@ -316,7 +316,7 @@ def _graph_of(
     del activity  # it is large, and so is what follows
     records = read_sync_records(trace, work)
     of_harness = harness_synchronisations(trace)
-    resolved = calls.resolve(work, records, main_lane, begin_ns, of_harness)
+    resolved = resolve_calls(calls, work, records, main_lane, begin_ns, of_harness)
     queue = find_launch_queue(trace, work)
     arrivals = find_arrivals(trace, host, main_lane, host_window, len(chosen), batch_ns)
     active = active_time(

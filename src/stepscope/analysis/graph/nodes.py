@@ -12,7 +12,7 @@ from stepscope.analysis.calls.parents import operators_of_events
 from stepscope.analysis.calls.recomputation import find_recomputed
 from stepscope.analysis.graph.step_graph import StepGraph
 from stepscope.analysis.selection.gpu_work import recorded_work
-from stepscope.analysis.selection.names import events_named, is_call, times_of
+from stepscope.analysis.selection.names import events_named, times_of
 from stepscope.analysis.selection.scope import EventChoice, Scope
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
@@ -104,11 +104,6 @@ def events_of_threads(trace: Trace, graph: StepGraph, condition: pl.Expr) -> pl.
     # `name_id` is the row number, so gathering replaces a join.
     names = trace.name_rows["name", "group"]
     return spans.hstack(names[spans["name_id"]]).hstack([operators])
-
-
-def calls_of_threads(trace: Trace, graph: StepGraph) -> pl.DataFrame:
-    """Calls of the runtime on the graph's threads within its steps; see `events_of_threads`."""
-    return events_of_threads(trace, graph, is_call())
 
 
 def recomputed_nodes(

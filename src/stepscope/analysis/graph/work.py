@@ -72,11 +72,6 @@ class StepWork:
     def __len__(self) -> int:
         return len(self.event)
 
-    @property
-    def launch_lanes(self) -> tuple[int, ...]:
-        """Threads that launched work."""
-        return tuple(distinct_groups(self.call_lane[self.call >= 0]))
-
     def streams(self) -> list[tuple[int, int]]:
         """First row, and the row after the last, of each stream."""
         change = np.nonzero(self.lane[1:] != self.lane[:-1])[0] + 1

@@ -17,7 +17,7 @@ from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.rules.compute.work import attention_of
 from stepscope.advice.rules.copies import layout_copies_of
-from stepscope.advice.rules.host.optimizer import updates_one_by_one, work_of_optimizer
+from stepscope.advice.rules.host.optimizer import optimizer_of, updates_one_by_one
 from stepscope.analysis.calls.fusible import (
     ADAM,
     BYTES,
@@ -250,7 +250,7 @@ def _chains(window: WindowView, least_ns: int, least_share: float) -> pl.DataFra
     taken |= rows_of_notable_patterns(window, least_share) | is_of_product(window.trace, work)
     taken |= _is_without_evidence(window, work)
     fusable = said["may_be"].to_numpy() & ~taken
-    fusable &= ~window.nodes(work_of_optimizer(window))[work["node"].to_numpy()]
+    fusable &= ~window.nodes(optimizer_of(window)[1])[work["node"].to_numpy()]
     # The work stands in the graph's order, by start: only streams have to be told apart.
     lane = work["lane_id"].to_numpy()
     rows = np.flatnonzero(said["is_there"].to_numpy())

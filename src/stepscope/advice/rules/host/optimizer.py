@@ -184,11 +184,6 @@ def _most_ns(subject: Subject, left: float) -> int | None:
     return round((1 - left) * optimizer_ns / len(summary.steps))
 
 
-def work_of_optimizer(window: WindowView) -> pl.DataFrame:
-    """The GPU work launched within optimizer steps: rows of the window's `work`."""
-    return optimizer_of(window)[1]
-
-
 @once
 def optimizer_of(window: WindowView) -> tuple[Intervals, pl.DataFrame]:
     """The moments of optimizer steps on the host and the GPU work launched in them, found once."""

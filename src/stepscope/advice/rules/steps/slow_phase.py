@@ -88,17 +88,13 @@ def is_own_work(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> bo
     if name.lower() in _OWN_WORK or name in subject.training_phases:
         return True
     inner = (one.name for one in summary.phases if one.name.startswith(f"{name}/"))
-    if any(map(_is_named_as_work, inner)):
+    if any(path.rpartition("/")[2].lower() in _OWN_WORK for path in inner):
         return True
     in_window = _contains_training(subject, name)
     if in_window is not None:
         return in_window
     is_in_all = phase.steps == len(summary.steps)
     return None if is_in_all and not _is_elsewhere(subject, summary) else False
-
-
-def _is_named_as_work(path: str) -> bool:
-    return path.rpartition("/")[2].lower() in _OWN_WORK
 
 
 def _is_elsewhere(subject: Subject, summary: StepSummary) -> bool:
