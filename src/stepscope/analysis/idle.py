@@ -37,7 +37,6 @@ The causes add up to the idle time of the timeline of the same scope, to the nan
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -127,29 +126,20 @@ class IdleTimes:
         return _of(self.causes, cause)
 
 
-class _IdleParts(NamedTuple):
-    """The gaps of a scope, cut by cause; `inside` is clipped to the scope."""
-
-    work: GpuWork
-    gaps: pl.DataFrame
-    segments: pl.DataFrame
-    inside: pl.DataFrame
-
-
 @memoized
 def idle_causes(trace: Trace, scope: Scope | None = None) -> IdleCauses:
     """Divide the idle time of the devices by its causes."""
-    parts = _cut_gaps(trace, scope)
-    times = _times(parts.work, parts.segments, parts.inside)
+    work, gaps, segments, inside = _cut_gaps(trace, scope)
+    times = _times(work, segments, inside)
     return IdleCauses(
         idle_ns=times.idle_ns,
         total_ns=times.total_ns,
         causes=times.causes,
-        details=_details(trace, parts.inside),
+        details=_details(trace, inside),
         steps=times.steps,
-        longest=_longest(trace, parts.gaps, parts.inside),
-        gaps=parts.gaps,
-        segments=parts.inside,
+        longest=_longest(trace, gaps, inside),
+        gaps=gaps,
+        segments=inside,
         scope=times.scope,
         notes=times.notes,
     )
@@ -163,13 +153,16 @@ def idle_times(trace: Trace, scope: Scope | None = None) -> IdleTimes:
     return _times(work, segments, inside)
 
 
-def _cut_gaps(trace: Trace, scope: Scope | None, *, with_events: bool = True) -> _IdleParts:
+def _cut_gaps(
+    trace: Trace, scope: Scope | None, *, with_events: bool = True
+) -> tuple[GpuWork, pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """The gaps of a scope, cut by cause: all segments, and those clipped to the scope."""
     work = gpu_work(trace, scope)
     gaps = find_gaps(trace, work)
     segments = cut(trace, gaps, host_activity(trace, work.table, with_events=with_events))
     if not with_events:
         segments = segments.drop("event", "note")
-    return _IdleParts(work, gaps, segments, _inside(segments, clip(segments, work.windows)))
+    return work, gaps, segments, _inside(segments, clip(segments, work.windows))
 
 
 def _times(work: GpuWork, segments: pl.DataFrame, inside: pl.DataFrame) -> IdleTimes:

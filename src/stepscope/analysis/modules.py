@@ -175,16 +175,8 @@ def call_stack_segments(text: str) -> list[str]:
     return [frame for frame in reversed(frames) if frame.endswith(": forward")]
 
 
-@dataclass(frozen=True)
-class PlacesOfOperators:
-    """Places of operators whose arguments tell the modules around them."""
-
-    by_hierarchy: Places
-    by_stack: Places
-
-
-def places_by_arguments(trace: Trace) -> PlacesOfOperators:
-    """Places of operators by their own arguments."""
+def places_by_arguments(trace: Trace) -> tuple[Places, Places]:
+    """Places of operators by their own arguments: by the hierarchy of modules, by call stacks."""
     args = pl.col("args")
     found = (
         trace.args.filter(args.str.contains(r'"(?:Module Hierarchy|Call stack)"\s*:\s*"[^"]'))
@@ -200,7 +192,7 @@ def places_by_arguments(trace: Trace) -> PlacesOfOperators:
     found = found.filter(is_operator[name_id[found["event"].to_numpy()]])
     # What was fused for the backward names no module: its forward operator tells.
     fused = pl.col("hierarchy").str.contains("<backward op>", literal=True)
-    return PlacesOfOperators(
+    return (
         _places_of_texts(
             found.filter(~fused).select("event", text="hierarchy"), hierarchy_segments
         ),
@@ -392,14 +384,14 @@ def _places(trace: Trace, parent: RowNumbers) -> tuple[str, Places]:
     places = of_frames(_MODULE_FRAME, "nn.Module: ")
     if len(places):
         return BY_FRAMES, places
-    of_operators = places_by_arguments(trace)
-    if len(of_operators.by_hierarchy):
-        return BY_HIERARCHY, of_operators.by_hierarchy
+    by_hierarchy, by_stack = places_by_arguments(trace)
+    if len(by_hierarchy):
+        return BY_HIERARCHY, by_hierarchy
     places = of_frames(_FORWARD_FRAME, "")
     if len(places):
         return BY_FUNCTIONS, places
-    if len(of_operators.by_stack):
-        return BY_STACKS, of_operators.by_stack
+    if len(by_stack):
+        return BY_STACKS, by_stack
     return NONE, places
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from stepscope.adapters.options.dialects import find_dialect
 from stepscope.adapters.options.settings import Settings, resolve
@@ -105,6 +105,13 @@ class Attempt:
     def was_cut_short(self, left_s: float) -> bool:
         """Whether the time that was left to it ended it, so that nobody saw whether it hangs."""
         return self.problem == HUNG and self.wall_s >= left_s
+
+
+class Audience(Protocol):
+    """Receives the progress; see `stepscope.report.narration`."""
+
+    def ended(self, name: str, number: int, attempt: Attempt) -> None:
+        """An attempt has ended; number 0 is that before the rounds."""
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from stepscope.run.trials import HUNG, NOT_APPLIED, NOT_MEASURED, TrialRecord, T
 from stepscope.terminal.working import working
 from stepscope.trial.attempts import (
     Attempt,
+    Audience,
     Bench,
     TrialError,
     Variant,
@@ -85,11 +86,8 @@ class Request:
                 raise UsageError(f"no fix '{name}': choose from {', '.join(FIXES)}")
 
 
-class Audience(Protocol):
-    """Receives the progress; see `stepscope.report.narration`."""
-
-    def ended(self, name: str, number: int, attempt: Attempt) -> None:
-        """An attempt has ended; number 0 is the diagnosis."""
+class Listener(Audience, Protocol):
+    """Hears of the diagnosis, too."""
 
     def diagnosed(self, diagnosis: Diagnosis, names: Sequence[str]) -> None:
         """The script has been diagnosed, and these fixes will be tried."""
@@ -106,7 +104,7 @@ class Experiment:
     """
 
     request: Request
-    audience: Audience
+    audience: Listener
     folder: Path
     begun: float
     busy: list[float] = field(default_factory=list)
@@ -336,7 +334,7 @@ class Experiment:
         return record_of(one, baseline, diagnosis, facts)
 
 
-def try_fixes(request: Request, audience: Audience) -> TrialsRecord:
+def try_fixes(request: Request, audience: Listener) -> TrialsRecord:
     """Try fixes on a script; see the module."""
     return Experiment(request, audience, new_folder(request.scratch), time.monotonic()).run()
 

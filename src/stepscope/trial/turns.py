@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import psutil
 
@@ -27,6 +26,7 @@ from stepscope.run.figures import percent
 from stepscope.trial.alternation import InTurns, alternating
 from stepscope.trial.attempts import (
     Attempt,
+    Audience,
     Bench,
     TrialError,
     Variant,
@@ -46,13 +46,6 @@ _REHEARSAL_STEPS = 16
 _MOST_MEMORY = 0.5
 """Of the memory that is free, what two runs together may take."""
 BEFORE, AFTER = "before", "after"
-
-
-class Audience(Protocol):
-    """Receives the progress."""
-
-    def ended(self, name: str, number: int, attempt: Attempt) -> None:
-        """A run has ended; number 0 is the rehearsal."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import polars as pl
 
 from stepscope.analysis.calls.allocations import has_only_host_memory
 from stepscope.analysis.memory.trace_history import calls_of_requests, history_of_trace, of_gpus
-from stepscope.analysis.record.metrics import read_metrics
+from stepscope.analysis.record.metrics import bytes_of, column_of, read_metrics
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.categories.census import Census
 from stepscope.memory.opening import (
@@ -148,9 +148,6 @@ def memory_of_trace(trace: Trace, path: str) -> MemoryView:
     return MemoryView(history, known, remarks, kind=_OF_HOST, calls=calls)
 
 
-_MIB = 1 << 20
-
-
 def sampled_memory(path: Path) -> tuple[SampledMemory, ...]:
     """The samples of each GPU's memory.
 
@@ -162,11 +159,11 @@ def sampled_memory(path: Path) -> tuple[SampledMemory, ...]:
     """
     frame, _ = read_metrics(path)
     frame = frame.select(
-        _column(frame, "index", pl.Float64).cast(pl.Int64).alias("index"),
-        _column(frame, "name", pl.String).alias("name"),
-        _column(frame, "time_ns", pl.Int64).alias("time_ns"),
-        _bytes(_column(frame, "memory.used", pl.Float64)).alias("used_bytes"),
-        _bytes(_column(frame, "memory.total", pl.Float64)).alias("total_bytes"),
+        column_of(frame, "index").cast(pl.Int64).alias("index"),
+        column_of(frame, "name", pl.String).alias("name"),
+        column_of(frame, "time_ns", pl.Int64).alias("time_ns"),
+        bytes_of(column_of(frame, "memory.used")).alias("used_bytes"),
+        bytes_of(column_of(frame, "memory.total")).alias("total_bytes"),
     ).drop_nulls(["time_ns", "used_bytes"])
     if frame.is_empty():
         raise UnreadableInputError(
@@ -188,15 +185,6 @@ def _of_one(rows: pl.DataFrame, source: str) -> SampledMemory:
         total_bytes=int(totals[-1]) if len(totals) else None,
         samples=rows.select(pl.col(column) for column in SAMPLES).sort("time_ns"),
     )
-
-
-def _column(frame: pl.DataFrame, name: str, kind: type[pl.DataType]) -> pl.Expr:
-    """A column of the file; nulls where it does not have it."""
-    return pl.col(name) if name in frame.columns else pl.lit(None, kind)
-
-
-def _bytes(mebibytes: pl.Expr) -> pl.Expr:
-    return (mebibytes * _MIB).round().cast(pl.Int64)
 
 
 MEANWHILE: dict[str, pl.DataType | type[pl.DataType]] = {

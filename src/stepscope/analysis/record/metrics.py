@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -176,7 +177,7 @@ def _since_1970(local: pl.Series) -> pl.Series:
 
 
 def _gpus(frame: pl.DataFrame) -> pl.DataFrame:
-    find = _Finder(set(frame.columns))
+    find = partial(column_of, frame)
     named = [name for name in _KEYS if name in frame.columns]
     # A file that does not say which GPU: all of it counts as one, if it is about one at all.
     is_of_gpu = (
@@ -200,8 +201,8 @@ def _gpus(frame: pl.DataFrame) -> pl.DataFrame:
             pl.len().cast(pl.Int64).alias("samples"),
             find("utilization.gpu").mean().alias("utilization_percent"),
             find("utilization.memory").mean().alias("memory_utilization_percent"),
-            _bytes(find("memory.used").max()).alias("memory_peak_bytes"),
-            _bytes(
+            bytes_of(find("memory.used").max()).alias("memory_peak_bytes"),
+            bytes_of(
                 pl.coalesce(find("memory.total"), find("memory.used") + find("memory.free")).max()
             ).alias("memory_total_bytes"),
             find("power.draw").mean().alias("power_watts"),
@@ -235,33 +236,29 @@ def _host(frame: pl.DataFrame) -> pl.DataFrame:
     # The host's values stand in each row of a sample: one of them is enough.
     if "timestamp" in frame.columns:
         frame = frame.unique("timestamp", keep="first", maintain_order=True)
-    find = _Finder(set(frame.columns))
+    find = partial(column_of, frame)
     return frame.select(
         find("host.cpu.utilization").mean().alias("cpu_percent"),
         find("host.cpu.iowait").mean().alias("iowait_percent"),
-        _bytes(find("host.memory.used").max()).alias("memory_peak_bytes"),
-        _bytes(find("cgroup.memory.used").max()).alias("group_memory_peak_bytes"),
-        _bytes(find("cgroup.memory.limit").min()).alias("group_memory_limit_bytes"),
+        bytes_of(find("host.memory.used").max()).alias("memory_peak_bytes"),
+        bytes_of(find("cgroup.memory.used").max()).alias("group_memory_peak_bytes"),
+        bytes_of(find("cgroup.memory.limit").min()).alias("group_memory_limit_bytes"),
         find("cgroup.cpu.throttled").mean().alias("throttled_percent"),
         (find("disk.read").mean() * 1e6).alias("disk_read_bytes_per_second"),
         (find("network.receive").mean() * 1e6).alias("network_receive_bytes_per_second"),
         find("process.cpu").mean().alias("process_percent"),
-        _bytes(find("process.memory.rss").max()).alias("process_memory_peak_bytes"),
+        bytes_of(find("process.memory.rss").max()).alias("process_memory_peak_bytes"),
         find("process.count").max().cast(pl.Int64).alias("processes"),
     )
 
 
-class _Finder:
-    """A column by its name; nulls where the file does not have it."""
-
-    def __init__(self, names: set[str]) -> None:
-        self._names = names
-
-    def __call__(self, name: str, kind: type[pl.DataType] = pl.Float64) -> pl.Expr:
-        return pl.col(name) if name in self._names else pl.lit(None, kind)
+def column_of(frame: pl.DataFrame, name: str, kind: type[pl.DataType] = pl.Float64) -> pl.Expr:
+    """A column of a file of metrics by its name; nulls where the file does not have it."""
+    return pl.col(name) if name in frame.columns else pl.lit(None, kind)
 
 
-def _bytes(mebibytes: pl.Expr) -> pl.Expr:
+def bytes_of(mebibytes: pl.Expr) -> pl.Expr:
+    """Mebibytes, as files of metrics have them, in bytes."""
     return (mebibytes * (1 << 20)).round().cast(pl.Int64)
 
 
