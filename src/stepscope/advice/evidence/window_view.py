@@ -190,7 +190,7 @@ class WindowView:
 
     def floors(self, better: str | None) -> WorkFloors:
         """The floors of `work`, and with products of 32-bit floats in a better type."""
-        return self.once(_floors, better)
+        return _floors(self, better)
 
     def nodes(self, rows: pl.DataFrame) -> BoolArray:
         """Which nodes of the graph some rows of `work` are."""
@@ -265,5 +265,6 @@ def _names_over(window: WindowView, start_ns: int, end_ns: int) -> tuple[str, ..
     return names_over(window.trace, window.graph.main_lane, start_ns, end_ns)
 
 
+@once
 def _floors(window: WindowView, better: str | None) -> WorkFloors:
     return find_floors(window.trace, window.work, window.scope, better)
