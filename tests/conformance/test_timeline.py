@@ -14,7 +14,7 @@ from stepscope.analysis.host.idle_gaps import IDLE_CAUSES
 from stepscope.analysis.idle import idle_causes
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.scope import EventChoice, Scope
-from stepscope.analysis.timeline import PARTS, device_sets, timeline
+from stepscope.analysis.timeline import TIMELINE_PARTS, device_sets, timeline
 
 _ROWS = {
     "computation_time": "compute_ns",
@@ -151,7 +151,7 @@ def test_parts_add_up_and_steps_divide_the_time(name: str, events: EventChoice) 
     trace = real_trace(name)
     answer = timeline(trace, Scope(events=events))
     for table in (answer.devices, answer.steps):
-        assert (table.select(PARTS).sum_horizontal() == table["total_ns"]).all()
+        assert (table.select(TIMELINE_PARTS).sum_horizontal() == table["total_ns"]).all()
         assert (table["busy_ns"] + table["idle_ns"] == table["total_ns"]).all()
         assert table.select(pl.all().exclude("overlap_share") >= 0).to_numpy().all()
     steps = trace.device_steps

@@ -31,7 +31,7 @@ from stepscope.run.trials import (
     SAME,
     TrialsRecord,
 )
-from stepscope.trial import experiment, landlock, outcome, workspace
+from stepscope.trial import experiment, outcome, processes, workspace
 from stepscope.trial.processes import MARK, CpuClock
 
 torch = pytest.importorskip("torch")
@@ -146,7 +146,7 @@ def test_a_write_outside_the_copies_is_asked_about_before_it_happens(tried, tmp_
     ],
 )
 def test_writes_without_torch_are_asked_about_too(tried, tmp_path, monkeypatch, line):
-    monkeypatch.setattr(landlock, "is_available", lambda: False)
+    monkeypatch.setattr(processes, "is_available", lambda: False)
     text = "import sys\n" + line.format(write=f"open('{tmp_path}/log', 'w')")
     code, err = tried(text, python=sys.executable)
     assert code == 3
@@ -154,7 +154,7 @@ def test_writes_without_torch_are_asked_about_too(tried, tmp_path, monkeypatch, 
     assert not (tmp_path / "log").exists()
 
 
-@pytest.mark.skipif(not landlock.is_available(), reason="Landlock of Linux 6.2 and later")
+@pytest.mark.skipif(not processes.is_available(), reason="Landlock of Linux 6.2 and later")
 def test_programs_that_the_script_starts_cannot_write_elsewhere(tried, tmp_path, monkeypatch):
     # The project lies in a temporary folder, where programs may write.
     monkeypatch.setattr(workspace, "_SYSTEM", ("/dev", "/proc"))

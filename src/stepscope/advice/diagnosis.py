@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.advice.evidence.other_ranks import Imbalance, LongerPart, SlowStage
-from stepscope.advice.evidence.specific_causes import specific_first
-from stepscope.advice.evidence.stalls import stalls_in_order
-from stepscope.advice.evidence.subject import Subject
-from stepscope.advice.finding import Finding, Severity
+from stepscope.advice.evidence.specific_causes import specific_first, stalls_in_order
+from stepscope.advice.evidence.subject import Imbalance, LongerPart, SlowStage, Subject
+from stepscope.advice.finding import Finding, Severity, heavier
 from stepscope.advice.job.accused import (
     find_late,
     late_starts_in_words,
@@ -28,19 +26,17 @@ from stepscope.advice.job.compared import (
     match_ranks,
     recorded_steps,
 )
-from stepscope.advice.job.imbalance import imbalance
+from stepscope.advice.job.imbalance import ODD_PARTS, imbalance, longer_parts, odd_parts
 from stepscope.advice.job.late_ranks import causes_first, imbalance_first, lateness
-from stepscope.advice.job.parts import ODD_PARTS, longer_parts, odd_parts
 from stepscope.advice.job.pipeline import limited_by_the_stages, slow_stage, stage_first
 from stepscope.advice.job.reading import EachRank, MeetingTask, SummaryTask, answers, in_turn
 from stepscope.advice.job.worth import limited_by_the_job, limited_to_transfers
 from stepscope.advice.job.worth_of_waits import limited_by_the_next
 from stepscope.advice.rank.summary import RankSummary, Request
 from stepscope.advice.rules import OF_THE_RUN, RULES
-from stepscope.advice.severities import heavier
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.verdict import verdict_of
-from stepscope.analysis.record.gpu_clocks import SlowClock, clock_of, slow_clocks
+from stepscope.analysis.record.metrics import SlowClock, clock_of, slow_clocks
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UnreadableInputError
 from stepscope.run.discover import TRACE_SUFFIXES
@@ -74,7 +70,7 @@ class Diagnosis:
         between: What the traces of several ranks show together; None for one rank, or if they have
             no collectives in common.
         odd_parts: What takes far longer on one rank than on the others, columns
-            `job.parts.ODD_PARTS`; empty if the traces may be of different runs.
+            `job.imbalance.ODD_PARTS`; empty if the traces may be of different runs.
         shown: The rank whose step represents the run: that of the verdict, else the slowest.
         skew: Which rank comes late; where none does, how far apart the step records of all show the
             ranks to come, None if they do not say.

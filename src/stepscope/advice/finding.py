@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.graph.changes import Changes
 from stepscope.run.figures import significant
 from stepscope.terminal.plain_text import shorten_name
@@ -171,11 +173,44 @@ def _without_steps(text: str) -> str:
 
 def without_batch_pace(one: Finding) -> Finding:
     """A finding in steps that do not show at what pace batches come: they may limit it."""
+    less = without_saving(one, NO_BATCH_PACE)
+    return replace(less, severity=one.severity, changes=None)
+
+
+def severity_of(share: float, limits: Thresholds) -> Severity:
+    """Severity by the share of the step that is at stake."""
+    if share >= limits.saving_high:
+        return Severity.HIGH
+    return Severity.MEDIUM if share >= limits.saving_medium else Severity.LOW
+
+
+def heavier(finding: Finding, others: Sequence[Severity]) -> Finding:
+    """The finding, at least as severe as others that come from the same."""
+    return replace(finding, severity=min((finding.severity, *others), key=list(Severity).index))
+
+
+def without_saving(finding: Finding, reason: str) -> Finding:
+    """The finding of which it is known, and said, that fixing it alone brings nothing."""
     return replace(
-        one,
+        finding,
         saving_ns=None,
-        saving_reason=NO_BATCH_PACE,
-        assumption="",
         predicted_step_ns=None,
-        changes=None,
+        severity=Severity.INFO,
+        saving_reason=reason,
+        assumption="",
+    )
+
+
+def with_saving(finding: Finding, saving_ns: int, limits: Thresholds) -> Finding:
+    """The finding with another saving of the same step, and the severity that goes with it.
+
+    A low one stays low: it may rest on steps that recording made much longer.
+    """
+    step_ns = (finding.saving_ns or 0) + (finding.predicted_step_ns or 0)
+    severity = severity_of(saving_ns / max(1, step_ns), limits)
+    return replace(
+        finding,
+        saving_ns=saving_ns,
+        predicted_step_ns=step_ns - saving_ns,
+        severity=severity if finding.severity is not Severity.LOW else Severity.LOW,
     )

@@ -19,12 +19,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.parents import own_events, parents_of_events
-from stepscope.analysis.calls.paths import Paths, number_paths
+from stepscope.analysis.calls.parents import Paths, number_paths, own_events, parents_of_events
 from stepscope.analysis.selection.gpu_work import events_in_steps, gpu_work
 from stepscope.analysis.selection.names import is_step, names_that
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
-from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.categories import is_one_of
 from stepscope.trace.derive.ancestors import nearest
@@ -97,7 +96,7 @@ def build_call_tree(
     events = trace.columns("name_id", "lane_id", "dur_ns")
     name_id = events["name_id"].to_numpy()
     is_counted = events_in_steps(trace, asked)
-    wanted = _names_in_tree(trace, categories)[name_id] & is_counted
+    wanted = names_that(trace, is_one_of(categories) & ~is_step())[name_id] & is_counted
     own = own_events(trace)
     if own is not None:
         wanted &= ~own
@@ -157,10 +156,6 @@ def build_call_tree(
         int(duration[~known].sum()),
         work.notes,
     )
-
-
-def _names_in_tree(trace: Trace, categories: tuple[Category, ...]) -> BoolArray:
-    return names_that(trace, is_one_of(categories) & ~is_step())
 
 
 def _nodes(

@@ -31,14 +31,12 @@ from stepscope.analysis.calls.collectives import (
 )
 from stepscope.analysis.host.waits import communication_waits
 from stepscope.analysis.selection.gpu_work import NO_GPU_WORK, GpuWork, gpu_work
-from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_named
-from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.analysis.selection.scope import AnsweredScope, Scope, memoized
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.model import Trace
-from stepscope.trace.schema import Category
 
 _ASKING = r"^(c10d|_c10d_functional)::"
 NO_COLLECTIVES = "no collective was recorded in this scope"
@@ -156,9 +154,8 @@ def _of_none(work: GpuWork) -> CommunicationReport:
 def _of_the_host(trace: Trace, work: GpuWork, collectives: pl.DataFrame) -> CommunicationReport:
     start = collectives["start_ns"].to_numpy()
     end = start + collectives["dur_ns"].to_numpy()
-    lane = _training_lane(trace)
     first, last = first_come(start, end)
-    exposed = intervals.covered(_held_up(trace, lane), first, last)
+    exposed = intervals.covered(_held_up(trace), first, last)
     whole_ns, exposed_ns = int((last - first).sum()), int(exposed.sum())
     timed = _with_bandwidth(
         collectives.with_columns(
@@ -177,27 +174,13 @@ def _of_the_host(trace: Trace, work: GpuWork, collectives: pl.DataFrame) -> Comm
     )
 
 
-def _held_up(trace: Trace, lane: int | None) -> intervals.Intervals:
+def _held_up(trace: Trace) -> intervals.Intervals:
+    lane = trace.main_lane
     if lane is None:
         return intervals.empty()
     asked = events_named(trace, pl.col("name").str.contains(_ASKING), (lane,))
     asking = trace.columns("start_ns", "dur_ns")[asked]
     return intervals.union(communication_waits(trace, (lane,))[lane], _union(asking))
-
-
-def _training_lane(trace: Trace) -> int | None:
-    """The thread that carries the steps, else that with the most operators."""
-    if len(trace.steps):
-        return int(trace.steps["lane_id"][0])
-    operators = (
-        trace.events.filter(pl.col("category") == Category.CPU_OP.value)
-        .group_by("lane_id")
-        .len()
-        .sort("len", "lane_id", descending=[True, False])
-        .head(1)
-        .collect()
-    )
-    return None if operators.is_empty() else int(operators["lane_id"][0])
 
 
 def _notes(collectives: pl.DataFrame) -> list[str]:

@@ -6,7 +6,7 @@ Definitions
     the kinds add up to it. Kernels of the PyTorch compiler are recognised by the operators in their
     names: "compiled normalisation".
     A kernel's operator is the innermost one around its launch, its place the innermost module or
-    function (`calls.kernel_origins`).
+    function (`calls.places`).
     Products are matrix products and convolutions with recorded shapes; attained is the share of
     what the device could do at best with these shapes (see `flops`).
     Bandwidth is judged by elementwise operators with recorded shapes: each operand is read once and
@@ -26,16 +26,15 @@ import numpy as np
 import orjson
 import polars as pl
 
-from stepscope.analysis.calls.kernel_origins import operator_names, places_of_work
 from stepscope.analysis.calls.moved_bytes import STREAMING, bytes_of_operators
 from stepscope.analysis.calls.operands import argument_texts
+from stepscope.analysis.calls.places import operator_names, places_of_work
 from stepscope.analysis.flops import analyse_flops
 from stepscope.analysis.hardware.devices import memory_speeds, peaks_of
 from stepscope.analysis.operators import By, analyse_operators
 from stepscope.analysis.selection.gpu_work import events_in_steps, gpu_work
-from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_named, is_operator, names_that
-from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.analysis.selection.scope import AnsweredScope, Scope, memoized
 from stepscope.run.figures import percent, plural
 from stepscope.terminal.plain_text import shorten_name
 from stepscope.trace.classify import COMPUTE_GROUPS, group_of_fused

@@ -75,21 +75,15 @@ def describe(trace: Trace) -> Contents:
         )
         .collect()
     )
-    recorder = recorder_of(trace)
     location = Path(trace.path)
     return Contents(
         path=trace.path,
         size_bytes=location.stat().st_size if location.is_file() else None,
         store=None if trace.store is None else str(trace.store),
-        producer=recorder.producer,
-        accelerator=recorder.accelerator,
-        rank=recorder.rank,
-        world_size=recorder.world_size,
-        backend=recorder.backend,
+        **vars(recorder_of(trace)),
         start_ns=counts["start_ns"].min() if len(counts) else None,  # type: ignore[arg-type]
         end_ns=counts["end_ns"].max() if len(counts) else None,  # type: ignore[arg-type]
         base_time_ns=trace.base_time_ns,
-        header=recorder.header,
         devices=_devices(trace, counts),
         steps=trace.steps,
         lanes=_with_events(trace.lanes, counts, "lane_id"),

@@ -24,7 +24,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.calls.operands import whole_number
+from stepscope.analysis.calls.allocations import memory_events
+from stepscope.analysis.calls.operands import numbers_in
 from stepscope.analysis.record.metrics import read_metrics
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.errors import StepscopeError
@@ -35,7 +36,6 @@ from stepscope.trace.schema import Category
 
 Float64Array = npt.NDArray[np.float64]
 
-_CPU = 0
 _MOST_STRETCHES = 2000
 _METRICS = {
     "utilization.gpu": ("utilisation", "percent"),
@@ -118,33 +118,20 @@ def counters_of(trace: Trace, origin_ns: int, metrics: Path | None) -> tuple[Ser
 
 
 def _memory(trace: Trace, origin: int) -> list[Series]:
-    names = trace.names.filter(pl.col("name") == "[memory]").select("name_id")
-    rows = (
-        trace.instants.join(names, on="name_id", how="semi")
-        .select(
-            "time_ns",
-            change=whole_number("Bytes"),
-            device=whole_number("Device Id").fill_null(0),
-            kind=whole_number("Device Type"),
-            allocated=whole_number("Total Allocated"),
-            reserved=whole_number("Total Reserved"),
-        )
-        .collect()
-        .sort("time_ns", maintain_order=True)
-    )
+    rows = memory_events(trace).sort("time_ns", maintain_order=True)
     found = []
     for (kind, device), mine in rows.group_by(["kind", "device"], maintain_order=True):
-        where = "host" if kind == _CPU else f"GPU {device}"
+        where = "host" if kind == "cpu" else f"GPU {device}"
         times = mine["time_ns"].to_numpy() - origin
-        total = mine["allocated"].fill_null(mine["change"].fill_null(0).cum_sum())
+        total = mine["allocated_bytes"].fill_null(mine["change_bytes"].fill_null(0).cum_sum())
         label = f"allocated, {where}"
-        if mine["allocated"].null_count():
+        if mine["allocated_bytes"].null_count():
             label += " (since the start)"
         found.append(series_of(label, "memory", "bytes", times, total.to_numpy()))
-        known = mine.drop_nulls("reserved")
-        if len(known) and kind != _CPU:
+        known = mine.drop_nulls("reserved_bytes")
+        if len(known) and kind != "cpu":
             times = known["time_ns"].to_numpy() - origin
-            reserved = known["reserved"].to_numpy()
+            reserved = known["reserved_bytes"].to_numpy()
             found.append(series_of(f"reserved, {where}", "memory", "bytes", times, reserved))
     # GPUs first: the host's allocations say little of a training.
     return sorted(found, key=lambda one: ("host" in one.name, one.name))
@@ -202,22 +189,15 @@ def _bandwidth(trace: Trace, origin: int) -> list[Series]:
 
 def _of_file(trace: Trace, origin: int) -> list[Series]:
     """Counters that the file itself holds: one series per name and key of its arguments."""
-    import orjson
-
     rows = trace.counters.join(trace.names.select("name_id", "name"), on="name_id").select(
         "name", "time_ns", "args"
     )
     values: dict[tuple[str, str], tuple[list[int], list[float]]] = {}
     for name, time_ns, text in rows.collect().iter_rows():
-        try:
-            parsed = orjson.loads(text or "{}")
-        except orjson.JSONDecodeError:
-            continue
-        for key, value in parsed.items() if isinstance(parsed, dict) else ():
-            if isinstance(value, (int, float)) and not isinstance(value, bool):
-                times, numbers = values.setdefault((name, key), ([], []))
-                times.append(time_ns)
-                numbers.append(float(value))
+        for key, value in numbers_in(text):
+            times, numbers = values.setdefault((name, key), ([], []))
+            times.append(time_ns)
+            numbers.append(value)
     return [
         series_of(
             name if key in {"value", name} else f"{name}: {key}",

@@ -19,9 +19,9 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import names_that
 from stepscope.analysis.selection.purpose import Purpose, Work
+from stepscope.analysis.selection.scope import memoized
 from stepscope.run.figures import plural
 from stepscope.trace.classify import COMPUTE_GROUPS, MATRIX_GROUPS
 from stepscope.trace.derive.main_thread import ENGINE

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.counted_calls import NO_SHAPES_OF, counted_calls
+from stepscope.analysis.calls.operands_of_work import NO_SHAPES_OF, counted_calls
 from stepscope.analysis.calls.operator_forest import (
     OperatorForest,
     busy_by_row,
@@ -36,9 +36,8 @@ from stepscope.analysis.calls.operator_forest import (
 from stepscope.analysis.calls.recomputation import find_recomputed
 from stepscope.analysis.hardware.devices import DevicePeaks, peaks_of
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work, in_steps
-from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import names_that
-from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.analysis.selection.scope import AnsweredScope, Scope, memoized
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.classify import MATRIX_GROUPS
 from stepscope.trace.model import Trace

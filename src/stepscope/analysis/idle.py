@@ -37,7 +37,6 @@ The causes add up to the idle time of the timeline of the same scope, to the nan
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -61,8 +60,7 @@ from stepscope.analysis.host.idle_gaps import (
     find_gaps,
 )
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
-from stepscope.analysis.selection.memoize import memoized
-from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.analysis.selection.scope import AnsweredScope, Scope, memoized
 from stepscope.trace.arrays.nullable import gathered
 from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.model import Trace
@@ -128,29 +126,20 @@ class IdleTimes:
         return _of(self.causes, cause)
 
 
-class _IdleParts(NamedTuple):
-    """The gaps of a scope, cut by cause; `inside` is clipped to the scope."""
-
-    work: GpuWork
-    gaps: pl.DataFrame
-    segments: pl.DataFrame
-    inside: pl.DataFrame
-
-
 @memoized
 def idle_causes(trace: Trace, scope: Scope | None = None) -> IdleCauses:
     """Divide the idle time of the devices by its causes."""
-    parts = _cut_gaps(trace, scope)
-    times = _times(parts.work, parts.segments, parts.inside)
+    work, gaps, segments, inside = _cut_gaps(trace, scope)
+    times = _times(work, segments, inside)
     return IdleCauses(
         idle_ns=times.idle_ns,
         total_ns=times.total_ns,
         causes=times.causes,
-        details=_details(trace, parts.inside),
+        details=_details(trace, inside),
         steps=times.steps,
-        longest=_longest(trace, parts.gaps, parts.inside),
-        gaps=parts.gaps,
-        segments=parts.inside,
+        longest=_longest(trace, gaps, inside),
+        gaps=gaps,
+        segments=inside,
         scope=times.scope,
         notes=times.notes,
     )
@@ -164,13 +153,16 @@ def idle_times(trace: Trace, scope: Scope | None = None) -> IdleTimes:
     return _times(work, segments, inside)
 
 
-def _cut_gaps(trace: Trace, scope: Scope | None, *, with_events: bool = True) -> _IdleParts:
+def _cut_gaps(
+    trace: Trace, scope: Scope | None, *, with_events: bool = True
+) -> tuple[GpuWork, pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """The gaps of a scope, cut by cause: all segments, and those clipped to the scope."""
     work = gpu_work(trace, scope)
     gaps = find_gaps(trace, work)
     segments = cut(trace, gaps, host_activity(trace, work.table, with_events=with_events))
     if not with_events:
         segments = segments.drop("event", "note")
-    return _IdleParts(work, gaps, segments, _inside(segments, clip(segments, work.windows)))
+    return work, gaps, segments, _inside(segments, clip(segments, work.windows))
 
 
 def _times(work: GpuWork, segments: pl.DataFrame, inside: pl.DataFrame) -> IdleTimes:
@@ -308,7 +300,10 @@ def _longest(trace: Trace, gaps: pl.DataFrame, inside: pl.DataFrame) -> pl.DataF
         )
         .sort("gap", "cause_ns", "cause", descending=[False, True, False])
         .unique("gap", keep="first", maintain_order=True)
-        .select("gap", "cause", "cause_ns", "activity", "event", middle_ns=_middle())
+        .select(
+            *("gap", "cause", "cause_ns", "activity", "event"),
+            middle_ns=pl.col("start_ns") + _dur() // 2,
+        )
     )
     # Where a scope cuts a gap, only the part inside it is shown.
     table = (
@@ -337,10 +332,6 @@ def _longest(trace: Trace, gaps: pl.DataFrame, inside: pl.DataFrame) -> pl.DataF
         names_of_events(trace, ops).alias("op_name"),
         frame=pl.Series(_frames(trace, table), dtype=pl.String),
     )
-
-
-def _middle() -> pl.Expr:
-    return pl.col("start_ns") + (pl.col("end_ns") - pl.col("start_ns")) // 2
 
 
 def _frames(trace: Trace, table: pl.DataFrame) -> list[str | None]:

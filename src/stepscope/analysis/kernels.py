@@ -19,15 +19,13 @@ Sequences of kernels
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
-from typing import Any
 
 import polars as pl
 
-from stepscope.analysis.calls.graph_launches import GraphPlace, graph_places
-from stepscope.analysis.calls.operands import argument_texts
+from stepscope.analysis.calls.operands import argument_texts, numbers_in
 from stepscope.analysis.calls.places import outermost_operators
+from stepscope.analysis.calls.runtime_calls import GraphPlace, graph_places
 from stepscope.analysis.hardware.tensor_cores import TensorCoreUse, tensor_core_use
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
@@ -276,7 +274,7 @@ def _counters(trace: Trace) -> pl.DataFrame:
             .collect()
         )
         for event, text, name in ranges.select("event", "args", "name").iter_rows():
-            found += [(name, key, value, event) for key, value in _numbers(text)]
+            found += [(name, key, value, event) for key, value in numbers_in(text)]
         samples = (
             trace.counters.filter(pl.col("name_id").is_in(names["name_id"].implode()))
             .join(names.lazy().select("name_id", "name"), on="name_id", maintain_order="left")
@@ -284,22 +282,8 @@ def _counters(trace: Trace) -> pl.DataFrame:
             .collect()
         )
         for text, name in samples.iter_rows():
-            found += [(name, key, value, None) for key, value in _numbers(text)]
+            found += [(name, key, value, None) for key, value in numbers_in(text)]
     return pl.DataFrame(found, schema=schema, orient="row")
-
-
-def _numbers(text: str | None) -> list[tuple[str, float]]:
-    try:
-        values: Any = json.loads(text or "{}")
-    except ValueError:
-        return []
-    if not isinstance(values, dict):
-        return []
-    return [
-        (str(key), float(value))
-        for key, value in values.items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool)
-    ]
 
 
 def kernel_sequences(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:

@@ -32,9 +32,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.copies import TO_DEVICE, blocking_copies
-from stepscope.analysis.calls.graph_launches import is_first_of_launch
 from stepscope.analysis.calls.places import call_places, names_of_events
+from stepscope.analysis.calls.runtime_calls import TO_DEVICE, blocking_copies, is_first_of_launch
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.names import is_call
 from stepscope.analysis.selection.scope import AnsweredScope, Scope

@@ -9,7 +9,7 @@ rely on. A field with the metadata {"show": False} is for programs only.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,7 +94,7 @@ class Question:
         asks_for_steps = scope is not None and scope.steps is not None
         if step_record is None or asks_for_steps or not self.is_timed:
             return result
-        from stepscope.analysis.host.run_steps import in_run_steps
+        from stepscope.analysis.steps import in_run_steps
         from stepscope.run.step_record import read_steps
 
         records, _ = read_steps(step_record)
@@ -151,17 +151,8 @@ def ask_all(
     baseline: Trace | None = None,
 ) -> Answers:
     """Ask a question of traces, of each alone. `fleet.ask` asks those over several ranks."""
-    return Answers(question, len(traces), _one_by_one(question, traces, scope, baseline))
-
-
-def _one_by_one(
-    question: Question,
-    traces: Sequence[TraceRef],
-    scope: Scope | None,
-    baseline: Trace | None,
-) -> Iterator[Answer]:
-    for described in traces:
-        yield _one(question, described, scope, baseline)
+    found = (_one(question, described, scope, baseline) for described in traces)
+    return Answers(question, len(traces), found)
 
 
 def _one(

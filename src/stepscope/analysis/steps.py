@@ -9,21 +9,28 @@ Definitions
 
 Every step of the file is in the table. Its `state` says whether it counts as a steady step: see
 `host.steady_steps`, which every answer about a step uses.
+
+Recording slows steps down, so a run has two step times: that of the steps recorded in detail, and
+that of the others, which its step record tells. The run's step time is the record's: the report
+states it, and savings are taken from it. Tables of what was recorded keep the recorded times. The
+scope of the answer states both.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import polars as pl
 
 from stepscope.analysis.host.steady_steps import SteadySteps, StepState, steady_steps
-from stepscope.analysis.record.summary import StepSummary
+from stepscope.analysis.record.summary import StepSummary, summarise_steps
 from stepscope.analysis.selection.gpu_work import check_steps, gpu_work, notes_on_steps
 from stepscope.analysis.selection.lost_work import lost_work
-from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.analysis.selection.scope import AnsweredScope, RecordedSteps, Scope
 from stepscope.analysis.timeline import timeline_of
+from stepscope.run.step_record import StepRecord
 from stepscope.trace.model import Trace
 
 _PARTS = (
@@ -41,7 +48,7 @@ class StepTable:
 
     Attributes:
         step_ns: Mean of the steady steps, or of those asked for; None where there are none; of a
-            run with a step record the mean of its steady steps (`host.run_steps`). The report,
+            run with a step record the mean of its steady steps (`in_run_steps`). The report,
             what-if and the critical path state the same.
         steps: One row per step and device (one per step without GPU work): step, device, state,
             start_ns and wall_ns on the host, device_start_ns and device_ns on the device, the
@@ -149,3 +156,40 @@ def _spread(name: str) -> list[pl.Expr]:
         "longest": column.max(),
     }
     return [value.round().cast(pl.Int64).alias(f"{word}_{name}") for word, value in found.items()]
+
+
+@runtime_checkable
+class StatesStep(Protocol):
+    """An answer that states a step time.
+
+    Attributes:
+        scales_to_run: Whether `in_run` converts its tables to the run's time, too.
+    """
+
+    scales_to_run: ClassVar[bool]
+
+    def in_run(self, record: StepSummary, trace: Trace) -> Any:
+        """The same answer about a trace with the step time of its run."""
+
+
+def in_run_steps(result: Any, trace: Trace, records: Sequence[StepRecord]) -> Any:
+    """An answer about a window, in the step time of its run.
+
+    Args:
+        result: The answer about the whole window, with an `AnsweredScope` as `scope`.
+
+    Returns:
+        The answer with the record's mean steady step as its step time, if it states one, and with
+        both step times in its scope. It is unchanged if the record has no complete step.
+    """
+    summary = summarise_steps(records)
+    scope = getattr(result, "scope", None)
+    if summary is None or not isinstance(scope, AnsweredScope):
+        return result
+    is_scaled = False
+    if isinstance(result, StatesStep):
+        result, is_scaled = result.in_run(summary, trace), result.scales_to_run
+    steady = steady_steps(trace)
+    window_step_ns = steady.step_ns if steady.steps else None
+    both = RecordedSteps(window_step_ns, summary.mean_ns, len(summary.steps), is_scaled)
+    return replace(result, scope=replace(scope, recorded=both))

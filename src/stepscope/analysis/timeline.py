@@ -16,6 +16,12 @@ compute + exposed communication + exposed copies + idle = total, to the nanoseco
 of a device lasts from the start of its first GPU work to the end of its last; steps are device
 steps, each of which begins where the one before it has ended. What is asked of several devices is
 added up over them.
+
+Where the steps go is the one partition that report and comparison show. On GPUs a step is compute,
+exposed communication, exposed copies, and idle time by cause, as `timeline` and `idle` define them;
+idle time of one-off calls (`calls.one_off`) is no part of a step, and the basis says how much it
+was. Without GPU work it is what the main thread did, as `host.partition` defines it. Either way the
+parts add up to the steps, to the nanosecond.
 """
 
 from __future__ import annotations
@@ -25,10 +31,19 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.host.partition import partition_host
+from stepscope.analysis.host.partition import PARTS, WHOLE_FILE, HostPartition, partition_host
+from stepscope.analysis.idle import IdleTimes, idle_times
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
-from stepscope.analysis.selection.memoize import memoized
-from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.analysis.selection.partition import (
+    BUSY_PARTS,
+    IDLE_WORDS,
+    ONE_OFF,
+    OTHER,
+    Part,
+    Partition,
+)
+from stepscope.analysis.selection.scope import AnsweredScope, Scope, memoized
+from stepscope.run.figures import duration
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array, Intervals
 from stepscope.trace.arrays.nullable import distinct
@@ -36,7 +51,7 @@ from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import KIND, Kind
 
-PARTS = ("compute_ns", "exposed_comm_ns", "exposed_memcpy_ns", "idle_ns")
+TIMELINE_PARTS = ("compute_ns", "exposed_comm_ns", "exposed_memcpy_ns", "idle_ns")
 """The parts that add up to `total_ns`."""
 _SETS = ((Kind.COMPUTE, Kind.MEMSET), (Kind.COMMUNICATION,), (Kind.MEMCPY,))
 _CODES = [[list(Kind).index(kind) for kind in kinds] for kinds in _SETS]
@@ -159,9 +174,9 @@ def timeline_of(work: GpuWork) -> Timeline:
     steps = _measured(sets, work.device_steps, work.table)
     totals = {
         name: int(devices[name].sum())
-        for name in (*PARTS, "busy_ns", "total_ns", "total_comm_ns", "total_memcpy_ns")
+        for name in (*TIMELINE_PARTS, "busy_ns", "total_ns", "total_comm_ns", "total_memcpy_ns")
     }
-    if sum(totals[part] for part in PARTS) != totals["total_ns"]:
+    if sum(totals[part] for part in TIMELINE_PARTS) != totals["total_ns"]:
         raise ValueError("the parts of the timeline do not add up")
     overlap = int(devices["overlap_ns"].sum())
     comm = totals["total_comm_ns"]
@@ -206,7 +221,14 @@ def _measured(sets: list[DeviceSets], windows: pl.DataFrame, work: pl.DataFrame)
         )
     if parts:
         return pl.concat(parts).drop("end_ns").with_columns(_overlap_share())
-    names = [*PARTS, "busy_ns", "total_ns", "total_comm_ns", "total_memcpy_ns", "overlap_ns"]
+    names = [
+        *TIMELINE_PARTS,
+        "busy_ns",
+        "total_ns",
+        "total_comm_ns",
+        "total_memcpy_ns",
+        "overlap_ns",
+    ]
     return windows.clear().select(
         "device",
         "step",
@@ -239,3 +261,102 @@ def _steps_of_no_length(work: GpuWork) -> list[int]:
     empty = work.device_steps.filter(pl.col("end_ns") <= pl.col("start_ns"))["step"]
     found: list[int] = distinct(empty).tolist()
     return found
+
+
+_IDLE = {cause: words for cause, words in IDLE_WORDS.items() if cause != ONE_OFF}
+_BUSY = dict(zip(BUSY_PARTS, ("compute_ns", "exposed_comm_ns", "exposed_memcpy_ns"), strict=True))
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Where the steps of a scope go.
+
+    Attributes:
+        partition: All steps together; of several devices the mean one.
+        steps: One row per step: step, total_ns, and one column per part, named as it. Of several
+            devices it is the mean one, so that a step is as long as it took. A trace without steps
+            counts as one of the number 0.
+        is_of_devices: Whether it is the devices' time; else the main thread's.
+    """
+
+    partition: Partition
+    steps: pl.DataFrame
+    is_of_devices: bool
+    scope: AnsweredScope
+    notes: tuple[str, ...]
+
+
+def break_down(trace: Trace, scope: Scope | None = None) -> Breakdown | None:
+    """Divide the steps of a scope; None if nothing ran in it."""
+    asked = scope or Scope()
+    line = timeline(trace, asked)
+    if line.scope.events:
+        return break_down_devices(line, idle_times(trace, asked))
+    return _of_the_host(trace, asked)
+
+
+def break_down_devices(line: Timeline, idle: IdleTimes) -> Breakdown:
+    """Put a timeline and the causes of idle time of the same scope together."""
+    steps = line.scope.asked.steps
+    parts = tuple(
+        [Part(name, getattr(line, column)) for name, column in _BUSY.items()]
+        + [Part(words, idle.of(cause)) for cause, words in _IDLE.items()]
+    )
+    devices = max(1, len(line.scope.devices))
+    whose = "the GPU's time" if devices == 1 else f"the time of {devices} GPUs, their mean"
+    once_ns = idle.of(ONE_OFF)
+    apart = f", without {duration(once_ns // devices)} of one-off calls" if once_ns else ""
+    basis = f"trace: {whose}{apart}" + ("" if steps else WHOLE_FILE)
+    whole_ns, count = line.total_ns - once_ns, max(1, len(steps or ()))
+    partition = Partition(parts, whole_ns, count, basis).scaled_to(whole_ns // devices)
+    return Breakdown(
+        partition,
+        _device_steps(line, idle, parts),
+        is_of_devices=True,
+        scope=line.scope,
+        notes=line.notes,
+    )
+
+
+def _device_steps(line: Timeline, idle: IdleTimes, parts: tuple[Part, ...]) -> pl.DataFrame:
+    if line.scope.asked.steps is None:
+        of_parts = {part.name: part.total_ns for part in parts}
+        whole = {"step": 0, "total_ns": line.total_ns - idle.of(ONE_OFF), **of_parts}
+        return pl.DataFrame([whole], schema=dict.fromkeys(whole, pl.Int64))
+    devices = max(1, line.steps["device"].n_unique())
+    busy = line.steps.group_by("step", maintain_order=True).agg(
+        pl.col("total_ns").sum() // devices,
+        *((pl.col(column).sum() // devices).alias(name) for name, column in _BUSY.items()),
+    )
+    gaps = idle.steps.group_by("step", maintain_order=True).agg(
+        *((pl.col(f"{cause}_ns").sum() // devices).alias(words) for cause, words in _IDLE.items()),
+        once_ns=pl.col(f"{ONE_OFF}_ns").sum() // devices,
+    )
+    table = busy.join(gaps, on="step", how="left", maintain_order="left")
+    return table.with_columns(
+        pl.col("step").cast(pl.Int64), total_ns=pl.col("total_ns") - pl.col("once_ns")
+    ).drop("once_ns")
+
+
+def _of_the_host(trace: Trace, asked: Scope) -> Breakdown | None:
+    host = partition_host(trace, asked.steps)
+    if host is None:
+        return None
+    named = {f"{part}_ns": part for part in (*PARTS, OTHER)}
+    steps = host.steps.rename({"wall_ns": "total_ns", **named})
+    return Breakdown(
+        host.partition,
+        steps.with_columns(pl.col("step").cast(pl.Int64)),
+        is_of_devices=False,
+        scope=host_scope(host, asked),
+        notes=(),
+    )
+
+
+def host_scope(host: HostPartition | None, asked: Scope) -> AnsweredScope:
+    """What a partition of the main thread's time is about, and what it leaves out."""
+    steps = () if host is None else tuple(host.steps["step"].to_list())
+    empty = 0 if host is None else len(host.excluded_steps)
+    return AnsweredScope(replace(asked, steps=steps), steps, (), 0).leaving_out(
+        {"empty step" if empty == 1 else "empty steps": empty}
+    )

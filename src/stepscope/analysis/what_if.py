@@ -41,7 +41,7 @@ class WhatIfTable:
 
     Attributes:
         step_ns: Mean step: as measured in the trace, or as it is once batches in store are used up;
-            or the run's (`host.run_steps`).
+            or the run's (`in_run_steps`).
         causes: Columns `WHAT_IF`, the largest saving first; causes that the steps lack are left
             out.
     """

@@ -193,8 +193,8 @@ def _write_remembered(sides: _Sides, output: Output, layout: Layout, sink: Comma
 def _write(
     sides: _Sides, checks: list[FailOn], output: Output, layout: Layout, sink: Sink
 ) -> CheckedComparison:
+    from stepscope.analysis.comparison.compare import compare_runs
     from stepscope.analysis.comparison.gate import checks_of
-    from stepscope.analysis.comparison.opening import compare_runs
     from stepscope.report.comparison import CheckedComparison
 
     rank, scope = sides.rank, sides.scope

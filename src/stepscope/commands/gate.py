@@ -78,8 +78,8 @@ def command(
     new.py -- python {version} --lr 0.1`. Each run is a process of its own, and works in copies of
     the folders. The noise is what the runs of one version differ by.
     """
+    from stepscope.analysis.comparison.compare import compare_runs
     from stepscope.analysis.comparison.gate import FailOn, checks_of
-    from stepscope.analysis.comparison.opening import compare_runs
     from stepscope.analysis.selection.scope import Scope
     from stepscope.report.comparison import CheckedComparison
     from stepscope.report.narration import TrialNarration

@@ -22,9 +22,8 @@ from stepscope.analysis.blame.lanes import read_pieces
 from stepscope.analysis.host.steady_steps import steady_steps
 from stepscope.analysis.ranks.arrivals import read_arrivals
 from stepscope.analysis.ranks.rank_arrivals import RankArrivals
-from stepscope.analysis.record.gpu_clocks import GpuClock, clock_of
 from stepscope.analysis.record.meetings import MeetingSteps
-from stepscope.analysis.record.metrics import summarise_metrics
+from stepscope.analysis.record.metrics import GpuClock, clock_of, summarise_metrics
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.fleet.engines.local import LocalEngine

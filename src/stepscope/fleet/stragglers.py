@@ -33,7 +33,7 @@ from stepscope.analysis.blame.lanes import JobLanes
 from stepscope.analysis.blame.report import Blame
 from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.ranks.local_time import COMPUTE
-from stepscope.analysis.record.gpu_clocks import SlowClock, slow_clocks
+from stepscope.analysis.record.metrics import SlowClock, slow_clocks
 from stepscope.analysis.selection.scope import AnsweredScope
 from stepscope.fleet.job import Job
 from stepscope.run.figures import duration, percent

@@ -11,7 +11,7 @@ from stepscope.report.document import Figure
 
 if TYPE_CHECKING:
     from stepscope.advice.job.rank_steps import RankSteps
-    from stepscope.advice.rank.drawn_step import TypicalStep
+    from stepscope.advice.rank.window_details import TypicalStep
     from stepscope.analysis.record.step_strip import StepStrip
     from stepscope.memory.questions.over_time import OverTime
 

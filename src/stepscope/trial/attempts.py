@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from stepscope.adapters.options.dialects import find_dialect
 from stepscope.adapters.options.settings import Settings, resolve
@@ -105,6 +105,13 @@ class Attempt:
     def was_cut_short(self, left_s: float) -> bool:
         """Whether the time that was left to it ended it, so that nobody saw whether it hangs."""
         return self.problem == HUNG and self.wall_s >= left_s
+
+
+class Audience(Protocol):
+    """Receives the progress; see `stepscope.report.narration`."""
+
+    def ended(self, name: str, number: int, attempt: Attempt) -> None:
+        """An attempt has ended; number 0 is that before the rounds."""
 
 
 @dataclass(frozen=True)
@@ -375,3 +382,18 @@ def new_folder(scratch: Path) -> Path:
         raise UsageError(
             f"--scratch {scratch}: cannot be made: {error.strerror or error}"
         ) from error
+
+
+def new_bench(
+    command: tuple[str, ...],
+    directory: Path,
+    folder: Path,
+    steps: int,
+    writable: tuple[Path, ...],
+    standard_input: StandardInput | None,
+) -> Bench:
+    """Where the attempts of an experiment run, which do not copy what it writes itself."""
+    scratch, inside = folder.parent, directory.resolve()
+    own = folder if scratch in (inside, *inside.parents) else scratch
+    workspace = Workspace(command, directory, (own,), writable)
+    return Bench(command, folder, steps, warm_up_of(steps), workspace, standard_input)

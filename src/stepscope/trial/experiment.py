@@ -31,12 +31,13 @@ from stepscope.run.trials import HUNG, NOT_APPLIED, NOT_MEASURED, TrialRecord, T
 from stepscope.terminal.working import working
 from stepscope.trial.attempts import (
     Attempt,
+    Audience,
     Bench,
     TrialError,
     Variant,
+    new_bench,
     new_folder,
     time_limit_s,
-    warm_up_of,
 )
 from stepscope.trial.facts import facts_of, recorded_settings, untried_of
 from stepscope.trial.fixes import ALLOCATOR, FIXES, Facts, Fix, Plan
@@ -50,7 +51,7 @@ from stepscope.trial.outcome import (
     why_disturbed,
 )
 from stepscope.trial.processes import StandardInput, own_standard_input
-from stepscope.trial.workspace import FolderWatch, Workspace
+from stepscope.trial.workspace import FolderWatch
 
 AS_IT_IS = "as it is"
 LEAST_ROUNDS = 2
@@ -85,11 +86,8 @@ class Request:
                 raise UsageError(f"no fix '{name}': choose from {', '.join(FIXES)}")
 
 
-class Audience(Protocol):
-    """Receives the progress; see `stepscope.report.narration`."""
-
-    def ended(self, name: str, number: int, attempt: Attempt) -> None:
-        """An attempt has ended; number 0 is the diagnosis."""
+class Listener(Audience, Protocol):
+    """Hears of the diagnosis, too."""
 
     def diagnosed(self, diagnosis: Diagnosis, names: Sequence[str]) -> None:
         """The script has been diagnosed, and these fixes will be tried."""
@@ -106,7 +104,7 @@ class Experiment:
     """
 
     request: Request
-    audience: Audience
+    audience: Listener
     folder: Path
     begun: float
     busy: list[float] = field(default_factory=list)
@@ -115,20 +113,15 @@ class Experiment:
     @property
     def bench(self) -> Bench:
         """Where attempts run."""
-        steps, command = self.request.steps, self.request.command
-        workspace = Workspace(command, Path.cwd(), (self._own,), self.request.writable)
-        warm_up = warm_up_of(steps)
-        return Bench(command, self.folder, steps, warm_up, workspace, self.standard_input)
-
-    @property
-    def _own(self) -> Path:
-        scratch = self.folder.parent
-        return self.folder if scratch in (Path.cwd(), *Path.cwd().parents) else scratch
+        asked = self.request
+        others = asked.writable, self.standard_input
+        return new_bench(asked.command, Path.cwd(), self.folder, asked.steps, *others)
 
     def run(self) -> TrialsRecord:
         """Try everything."""
         created_ns, load = time.time_ns(), _load()
-        watch = FolderWatch(self.bench.workspace.roots, self._own)
+        workspace = self.bench.workspace
+        watch = FolderWatch(workspace.roots, *workspace.own)
         first = self._diagnosed()
         assert first.run is not None
         with working("Diagnosing the unchanged script"):
@@ -341,7 +334,7 @@ class Experiment:
         return record_of(one, baseline, diagnosis, facts)
 
 
-def try_fixes(request: Request, audience: Audience) -> TrialsRecord:
+def try_fixes(request: Request, audience: Listener) -> TrialsRecord:
     """Try fixes on a script; see the module."""
     return Experiment(request, audience, new_folder(request.scratch), time.monotonic()).run()
 

@@ -22,8 +22,7 @@ from stepscope.run.trials import (
 )
 from stepscope.trial.attempts import Attempt, Variant
 from stepscope.trial.fixes import ALLOCATOR, FIXES, Facts, Plan
-from stepscope.trial.losses import compare_losses, why_changed
-from stepscope.trial.measure import Ratio, ratio_of
+from stepscope.trial.measure import Ratio, compare_losses, ratio_of, why_changed
 
 LEAST_GAIN = 0.02
 """A gain below this share of the step is not worth a line in a script."""

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import psutil
 
@@ -27,15 +26,15 @@ from stepscope.run.figures import percent
 from stepscope.trial.alternation import InTurns, alternating
 from stepscope.trial.attempts import (
     Attempt,
+    Audience,
     Bench,
     TrialError,
     Variant,
+    new_bench,
     new_folder,
     time_limit_s,
-    warm_up_of,
 )
-from stepscope.trial.processes import DISTURBED, StandardInput, own_standard_input
-from stepscope.trial.workspace import Workspace
+from stepscope.trial.processes import DISTURBED, own_standard_input
 
 VERSION_WORD = "{version}"
 """In the command, stands for the version."""
@@ -47,13 +46,6 @@ _REHEARSAL_STEPS = 16
 _MOST_MEMORY = 0.5
 """Of the memory that is free, what two runs together may take."""
 BEFORE, AFTER = "before", "after"
-
-
-class Audience(Protocol):
-    """Receives the progress."""
-
-    def ended(self, name: str, number: int, attempt: Attempt) -> None:
-        """A run has ended; number 0 is the rehearsal."""
 
 
 @dataclass(frozen=True)
@@ -129,10 +121,10 @@ def run_in_turns(request: Request, audience: Audience) -> Turns:
     """
     begun = time.monotonic()
     folder = new_folder(request.scratch)
-    given = own_standard_input()
+    others = request.writable, own_standard_input()
     names = (BEFORE, AFTER)
     sides = [
-        _Side(name, _bench(request, version, folder, given))
+        _Side(name, new_bench(*request.command_of(version), folder, _REHEARSAL_STEPS, *others))
         for name, version in zip(names, request.versions, strict=True)
     ]
     busy: list[float] = []
@@ -178,16 +170,6 @@ def run_in_turns(request: Request, audience: Audience) -> Turns:
     # A round that was cut short may have left a run of one version.
     before, after = (tuple(side.runs[:done]) for side in sides)
     return Turns(before, after, folder, tuple(notes), alternates)
-
-
-def _bench(request: Request, version: str, folder: Path, given: StandardInput | None) -> Bench:
-    command, directory = request.command_of(version)
-    scratch = folder.parent
-    inside = directory.resolve()
-    own = folder if scratch in (inside, *inside.parents) else scratch
-    workspace = Workspace(command, directory, (own,), request.writable)
-    steps = _REHEARSAL_STEPS
-    return Bench(command, folder, steps, warm_up_of(steps), workspace, given)
 
 
 class _BudgetSpentError(Exception):

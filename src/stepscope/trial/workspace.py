@@ -8,7 +8,7 @@ leads where it always did.
 
 Large files, folders of very many files and environments are linked as well. `trial.inside.guard`
 gives a script its own copy of a linked file before Python writes to it, and refuses to let it write
-anywhere else outside the mirror. `trial.landlock` keeps other programs from it.
+anywhere else outside the mirror. `trial.processes` keeps other programs from it.
 """
 
 from __future__ import annotations

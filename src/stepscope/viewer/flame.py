@@ -25,8 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.calls.parents import own_events
-from stepscope.analysis.calls.paths import number_paths
+from stepscope.analysis.calls.parents import number_paths, own_events
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.names import is_step, names_that
 from stepscope.trace.arrays.intervals import Int64Array

@@ -10,11 +10,11 @@ from tests.support.gpu_trace import COMM_STREAM, GpuTrace, ms, us
 from tests.support.planted import dump
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
-from stepscope.analysis.breakdown import break_down
 from stepscope.analysis.host.steady_steps import StepState, steady_steps
 from stepscope.analysis.idle import idle_causes
 from stepscope.analysis.selection.lost_work import lost_work
 from stepscope.analysis.selection.scope import Scope
+from stepscope.analysis.timeline import break_down
 from stepscope.run.reader import open_run
 
 

@@ -7,7 +7,7 @@ import statistics
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.advice.job.parts import odd_parts
+from stepscope.advice.job.imbalance import odd_parts
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.selection.partition import Part, Partition
 

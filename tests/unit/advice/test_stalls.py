@@ -13,7 +13,7 @@ from tests.support.planted import dump, job, products
 from tests.support.step_records import MS, step_records
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
-from stepscope.advice.evidence.stalls import GREW_BY, GREW_MOST, stalls_in_order
+from stepscope.advice.evidence.specific_causes import GREW_BY, GREW_MOST, stalls_in_order
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.rules import RULES

@@ -8,7 +8,7 @@ from tests.support.gpu_trace import ms
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.rules.communication.ranks import find_throttled_gpu
-from stepscope.analysis.record.gpu_clocks import GpuClock, SlowClock
+from stepscope.analysis.record.metrics import GpuClock, SlowClock
 from stepscope.skew.rank_skew import ARRIVALS, RankSkew, RankWait
 
 STEP_NS, COMPUTE_NS = ms(100), ms(80)

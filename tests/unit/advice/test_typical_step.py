@@ -8,8 +8,8 @@ from tests.support.chrome_traces import write
 from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.viewer import training
 
-from stepscope.advice.rank.drawn_step import BUCKETS
-from stepscope.advice.rank.typical_step import MOST_SLICES, thread_title, typical_step
+from stepscope.advice.rank.window_answers import MOST_SLICES, thread_title, typical_step
+from stepscope.advice.rank.window_details import BUCKETS
 from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.timeline import timeline
 from stepscope.trace.load import load

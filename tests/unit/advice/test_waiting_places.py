@@ -7,7 +7,7 @@ from tests.support.gpu_trace import GpuTrace, us
 from tests.support.planted import GEMM, MM, dump, job, products
 
 from stepscope.advice.diagnosis import diagnose
-from stepscope.analysis.calls.edges_of_recording import harness_synchronisations
+from stepscope.analysis.calls.runtime_calls import harness_synchronisations
 from stepscope.run.reader import open_run
 
 

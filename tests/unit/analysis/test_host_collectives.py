@@ -6,11 +6,10 @@ import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.rank_jobs import compare_traces
 
-from stepscope.analysis.breakdown import break_down
 from stepscope.analysis.communication import analyse_communication
 from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.selection.scope import Scope
-from stepscope.analysis.timeline import timeline
+from stepscope.analysis.timeline import break_down, timeline
 
 GLOO_THREAD = 2000
 STEPS = 3

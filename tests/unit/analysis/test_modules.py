@@ -8,7 +8,6 @@ import pytest
 from tests.support.gpu_trace import GpuTrace, us
 
 import stepscope
-from stepscope.analysis.calls.module_places import hierarchy_segments
 from stepscope.analysis.flops import analyse_flops
 from stepscope.analysis.modules import (
     BY_FRAMES,
@@ -18,6 +17,7 @@ from stepscope.analysis.modules import (
     MOST_NAMED,
     NONE,
     analyse_modules,
+    hierarchy_segments,
 )
 from stepscope.analysis.selection.scope import Scope
 

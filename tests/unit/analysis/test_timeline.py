@@ -9,7 +9,7 @@ from tests.support.gpu_trace import GpuTrace, us
 
 from stepscope.analysis.selection.gpu_work import NO_GPU_WORK, NO_STEPS
 from stepscope.analysis.selection.scope import EventChoice, Scope
-from stepscope.analysis.timeline import PARTS, device_sets, timeline
+from stepscope.analysis.timeline import TIMELINE_PARTS, device_sets, timeline
 from stepscope.errors import UsageError
 
 KINDS = ["compute", "communication", "memcpy", "memset"]
@@ -88,7 +88,7 @@ def test_steps_have_the_numbers_that_were_planted() -> None:
         assert row["events"] == 5
     first = min(w.start_ns for w in t.work)
     assert answer.total_ns == max(w.end_ns for w in t.work) - first
-    assert sum(getattr(answer, part) for part in PARTS) == answer.total_ns
+    assert sum(getattr(answer, part) for part in TIMELINE_PARTS) == answer.total_ns
     # Device steps divide the time from the first step's start to the end of the last work.
     assert answer.steps["total_ns"].sum() == max(w.end_ns for w in t.work) - t.start_ns
 
@@ -98,7 +98,7 @@ def test_a_scope_of_steps_is_their_sum() -> None:
     whole = timeline(trace)
     two = timeline(trace, Scope(steps=(1, 2)))
     rows = whole.steps.filter(pl.col("step") > 0)
-    for name in (*PARTS, "total_ns", "busy_ns"):
+    for name in (*TIMELINE_PARTS, "total_ns", "busy_ns"):
         assert getattr(two, name) == rows[name].sum()
     assert two.scope.steps == (1, 2)
     assert two.scope.events == 10

@@ -10,8 +10,7 @@ import polars as pl
 import pytest
 from tests.support.chrome_traces import write
 
-from stepscope.analysis.selection.memoize import memoized
-from stepscope.analysis.selection.scope import Scope
+from stepscope.analysis.selection.scope import Scope, memoized
 from stepscope.errors import UsageError
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace

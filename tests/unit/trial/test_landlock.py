@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.trial import landlock
-from stepscope.trial.landlock import start_confined
+from stepscope.trial import processes
+from stepscope.trial.processes import start_confined
 
 needs_landlock = pytest.mark.skipif(
-    not landlock.is_available(), reason="Landlock of Linux 6.2 and later"
+    not processes.is_available(), reason="Landlock of Linux 6.2 and later"
 )
 REFUSED = (
     "echo new > outside/file",
@@ -90,5 +90,5 @@ def test_a_command_that_cannot_be_started_says_so(folder):
 
 
 def test_elsewhere_a_command_starts_unconfined(folder, monkeypatch):
-    monkeypatch.setattr(landlock, "is_available", lambda: False)
+    monkeypatch.setattr(processes, "is_available", lambda: False)
     assert run(folder, "echo new > outside/file") == (0, False)

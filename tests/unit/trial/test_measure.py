@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analysis.comparison.student import student_95
+from stepscope.analysis.comparison.repeated_runs import student_95
 from stepscope.run.step_record import StepRecord
 from stepscope.trial.measure import ProcessSteps, ratio_of, steps_of
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from stepscope.advice.evidence.window_view import WindowView
+from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.analysis.selection.lost_work import NOTABLE_LOSS, lost_work
 from stepscope.run.figures import percent
 
@@ -37,6 +37,7 @@ class Loss:
     leaves_nothing: bool = False
 
 
+@once
 def loss_of(window: WindowView) -> Loss:
     """The GPU work that a window lacks, which its launches say it had."""
     unknown = window.trace.problems.filter(pl.col("problem").is_in(NOT_UNDERSTOOD))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.advice.evidence.window_view import WindowView
+from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.abnormal_collectives import find_abnormal_collectives
 from stepscope.analysis.calls.collectives import POINT_TO_POINT, with_peers
@@ -44,12 +44,9 @@ class PointToPoint:
         return self.exposed_ns - self.exposed_transfer_ns
 
 
+@once
 def point_to_point(window: WindowView) -> PointToPoint:
     """The sends and receives, found once."""
-    return window.once(_point_to_point)
-
-
-def _point_to_point(window: WindowView) -> PointToPoint:
     everything = analyse_communication(window.trace, window.scope).collectives
     found = everything.filter(pl.col("kind") == POINT_TO_POINT)
     is_one = np.zeros(len(window.graph), np.bool_)
@@ -93,31 +90,25 @@ _SAID_OF_SIZES = list(_OUTLIER)[3:]
 _SAME_PLACE = "the same place in the other steps"
 
 
+@once
 def collectives(window: WindowView) -> pl.DataFrame:
     """Collectives of a window that have peers, with the columns that `with_peers` adds.
 
     Further columns: `node` of the graph, and `step` as an index in its steps.
     """
-    return window.once(_collectives)
-
-
-def _collectives(window: WindowView) -> pl.DataFrame:
     everything = analyse_communication(window.trace, window.scope).collectives
     found = with_peers(without_point_to_point(everything))
     nodes = window.work["event", "node", "step"]
     return found.drop("step").join(nodes, on="event", maintain_order="left")
 
 
+@once
 def outliers(window: WindowView, limits: Thresholds) -> pl.DataFrame:
     """Collectives that take far longer than others of their kind and size.
 
     Columns: node, event, step (index), kind, dur_ns, expected_ns, expected_from, times, cause
     (null: not known).
     """
-    return window.once(_outliers, limits)
-
-
-def _outliers(window: WindowView, limits: Thresholds) -> pl.DataFrame:
     return pl.concat([_by_size(window, limits), _by_place(window, limits)])
 
 

@@ -1,4 +1,4 @@
-"""Whether a window runs compiled code already, so that no finding advises to begin with it.
+"""Whether a window runs compiled code already, and known patterns of kernels that one could fuse.
 
 `torch.compile` counts as in use where a notable share of the GPU work, by number or by time, is
 launched within ranges of compiled code or has the name of a kernel of the compiler; without a GPU,
@@ -11,11 +11,14 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from stepscope.advice.evidence.window_view import WindowView
-from stepscope.analysis.calls.graph_launches import launches_graphs
+from stepscope.advice.evidence.window_view import WindowView, once
+from stepscope.analysis import fusion
+from stepscope.analysis.calls.fusible import ATTENTION, PATTERNS, Fusible
 from stepscope.analysis.calls.parents import parents_of_events
+from stepscope.analysis.calls.runtime_calls import launches_graphs
 from stepscope.analysis.selection.names import names_that
 from stepscope.trace.arrays.blockwise import gather
+from stepscope.trace.arrays.intervals import BoolArray
 from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.classify import is_compiled_kernel
 from stepscope.trace.derive.ancestors import nearest_of
@@ -32,7 +35,7 @@ more kernels than the compiled passes before it."""
 
 def runs_compiled_code(window: WindowView) -> bool:
     """Whether a notable share of the window is code that torch.compile made."""
-    return window.once(_compiled_share) >= _IN_USE
+    return _compiled_share(window) >= _IN_USE
 
 
 def graphs_to_launch(window: WindowView) -> str:
@@ -54,6 +57,7 @@ def what_is_left_out(window: WindowView) -> str:
     return f" torch.compile is in use: TORCH_LOGS={logs} names what it leaves out."
 
 
+@once
 def _compiled_share(window: WindowView) -> float:
     """The compiled share of the GPU work, by number or by time; without a GPU, of the steps."""
     is_range = pl.col("name").str.contains(_RUNS_COMPILED)
@@ -70,3 +74,38 @@ def _compiled_share(window: WindowView) -> float:
     dur = work["dur_ns"].to_numpy()
     by_time = float(np.sum(dur, where=is_compiled)) / max(1, int(dur.sum()))
     return max(by_time, float(np.mean(is_compiled)))
+
+
+_LEAST_SHARE = 0.01
+"""Share of the devices' time below which a pattern is not worth naming."""
+
+
+@once
+def fusible_of(window: WindowView) -> Fusible:
+    """The patterns among the window's GPU work, found once."""
+    return fusion.fusible_of(window.trace, window.work)
+
+
+def notable_patterns(window: WindowView, least_share: float) -> tuple[str, ...]:
+    """Names of the patterns, if all together take a notable share of the devices' time.
+
+    Softmax attention is not among them: it has a finding of its own (`unfused-attention`).
+    """
+    fusible = fusible_of(window)
+    total_ns = {
+        name: int(fusible.occurrences_of(name)["total_ns"].sum())
+        for name in dict.fromkeys(one.name for one in PATTERNS if one.name != ATTENTION)
+    }
+    named = {
+        name: total
+        for name, total in total_ns.items()
+        if total and window.device_share(total) >= _LEAST_SHARE
+    }
+    if window.device_share(sum(named.values())) < least_share:
+        return ()
+    return tuple(sorted(named, key=lambda name: -named[name]))
+
+
+def rows_of_notable_patterns(window: WindowView, least_share: float) -> BoolArray:
+    """Which rows of the window's GPU work they are."""
+    return fusible_of(window).are_of(*notable_patterns(window, least_share))

@@ -7,20 +7,20 @@ from collections.abc import Collection
 import numpy as np
 import polars as pl
 
-from stepscope.advice.evidence.stalls import GREW_BY, GREW_MOST
-from stepscope.advice.evidence.window_view import WindowView
+from stepscope.advice.evidence.specific_causes import GREW_BY, GREW_MOST
+from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.advice.finding import Evidence, short
-from stepscope.analysis.breakdown import break_down_devices
 from stepscope.analysis.calls.one_off import one_off_calls
 from stepscope.analysis.host.causes import cause_names
 from stepscope.analysis.selection.partition import IDLE_WORDS, ONE_OFF
+from stepscope.analysis.timeline import break_down_devices
 from stepscope.run.figures import duration
 from stepscope.trace.arrays import intervals
 
 
 def extra_time(window: WindowView, step: int) -> tuple[Evidence, ...]:
     """The part that grew most in a step, compared with the median of the others; if it is known."""
-    parts = window.once(_parts_of_steps)
+    parts = _parts_of_steps(window)
     row = parts.filter(pl.col("step") == step).drop("step")
     if row.is_empty():
         return ()
@@ -74,6 +74,7 @@ def one_off_parts(rows: pl.DataFrame) -> tuple[Evidence, ...]:
     return tuple(found)
 
 
+@once
 def _parts_of_steps(window: WindowView) -> pl.DataFrame:
     whole = window.whole
     if whole.has_gpu:

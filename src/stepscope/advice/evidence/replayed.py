@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from stepscope.advice.evidence.loader_advice import facts_of
 from stepscope.advice.evidence.subject import Subject
-from stepscope.advice.evidence.window_view import WindowView
-from stepscope.advice.finding import Evidence, Finding, Severity, without_batch_pace
-from stepscope.advice.severities import severity_of
+from stepscope.advice.evidence.window_view import WindowView, once
+from stepscope.advice.finding import Evidence, Finding, Severity, severity_of, without_batch_pace
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.graph.replay import host_alone_ns, is_host_bound, replay, unchanged
@@ -84,7 +83,8 @@ def replayed_finding(
     graph = window.graph
     if not about_collectives and (graph.kind == NodeKind.COMMUNICATION).any():
         assumption += "; collectives last as long as now"
-    if _comes_sooner_than_known(subject, window):
+    # Workers make the batches, and no wait shows how soon they can.
+    if not graph.waits_for_batches and facts_of(subject).has_workers:
         then_ns = round((1 - share) * step_ns)
         assumption += f"; {BATCHES_IN_TIME} {duration(then_ns)}"
     alone_ns = host_alone_of(window)
@@ -141,18 +141,10 @@ def replayed_finding(
     return found if graph.has_batch_pace else [without_batch_pace(one) for one in found]
 
 
-def _comes_sooner_than_known(subject: Subject, window: WindowView) -> bool:
-    """Whether workers make the batches, and no wait shows how soon they can."""
-    return not window.graph.waits_for_batches and bool(facts_of(subject).has_workers)
-
-
+@once
 def host_alone_of(window: WindowView) -> int:
     """What the host needs per step if neither the GPU nor batches make it wait."""
-    return window.per_step(window.once(_host_alone_ns))
-
-
-def _host_alone_ns(window: WindowView) -> int:
-    return host_alone_ns(unchanged(window.graph))
+    return window.per_step(host_alone_ns(unchanged(window.graph)))
 
 
 def _mean_step(window: WindowView, evidence: tuple[Evidence, ...]) -> list[Evidence]:
@@ -216,29 +208,3 @@ def saved_by(findings: Sequence[Finding], replayed_share: float | None, step_ns:
     for share in shares:
         alone += round(max(0, step_ns - alone) * share)
     return min(max(alone, *(one.saving_ns or 0 for one in findings), 0), step_ns)
-
-
-def finding_without_saving(
-    subject: Subject,
-    *,
-    rule: str,
-    title: str,
-    severity: Severity,
-    reason: str,
-    evidence: tuple[Evidence, ...],
-    advice: str,
-    steps: tuple[int, ...] = (),
-) -> list[Finding]:
-    """A finding without a saving per step, with the reason."""
-    return [
-        Finding(
-            id=rule,
-            title=title,
-            severity=severity,
-            rank=subject.rank,
-            saving_reason=reason,
-            evidence=evidence,
-            steps=steps,
-            advice=advice,
-        )
-    ]

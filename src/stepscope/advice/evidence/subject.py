@@ -1,26 +1,92 @@
-"""What the rules look at: one rank of a run, with the analyses that they need."""
+"""What the rules look at: one rank of a run, with the analyses that they need.
+
+From the comparison of ranks come unequal work, parts that take longer, and a slow stage.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.analysis.selection.purpose import Purpose, Work
 from stepscope.run.step_record import BACKWARD, OPTIMIZER
 
 if TYPE_CHECKING:
-    from stepscope.advice.evidence.other_ranks import Imbalance, LongerPart, SlowStage
     from stepscope.advice.evidence.window_view import WindowView
     from stepscope.analysis.host.partition import HostPartition
-    from stepscope.analysis.record.gpu_clocks import SlowClock
+    from stepscope.analysis.record.metrics import SlowClock
     from stepscope.analysis.record.python_memory import PythonMemory
     from stepscope.memory.view import MemoryView
     from stepscope.run.manifest import LoaderRecord
     from stepscope.skew.rank_skew import RankSkew
+
+
+@dataclass(frozen=True)
+class Imbalance:
+    """Unequal work.
+
+    Attributes:
+        wait_ns: What a rank waits for others in a step, on average.
+        most_ns: The work of the rank with the most of it in a step, on average.
+        correlation: Of lateness with work.
+        turns: How many ranks had the most work in some step.
+    """
+
+    wait_ns: int
+    most_ns: int
+    mean_ns: int
+    correlation: float
+    turns: int
+    ranks: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class LongerPart:
+    """A part of the step.
+
+    Attributes:
+        late_ns: What it takes in a step of that late rank on which it takes least.
+        others_ns: The median of the others' means.
+    """
+
+    name: str
+    late_ns: int
+    others_ns: int
+
+    @property
+    def more_ns(self) -> int:
+        """How much longer it takes on each late rank, at least."""
+        return self.late_ns - self.others_ns
+
+
+@dataclass(frozen=True)
+class SlowStage:
+    """The stage of a pipeline that computes longest.
+
+    Attributes:
+        compute_ns: What their GPUs compute in a step; the median of them.
+        others_ns: The same of the other stages.
+        mean_ns: The same of all stages.
+        may_be_ring: Whether all have as many sends and receives as each other, as in a ring, whose
+            ranks do the same work. The first and the last stage of a pipeline have fewer, unless
+            each stage has several chunks of layers.
+        saving_ns: What a step is shorter by if it computes as long as the other stages; None where
+            that is not known.
+    """
+
+    ranks: tuple[int, ...]
+    compute_ns: int
+    others_ns: int
+    mean_ns: int
+    stages: int
+    may_be_ring: bool = False
+    saving_ns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -97,3 +163,42 @@ class Subject:
         """How many times as long recording made the steps; 1 if unknown."""
         factor = self.steps.recording_factor if self.steps is not None else None
         return factor or 1.0
+
+
+def plain_finding(
+    subject: Subject,
+    *,
+    rule: str,
+    title: str,
+    severity: Severity,
+    evidence: tuple[Evidence, ...],
+    advice: str,
+    step_ns: int = 0,
+    saving_ns: int | None = None,
+    assumption: str = "",
+    reason: str = "",
+    **further: Any,
+) -> list[Finding]:
+    """A finding whose saving no replay finds: it was measured, or there is none, with the reason.
+
+    Args:
+        step_ns: The step that `saving_ns` is saved of.
+        assumption: What the saving rests on; without a saving, it says nothing.
+        reason: Why there is no saving, where there is none.
+    """
+    saves = saving_ns is not None
+    return [
+        Finding(
+            id=rule,
+            title=title,
+            severity=severity,
+            rank=subject.rank,
+            saving_ns=saving_ns,
+            saving_reason="" if saves else reason,
+            assumption=assumption if saves else "",
+            predicted_step_ns=None if saving_ns is None else step_ns - saving_ns,
+            evidence=evidence,
+            advice=advice,
+            **further,
+        )
+    ]

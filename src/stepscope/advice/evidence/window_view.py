@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.allocations import memory_peaks
 from stepscope.analysis.calls.places import (
-    call_places,
     function_of,
     has_stacks,
     is_waiting,
@@ -23,10 +22,8 @@ from stepscope.analysis.floors import WorkFloors, find_floors
 from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.nodes import (
-    calls_of_threads,
     events_of_threads,
     numbers_on_threads,
-    recomputed_nodes,
     spans_of_sources,
     spans_of_threads,
     work_of_nodes,
@@ -37,6 +34,7 @@ from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.steady_steps import SteadySteps, steady_steps, steps_on_end
 from stepscope.analysis.idle import IdleTimes, idle_times
 from stepscope.analysis.record.pace import RecordedPace
+from stepscope.analysis.selection.names import is_call
 from stepscope.analysis.selection.partition import ONE_OFF, Partition
 from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.timeline import Timeline, timeline
@@ -47,6 +45,21 @@ from stepscope.trace.model import Trace
 from stepscope.trace.session import locked_cached_property, locks_of
 
 Answer = TypeVar("Answer")
+About = ParamSpec("About")
+
+
+def once(
+    question: Callable[Concatenate[WindowView, About], Answer],
+) -> Callable[Concatenate[WindowView, About], Answer]:
+    """Keep the answers of a pure function of a window, because several rules need them."""
+
+    @functools.wraps(question)
+    def answer(window: WindowView, /, *about: About.args, **named: About.kwargs) -> Answer:
+        known: dict[tuple[Any, ...], Any] = window.__dict__.setdefault("_answers", {})
+        key = (question, *about, *named.values())
+        return locks_of(window).get_or_make(known, key, lambda: question(window, *about, **named))
+
+    return answer
 
 _RETURNED_FROM_EVENTS = 2_000_000
 """Of fewer events, a report takes half a gigabyte in any case, and a tenth longer if it returns
@@ -67,11 +80,6 @@ class WindowView:
     asked: Scope = field(default_factory=Scope)
     baseline: Trace | None = None
     pace: RecordedPace | None = None
-
-    def once(self, question: Callable[..., Answer], *about: Hashable) -> Answer:
-        """The result of a pure function of this window, cached because several rules need it."""
-        known: dict[tuple[Hashable, ...], Any] = self.__dict__.setdefault("_answers", {})
-        return locks_of(self).get_or_make(known, (question, *about), lambda: question(self, *about))
 
     def return_freed_memory(self) -> None:
         """Return what was freed, if the trace is large.
@@ -185,7 +193,7 @@ class WindowView:
 
     def floors(self, better: str | None) -> WorkFloors:
         """The floors of `work`, and with products of 32-bit floats in a better type."""
-        return self.once(_floors, better)
+        return _floors(self, better)
 
     def nodes(self, rows: pl.DataFrame) -> BoolArray:
         """Which nodes of the graph some rows of `work` are."""
@@ -196,7 +204,7 @@ class WindowView:
     @locked_cached_property
     def calls(self) -> pl.DataFrame:
         """Calls of the runtime on the graph's threads: see `events_of_threads`."""
-        return calls_of_threads(self.trace, self.graph)
+        return events_of_threads(self.trace, self.graph, is_call())
 
     def host_events(self, condition: pl.Expr) -> pl.DataFrame:
         """Events on the graph's threads by the row of their name: see `events_of_threads`."""
@@ -224,12 +232,6 @@ class WindowView:
         begin_ns, end_ns = self.graph.begin_ns, int(self.graph.step_ends_ns[-1])
         return intervals.clip(self.spans(rows), begin_ns, max(begin_ns, end_ns))
 
-    def spans_of_events(self, events: Int64Array) -> Intervals:
-        """The moments inside some events of the trace, by their numbers."""
-        columns = self.trace.columns("start_ns", "dur_ns")
-        starts = columns["start_ns"].to_numpy()[events]
-        return intervals.merge(starts, starts + columns["dur_ns"].to_numpy()[events])
-
     def spans_of_sources(self, work: pl.DataFrame) -> Intervals:
         """The host's moments in the operators and calls that launched some rows of `work`.
 
@@ -247,10 +249,6 @@ class WindowView:
         """Names of some events; null for null."""
         return names_of_events(self.trace, events)
 
-    def places_of(self, events: pl.Series) -> pl.DataFrame:
-        """The outermost operator and the line of Python around some events: see `call_places`."""
-        return call_places(self.trace, events)
-
     @locked_cached_property
     def has_stacks(self) -> bool:
         """Whether Python frames were recorded."""
@@ -258,26 +256,18 @@ class WindowView:
 
     def frame_over(self, start_ns: int, end_ns: int) -> str | None:
         """The Python function of the main thread that spans nearly all of some time."""
-        return function_of(self.once(_names_over, start_ns, end_ns))
+        return function_of(_names_over(self, start_ns, end_ns))
 
     def waits_over(self, start_ns: int, end_ns: int) -> bool:
         """Whether the main thread sleeps or waits in some time, by its Python frames."""
-        return is_waiting(self.once(_names_over, start_ns, end_ns))
-
-    @locked_cached_property
-    def memory(self) -> pl.DataFrame:
-        """Peaks of each GPU's memory: see `memory_peaks`."""
-        return memory_peaks(self.trace)
-
-    @locked_cached_property
-    def recomputed(self) -> tuple[Intervals, BoolArray]:
-        """Host moments of recomputed operators, and which nodes of the graph they launched."""
-        return recomputed_nodes(self.trace, self.graph, self.work)
+        return is_waiting(_names_over(self, start_ns, end_ns))
 
 
+@once
 def _names_over(window: WindowView, start_ns: int, end_ns: int) -> tuple[str, ...]:
     return names_over(window.trace, window.graph.main_lane, start_ns, end_ns)
 
 
+@once
 def _floors(window: WindowView, better: str | None) -> WorkFloors:
     return find_floors(window.trace, window.work, window.scope, better)

@@ -30,7 +30,7 @@ import polars as pl
 from stepscope.advice.rules.communication.ranks import is_late
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.ranks.local_time import COMPUTE, HOST
-from stepscope.analysis.record.gpu_clocks import SlowClock
+from stepscope.analysis.record.metrics import SlowClock
 from stepscope.run.figures import duration
 from stepscope.run.step_record import BACKWARD, FORWARD
 from stepscope.skew.course import course_of, in_some_steps

@@ -10,12 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stepscope.advice.finding import NO_BATCH_PACE, Finding, Severity, without_batch_pace
+from stepscope.advice.finding import (
+    NO_BATCH_PACE,
+    Finding,
+    Severity,
+    with_saving,
+    without_batch_pace,
+)
 from stepscope.advice.job.compared import RankComparison
 from stepscope.advice.rank.summary import RankSummary
 from stepscope.advice.rules import OF_COMMUNICATION, OF_COMPUTE
 from stepscope.advice.rules.communication.ranks import is_late
-from stepscope.advice.severities import with_saving
 from stepscope.advice.thresholds import Thresholds
 from stepscope.run.figures import duration, ranks_in_words, significant
 from stepscope.run.step_record import BACKWARD, COMMUNICATION

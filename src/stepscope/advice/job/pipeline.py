@@ -13,12 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, median_low
 
-from stepscope.advice.evidence.other_ranks import SlowStage
-from stepscope.advice.finding import Finding
+from stepscope.advice.evidence.subject import SlowStage
+from stepscope.advice.finding import Finding, with_saving, without_saving
 from stepscope.advice.job.accused import InWindows
 from stepscope.advice.job.worth import JobGain, share_of, with_findings
 from stepscope.advice.rank.summary import RankSummary
-from stepscope.advice.severities import with_saving, without_saving
 from stepscope.advice.thresholds import Thresholds
 from stepscope.run.figures import duration
 from stepscope.skew.rank_causes import SLOW_STAGE

@@ -18,13 +18,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stepscope.advice.finding import Finding
+from stepscope.advice.finding import Finding, with_saving, without_saving
 from stepscope.advice.job.accused import InWindows
 from stepscope.advice.job.compared import RankComparison
 from stepscope.advice.job.late_ranks import Lateness
 from stepscope.advice.rank.summary import RankSummary
 from stepscope.advice.rules import OF_COMMUNICATION
-from stepscope.advice.severities import severity_again, with_saving, without_saving
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.blame.matched import NOT_SYNCHRONISING
 from stepscope.analysis.blame.replay import Less
@@ -349,7 +348,6 @@ def _with_limit(
             f"{gain.next_rank}'s is not, and that limits all ranks",
         )
         return replace(less, next_rank=gain.next_rank)
-    gain_ns = round(gain.share * step_ns)
     assumption, next_rank = one.assumption, None
     if gain.next_rank != one.rank:
         if one.id in OF_COMMUNICATION and one.rank in on_time:
@@ -360,10 +358,7 @@ def _with_limit(
         )
         next_rank = gain.next_rank
     return replace(
-        one,
-        saving_ns=gain_ns,
-        predicted_step_ns=step_ns - gain_ns,
-        severity=severity_again(one, gain.share, limits),
+        with_saving(one, round(gain.share * step_ns), limits),
         assumption=assumption,
         own_saving_ns=saving_ns,
         next_rank=next_rank,

@@ -18,10 +18,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stepscope.advice.evidence.turns import IN_TURN, IN_TURN_WITHIN, for_ranks
-from stepscope.advice.finding import Finding
+from stepscope.advice.finding import Finding, with_saving, without_saving
 from stepscope.advice.job.compared import RankComparison
 from stepscope.advice.rank.summary import RankSummary
-from stepscope.advice.severities import with_saving, without_saving
 from stepscope.advice.thresholds import Thresholds
 from stepscope.run.figures import duration, ranks_in_words
 

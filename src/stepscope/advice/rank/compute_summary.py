@@ -63,11 +63,11 @@ class ComputeSummary:
     devices: int
     kinds: tuple[ComputePart, ...]
     operators: tuple[ComputePart, ...]
-    places: tuple[ComputePart, ...]
-    mfu_share: float | None
-    product_attained_share: float | None
-    bandwidth_share: float | None
-    unclassified: str
+    places: tuple[ComputePart, ...] = ()
+    mfu_share: float | None = None
+    product_attained_share: float | None = None
+    bandwidth_share: float | None = None
+    unclassified: str = ""
     is_on_cpu: bool = False
     shapes: tuple[ComputePart, ...] = ()
     threads: str = ""
@@ -98,16 +98,11 @@ class ComputeSummary:
         return " and ".join(there or _PRODUCTS)
 
 
-def _is_described(view: WindowView) -> bool:
-    """Whether compute is more than a small part of the devices' time."""
-    return view.has_gpu and view.timeline.compute_ns >= _DESCRIBED_FROM * view.device_ns
-
-
 def summarise_compute(view: WindowView) -> ComputeSummary | None:
     """The summary; None if compute is a small part of the devices' time, or nothing ran."""
     if not view.has_gpu:
         return _on_cpu(view)
-    if not _is_described(view):
+    if view.timeline.compute_ns < _DESCRIBED_FROM * view.device_ns:
         return None
     from stepscope.analysis.compute import compute
 
@@ -138,11 +133,6 @@ def _on_cpu(view: WindowView) -> ComputeSummary | None:
         devices=1,
         kinds=_shares(found.kinds, "kind", len(found.kinds)),
         operators=_shares(found.operators, "operator", _MOST),
-        places=(),
-        mfu_share=None,
-        product_attained_share=None,
-        bandwidth_share=None,
-        unclassified="",
         is_on_cpu=True,
         shapes=_shares(found.shapes, "call", _MOST_SHAPES),
         threads=found.threads,

@@ -103,7 +103,7 @@ def with_findings(summary: RankSummary, subject: Subject) -> RankSummary:
         found = [
             one for one in found if one.id != "low-gpu-utilisation" or not is_explained(one, found)
         ]
-    if subject.window is not None and subject.window.once(loss_of).leaves_nothing:
+    if subject.window is not None and loss_of(subject.window).leaves_nothing:
         # What such steps seem to wait for may be hidden by work that was not recorded.
         found, behind = [finding for finding in found if finding.changes is None], []
     together_ns = saved_together(found, subject.window, subject.step_ns or 0)

@@ -38,8 +38,8 @@ def for_purpose(findings: Sequence[Finding], subject: Subject) -> list[Finding]:
         return list(findings)
     found = []
     for finding in findings:
-        advise = _ADVICE.get(finding.id)
-        advice = finding.advice if advise is None else advise(finding, subject)
+        advise = _ADVICE.get(finding.id, finding.advice)
+        advice = advise(finding, subject) if callable(advise) else advise
         if advice is not None:
             found.append(
                 replace(
@@ -181,17 +181,6 @@ def _memory_far_below(_finding: Finding, subject: Subject) -> str:
     return "Try a larger batch, and compare samples per second."
 
 
-def _activations(_finding: Finding, _subject: Subject) -> str:
-    return (
-        "Run the model under torch.inference_mode(), which keeps no activations for a backward "
-        "pass; then use a smaller batch, or shorter pieces of a long input."
-    )
-
-
-def _collectives(_finding: Finding, _subject: Subject) -> str:
-    return _COMMUNICATION
-
-
 def _uneven(finding: Finding, subject: Subject) -> str:
     if not subject.purpose.engine:
         return finding.advice
@@ -202,11 +191,7 @@ def _uneven(finding: Finding, subject: Subject) -> str:
     )
 
 
-def _nothing(_finding: Finding, _subject: Subject) -> None:
-    return None
-
-
-_ADVICE: Mapping[str, Callable[[Finding, Subject], str | None]] = {
+_ADVICE: Mapping[str, Callable[[Finding, Subject], str | None] | str | None] = {
     "launch-bound": _launch_bound,
     "many-small-kernels": _many_small_kernels,
     "cpu-bound-python": _cpu_bound_python,
@@ -215,11 +200,14 @@ _ADVICE: Mapping[str, Callable[[Finding, Subject], str | None]] = {
     "full-precision-matmuls": _full_precision,
     "memory-near-limit": _memory_near_limit,
     "memory-far-below-limit": _memory_far_below,
-    "activations-dominate": _activations,
-    "exposed-communication": _collectives,
-    "poor-overlap": _collectives,
-    "many-small-collectives": _collectives,
+    "activations-dominate": (
+        "Run the model under torch.inference_mode(), which keeps no activations for a backward "
+        "pass; then use a smaller batch, or shorter pieces of a long input."
+    ),
+    "exposed-communication": _COMMUNICATION,
+    "poor-overlap": _COMMUNICATION,
+    "many-small-collectives": _COMMUNICATION,
     "uneven-steps": _uneven,
-    "unfused-optimizer": _nothing,
+    "unfused-optimizer": None,
 }
 """By rule: the advice for inference; None where the finding means nothing there."""

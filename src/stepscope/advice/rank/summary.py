@@ -117,7 +117,7 @@ class HostSummary:
         return cls(host.partition, steps, host.excluded_steps, host.median_step_ns)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RankSummary:
     """One rank.
 
@@ -159,23 +159,23 @@ class RankSummary:
     """
 
     rank: int
-    steps: StepSummary | None
-    host: HostSummary | None
-    device: Partition | None
-    communication: tuple[int, int] | None
-    device_steps: Rows | None
-    critical_path: Partition | None
-    compute: ComputeSummary | None
-    scope: AnsweredScope | None
-    window: Window | None
-    window_steps: tuple[int, ...]
-    window_step_ns: int | None
-    window_median_ns: int | None
-    findings: tuple[Finding, ...]
-    together_ns: int | None
-    problems: tuple[tuple[str, int, str], ...]
-    notes: tuple[str, ...]
-    metrics: MetricsSummary | None
+    steps: StepSummary | None = None
+    host: HostSummary | None = None
+    device: Partition | None = None
+    communication: tuple[int, int] | None = None
+    device_steps: Rows | None = None
+    critical_path: Partition | None = None
+    compute: ComputeSummary | None = None
+    scope: AnsweredScope | None = None
+    window: Window | None = None
+    window_steps: tuple[int, ...] = ()
+    window_step_ns: int | None = None
+    window_median_ns: int | None = None
+    findings: tuple[Finding, ...] = ()
+    together_ns: int | None = None
+    problems: tuple[tuple[str, int, str], ...] = ()
+    notes: tuple[str, ...] = ()
+    metrics: MetricsSummary | None = None
     windows: int
     meeting: Meeting
     step_source: str = ""

@@ -15,8 +15,7 @@ from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.rank.compute_summary import summarise_compute
 from stepscope.advice.rank.findings import subject_of, with_findings
 from stepscope.advice.rank.summary import HostSummary, Meeting, RankSummary, Request, Waits
-from stepscope.analysis.breakdown import Breakdown, break_down_devices, host_scope
-from stepscope.analysis.graph.window import choose_steps
+from stepscope.analysis.graph.work import choose_steps
 from stepscope.analysis.host.partition import HostPartition, partition_host
 from stepscope.analysis.host.steady_steps import StepState, steady_steps, steps_on_end
 from stepscope.analysis.ranks.arrivals import read_arrivals
@@ -25,6 +24,7 @@ from stepscope.analysis.record.summary import is_in_cycle
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.rows import Rows
 from stepscope.analysis.selection.scope import Scope
+from stepscope.analysis.timeline import Breakdown, break_down_devices, host_scope
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.run.figures import duration
 from stepscope.run.reader import RankRun, Window
@@ -220,7 +220,7 @@ class WindowJudge:
     def _summary(self, measured: _Measured, subject: Subject) -> RankSummary:
         view, host, device, meeting = measured
         waits = subject.waits
-        loss = view.once(loss_of)
+        loss = loss_of(view)
         cost_ns, costs_ns = (None, None) if waits is None else cost_of_waits(view, waits)
         return replace(
             self.alone,

@@ -6,17 +6,17 @@ import numpy as np
 import polars as pl
 
 from stepscope.advice.evidence.places import waiting_places
-from stepscope.advice.evidence.replayed import finding_without_saving, replayed_finding
-from stepscope.advice.evidence.subject import Subject
-from stepscope.advice.evidence.window_view import WindowView
+from stepscope.advice.evidence.replayed import replayed_finding
+from stepscope.advice.evidence.subject import Subject, plain_finding
+from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.advice.finding import Evidence, Finding, Severity, speed
-from stepscope.analysis.calls.copies import TO_DEVICE, blocking_copies
-from stepscope.analysis.calls.kernel_origins import (
+from stepscope.analysis.calls.places import (
     operator_names,
     places_of_work,
     runs_under,
     shares_of,
 )
+from stepscope.analysis.calls.runtime_calls import TO_DEVICE, blocking_copies
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.hardware.devices import peaks_of, pinned_gb_per_s
@@ -75,12 +75,9 @@ _PIN_SMALL = (
 )
 
 
+@once
 def pageable_copies(window: WindowView) -> pl.DataFrame:
     """Rows of `window.work`: copies to the device that block."""
-    return window.once(_pageable_copies)
-
-
-def _pageable_copies(window: WindowView) -> pl.DataFrame:
     copies = blocking_copies(window.trace, window.work)
     return copies.filter(copies["group"] == TO_DEVICE)
 
@@ -88,9 +85,9 @@ def _pageable_copies(window: WindowView) -> pl.DataFrame:
 def find_pageable_copies(subject: Subject) -> list[Finding]:
     """Pageable copies: input goes to the GPU from ordinary memory, and the host waits for it.
 
-    Measured as copies to the device that block (`stepscope.analysis.calls.copies`): their record
-    names pageable memory, or their call is not asynchronous, or, where the record does not say what
-    memory it is, the call returned only after the copy was done.
+    Measured as copies to the device that block (`stepscope.analysis.calls.runtime_calls`): their
+    record names pageable memory, or their call is not asynchronous, or, where the record does not
+    say what memory it is, the call returned only after the copy was done.
 
     The saving assumes pinned memory and non-blocking copies: the host continues at once. The driver
     moves large pageable copies through a buffer of its own, several times slower than the link can;
@@ -103,7 +100,7 @@ def find_pageable_copies(subject: Subject) -> list[Finding]:
     copies = pageable_copies(window)
     if not len(copies):
         return []
-    calls = window.once(_calls_of_copies)
+    calls = _calls_of_copies(window)
     changes = without_blocking(window)
     held_ns = window.waits_of(calls).total_ns
     moved = int(copies["bytes"].sum())
@@ -129,15 +126,16 @@ def find_pageable_copies(subject: Subject) -> list[Finding]:
 
 def without_blocking(window: WindowView) -> Changes:
     """The steps with these copies from pinned memory: their calls return at once."""
-    calls = window.once(_calls_of_copies)
+    calls = _calls_of_copies(window)
     return (
         unchanged(window.graph)
         .drop_waits_of_calls(calls["event"].to_numpy())
         .scale_host(window.spans(calls))
-        .shorten_work(window.once(_pinned_durations))
+        .shorten_work(_pinned_durations(window))
     )
 
 
+@once
 def _pinned_durations(window: WindowView) -> Int64Array:
     """Duration of each node, with large pageable copies at the speed of pinned ones."""
     dur = window.graph.dur_ns.copy()
@@ -171,6 +169,7 @@ def _assumed_speed(window: WindowView, copies: pl.DataFrame, changes: Changes) -
     return f", at {speed(moved / then_ns)} instead of {speed(moved / now_ns)}"
 
 
+@once
 def _calls_of_copies(window: WindowView) -> pl.DataFrame:
     """The calls that copy, and those in the same operators that wait for the copies."""
     copies = pageable_copies(window)
@@ -281,7 +280,7 @@ def find_exposed_copies(subject: Subject) -> list[Finding]:
     if found or not is_unclear:
         return found
     # What a replay makes of work whose launch it does not know is no reason to be silent.
-    return finding_without_saving(
+    return plain_finding(
         subject,
         rule="exposed-copies",
         title=title,
@@ -390,10 +389,7 @@ def find_layout_copies(subject: Subject) -> list[Finding]:
     )
 
 
+@once
 def layout_copies_of(window: WindowView) -> BoolArray:
     """Which rows of the window's GPU work are layout copies, found once."""
-    return window.once(_layout_copies)
-
-
-def _layout_copies(window: WindowView) -> BoolArray:
     return are_layout_copies(window.trace, window.work)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.advice.evidence.believable import NOT_UNDERSTOOD, loss_of
-from stepscope.advice.evidence.replayed import finding_without_saving
-from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.selection.names import by_distinct_name
@@ -48,7 +47,7 @@ def find_profiler_overhead(subject: Subject) -> list[Finding]:
             evidence.append(Evidence("marked by the profiler as its own", share, "share"))
     if not evidence:
         return []
-    return finding_without_saving(
+    return plain_finding(
         subject,
         rule="profiler-overhead",
         title="recording slows the recorded steps",
@@ -150,7 +149,7 @@ def find_trace_incomplete(subject: Subject) -> list[Finding]:
             title = title or words
             severity = severity if evidence else Severity.INFO
             evidence.append(Evidence("GPU work without its launch", share, "share"))
-    if window is not None and (loss := window.once(loss_of)).words:
+    if window is not None and (loss := loss_of(window)).words:
         title = loss.words if severity is Severity.INFO else title or loss.words
         severity = Severity.MEDIUM
         advice = _LOST if loss.launches else _NOT_TOLD
@@ -161,7 +160,7 @@ def find_trace_incomplete(subject: Subject) -> list[Finding]:
         ] or [Evidence("launches without GPU work", loss.launches, "count")]
     if not evidence:
         return []
-    return finding_without_saving(
+    return plain_finding(
         subject,
         rule="trace-incomplete",
         title=title,

@@ -29,7 +29,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.analysis.comparison.student import student_percentile
+from stepscope.analysis.comparison.repeated_runs import student_percentile
 from stepscope.skew import equal_ranks
 
 _STANDS_OUT = 3

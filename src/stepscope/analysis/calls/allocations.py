@@ -10,8 +10,8 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.analysis.calls.operands import whole_number
-from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import is_call
+from stepscope.analysis.selection.scope import memoized
 from stepscope.trace.model import Trace
 
 _QUESTIONS = "MemGetInfo"

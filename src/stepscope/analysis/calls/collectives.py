@@ -34,8 +34,7 @@ from stepscope.analysis.calls.operands import (
 )
 from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.selection.gpu_work import in_steps, recorded_work
-from stepscope.analysis.selection.memoize import memoized
-from stepscope.analysis.selection.scope import Scope
+from stepscope.analysis.selection.scope import Scope, memoized
 from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.classify import collective_group
 from stepscope.trace.model import Trace

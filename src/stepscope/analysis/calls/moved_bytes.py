@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 import polars as pl
@@ -121,7 +120,9 @@ def moved_bytes(operator: str, dims: str | None, types: str | None) -> MovedByte
             if item is not None:
                 tensors.append((math.prod(shape), item, shape[-1]))
                 kinds.append(name.removeprefix("c10::").lower())
-        elif all(isinstance(one, list) and all(_is_side(n) for n in one) for one in shape):
+        elif all(
+            isinstance(one, list) and all(isinstance(side, int) for side in one) for one in shape
+        ):
             listed.append(sum(math.prod(one) for one in shape if one))
     if listed:
         return _of_lists(operator, listed)
@@ -169,10 +170,6 @@ def least_bytes(dims: str | None, types: str | None, operator: str) -> int | Non
         return None
     written = 0 if _READING.match(operator) else moved.written_bytes
     return moved.read_bytes + written
-
-
-def _is_side(value: Any) -> bool:
-    return isinstance(value, int)
 
 
 def _of_lists(operator: str, listed: list[int]) -> MovedBytes:

@@ -33,14 +33,15 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.selection.gpu_work import recorded_work
-from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import (
     events_named,
     events_with_names,
     is_call,
     is_operator,
     names_that,
+    times_of,
 )
+from stepscope.analysis.selection.scope import memoized
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 from stepscope.trace.arrays.nullable import filled
@@ -366,7 +367,7 @@ def _operators(known: _Known) -> pl.DataFrame:
         own = trace.derived_of(pl.Series(ops), "self_ns")["self_ns"].to_numpy()
         ops = ops[own >= OPERATOR_FLOOR_NS]
     if len(ops):
-        ops = ops[_hold_any(known, ops, events_named(trace, is_call()))]
+        ops = ops[_number_inside(known, ops, events_named(trace, is_call())) > 0]
     rows: list[tuple[int, int, int, int, int, str, str]] = []
     parts = []
     for one in np.unique(name_of[ops]):
@@ -406,21 +407,14 @@ def _operator_in_words(name: str) -> tuple[str, str]:
 
 def _own_gaps(known: _Known, op: np.int64) -> list[tuple[int, int]]:
     """The stretches of an operator of notable length in which nothing else lies."""
-    columns = known.trace.columns("start_ns", "dur_ns")
-    start_of, dur_of = columns["start_ns"].to_numpy(), columns["dur_ns"].to_numpy()
-    start, end = int(start_of[op]), int(start_of[op] + dur_of[op])
+    start, end = (int(time[0]) for time in times_of(known.trace, np.array([op])))
     children = np.flatnonzero(known.trace.parents == op)
-    inside = intervals.merge(start_of[children], start_of[children] + dur_of[children])
-    gaps = intervals.complement(inside, start, end)
+    gaps = intervals.complement(intervals.merge(*times_of(known.trace, children)), start, end)
     return [
         (int(first), int(last))
         for first, last in zip(gaps.starts, gaps.ends, strict=True)
         if last - first >= OPERATOR_FLOOR_NS
     ]
-
-
-def _hold_any(known: _Known, outer: Int64Array, inner: Int64Array) -> BoolArray:
-    return _number_inside(known, outer, inner) > 0
 
 
 def _number_inside(known: _Known, outer: Int64Array, inner: Int64Array) -> Int64Array:

@@ -85,6 +85,19 @@ def whole_number(key: str) -> pl.Expr:
     return text.cast(pl.Int64, strict=False)
 
 
+def numbers_in(text: str | None) -> list[tuple[str, float]]:
+    """The keys and values of JSON text that are numbers."""
+    try:
+        values = orjson.loads(text or "{}")
+    except orjson.JSONDecodeError:
+        return []
+    return [
+        (key, float(value))
+        for key, value in (values.items() if isinstance(values, dict) else ())
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    ]
+
+
 def compact_operands(table: pl.DataFrame) -> pl.DataFrame:
     """The same table with shapes, types and strides without blanks."""
     texts = [name for name in ("dims", "types", "strides") if name in table.columns]

@@ -26,8 +26,8 @@ import polars as pl
 from stepscope.analysis.calls.operands import argument_texts
 from stepscope.analysis.calls.operator_forest import operator_forest
 from stepscope.analysis.calls.parents import parents_of_events
-from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import names_that
+from stepscope.analysis.selection.scope import memoized
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.categories import is_one_of

@@ -9,22 +9,22 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.breakdown import break_down
 from stepscope.analysis.calls.collectives import world_size
 from stepscope.analysis.calls.operator_forest import (
     OperatorForest,
     operator_forest,
     rows_of_work,
 )
+from stepscope.analysis.calls.parents import number_paths
 from stepscope.analysis.host.steady_steps import steady_steps
 from stepscope.analysis.record.summary import StepSummary, partition_steps
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.partition import OTHER
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.analysis.timeline import break_down
 from stepscope.errors import UsageError
 from stepscope.run.step_record import StepRecord
 from stepscope.trace.arrays.intervals import Int64Array
-from stepscope.trace.derive.ancestors import levels
 from stepscope.trace.model import Trace
 
 MEASURES: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -276,20 +276,14 @@ def call_paths(trace: Trace, forest: OperatorForest) -> tuple[Int64Array, pl.Dat
         The numbers, and the paths: key, and name (the last).
     """
     names = trace.name_rows["name"].fill_null("").to_list()
-    number = np.full(len(forest), -1, np.int64)
+    found = number_paths(forest.parent, forest.name_id.astype(np.int64))
     paths: list[tuple[str, str]] = []
-    for rows in levels(forest.depth, np.arange(len(forest))):
-        above = forest.parent[rows]
-        if forest.depth[rows[0]] >= _MOST_NAMES:
-            number[rows] = number[above]
+    columns = (found.parent.tolist(), found.key.tolist(), found.depth.tolist())
+    for outer, own, depth in zip(*columns, strict=True):
+        if depth >= _MOST_NAMES:
+            paths.append(paths[outer])
             continue
-        outer = np.where(above >= 0, number[above], -1)
-        keys = pl.DataFrame({"outer": outer, "name": forest.name_id[rows]})
-        distinct = keys.unique(maintain_order=True).with_row_index("number")
-        found = keys.join(distinct, on=["outer", "name"], how="left", maintain_order="left")
-        number[rows] = len(paths) + found["number"].to_numpy().astype(np.int64)
-        paths += [
-            ((paths[o][0] + SEPARATOR if o >= 0 else "") + names[n], names[n])
-            for o, n in distinct.select("outer", "name").iter_rows()
-        ]
-    return number, pl.DataFrame(paths, schema={"key": pl.String, "name": pl.String}, orient="row")
+        around = paths[outer][0] + SEPARATOR if outer >= 0 else ""
+        paths.append((around + names[own], names[own]))
+    schema = {"key": pl.String, "name": pl.String}
+    return found.of_row, pl.DataFrame(paths, schema=schema, orient="row")

@@ -85,97 +85,92 @@ class Resolved:
     carried: CarriedWaits
 
 
-@dataclass(frozen=True)
-class HostCalls:
-    """Calls that synchronise, free memory or make streams wait, sorted by start."""
+def resolve_calls(
+    host_calls: pl.DataFrame,
+    work: StepWork,
+    records: pl.DataFrame,
+    main_lane: int,
+    until_ns: int,
+    of_harness: pl.Series,
+) -> Resolved:
+    """Find what each blocking call waited for.
 
-    table: pl.DataFrame
-
-    def resolve(
-        self,
-        work: StepWork,
-        records: pl.DataFrame,
-        main_lane: int,
-        until_ns: int,
-        of_harness: pl.Series,
-    ) -> Resolved:
-        """Find what each blocking call waited for.
-
-        Args:
-            records: What the recorder says of it, columns `sync_records.SYNC_RECORDS`.
-            until_ns: Until when the devices were busy with work of earlier steps.
-            of_harness: Calls that no step makes: see `calls.edges_of_recording`.
-        """
-        with_call = records.drop_nulls("call").unique("call", keep="first", maintain_order=True)
-        table = self.table.join(
-            with_call.select("awaited_lane", "until_ns", device="device", event="call"),
-            on="event",
-            how="left",
-            maintain_order="left",
-        )
-        waits = table.filter(pl.col("role").is_in([STREAM_SYNC, EVENT_SYNC, DEVICE_SYNC]))
-        row, target = _awaited(waits, work)
-        call_start, returned = waits["start_ns"].to_numpy(), waits["end_ns"].to_numpy()
-        is_on_main = (waits["lane_id"] == main_lane).to_numpy()
-        over = np.full(len(waits), np.iinfo(np.int64).min)
-        np.maximum.at(over, row, work.end_ns[target] + CLOCK_SKEW_NS)
-        is_beyond = is_on_main & (call_start < until_ns) & (until_ns <= returned)
-        is_beyond &= over < until_ns
-        beyond = is_beyond[row]
-        own_row, own_work = row[beyond], target[beyond]
-        row, target = row[~beyond], target[~beyond]
-        lane = waits["lane_id"].to_numpy()[row]
-        call_end = waits["end_ns"].to_numpy()[row]
-        start = np.minimum(waits["start_ns"].to_numpy()[row] + _SYNC_CALL_NS, call_end)
-        # What a call waited for on any stream holds it up to the same moment.
-        until = np.full(len(waits), np.iinfo(np.int64).min)
-        np.maximum.at(until, row, np.clip(work.end_ns[target], start, call_end))
-        end = until[row]
-        copies = np.nonzero(
-            (work.kind == NodeKind.MEMCPY)
-            & (work.call >= 0)
-            & (work.end_ns <= work.call_end_ns + CLOCK_SKEW_NS)
-            & (np.minimum(work.end_ns, work.call_end_ns) > work.issue_ns)
-        )[0]
-        wait_lane = np.concatenate((lane, work.call_lane[copies]))
-        wait_start = np.concatenate((start, work.issue_ns[copies]))
-        wait_end = np.concatenate((end, np.minimum(work.end_ns, work.call_end_ns)[copies]))
-        linked = np.nonzero(work.call >= 0)[0]
-        by_call = linked[np.argsort(work.call[linked], kind="stable")]
-        calls = work.call[by_call]
-        launches = by_call[np.concatenate(([True], calls[1:] != calls[:-1]))[: len(by_call)]]
-        streams = self.table.filter(pl.col("role") == STREAM_WAIT)
-        first_launch_ns = work.call_start_ns[linked].min() if len(linked) else until_ns
-        is_first = (call_start < first_launch_ns) & (waits["role"] != EVENT_SYNC).to_numpy()
-        is_first &= ~waits["event"].is_in(of_harness.implode()).to_numpy()
-        is_backlog = is_on_main & ((call_start < until_ns) | is_first)
-        is_backlog[row] = False
-        earlier = np.nonzero(is_backlog)[0]
-        returned = returned[earlier]
-        has_waited = call_start[earlier] < until_ns
-        earlier_end = np.where(has_waited, np.minimum(returned, until_ns), returned)
-        begun = np.minimum(call_start[earlier] + _SYNC_CALL_NS, earlier_end)
-        backlog = BacklogWaits(
-            waits["event"].to_numpy()[earlier],
-            np.where(has_waited, begun, earlier_end),
-            earlier_end,
-            np.searchsorted(earlier, own_row),
-            own_work,
-        )
-        return Resolved(
-            cut_lane=np.concatenate((work.call_lane[launches], wait_lane, wait_lane)),
-            cut_ns=np.concatenate((work.issue_ns[launches], wait_start, wait_end)),
-            wait_lane=wait_lane,
-            wait_start_ns=wait_start,
-            wait_end_ns=wait_end,
-            wait_work=np.concatenate((target, copies)),
-            wait_call=np.concatenate((waits["event"].to_numpy()[row], work.call[copies])),
-            stream_wait_call=streams["event"].to_numpy(),
-            stream_wait_lane=streams["lane_id"].to_numpy(),
-            stream_wait_ns=streams["start_ns"].to_numpy(),
-            backlog=backlog,
-            carried=_carried(waits, row, main_lane, work),
-        )
+    Args:
+        host_calls: The result of `read_calls`.
+        records: What the recorder says of it, columns `sync_records.SYNC_RECORDS`.
+        until_ns: Until when the devices were busy with work of earlier steps.
+        of_harness: Calls that no step makes: see `calls.runtime_calls`.
+    """
+    with_call = records.drop_nulls("call").unique("call", keep="first", maintain_order=True)
+    table = host_calls.join(
+        with_call.select("awaited_lane", "until_ns", device="device", event="call"),
+        on="event",
+        how="left",
+        maintain_order="left",
+    )
+    waits = table.filter(pl.col("role").is_in([STREAM_SYNC, EVENT_SYNC, DEVICE_SYNC]))
+    row, target = _awaited(waits, work)
+    call_start, returned = waits["start_ns"].to_numpy(), waits["end_ns"].to_numpy()
+    is_on_main = (waits["lane_id"] == main_lane).to_numpy()
+    over = np.full(len(waits), np.iinfo(np.int64).min)
+    np.maximum.at(over, row, work.end_ns[target] + CLOCK_SKEW_NS)
+    is_beyond = is_on_main & (call_start < until_ns) & (until_ns <= returned)
+    is_beyond &= over < until_ns
+    beyond = is_beyond[row]
+    own_row, own_work = row[beyond], target[beyond]
+    row, target = row[~beyond], target[~beyond]
+    lane = waits["lane_id"].to_numpy()[row]
+    call_end = waits["end_ns"].to_numpy()[row]
+    start = np.minimum(waits["start_ns"].to_numpy()[row] + _SYNC_CALL_NS, call_end)
+    # What a call waited for on any stream holds it up to the same moment.
+    until = np.full(len(waits), np.iinfo(np.int64).min)
+    np.maximum.at(until, row, np.clip(work.end_ns[target], start, call_end))
+    end = until[row]
+    copies = np.nonzero(
+        (work.kind == NodeKind.MEMCPY)
+        & (work.call >= 0)
+        & (work.end_ns <= work.call_end_ns + CLOCK_SKEW_NS)
+        & (np.minimum(work.end_ns, work.call_end_ns) > work.issue_ns)
+    )[0]
+    wait_lane = np.concatenate((lane, work.call_lane[copies]))
+    wait_start = np.concatenate((start, work.issue_ns[copies]))
+    wait_end = np.concatenate((end, np.minimum(work.end_ns, work.call_end_ns)[copies]))
+    linked = np.nonzero(work.call >= 0)[0]
+    by_call = linked[np.argsort(work.call[linked], kind="stable")]
+    calls = work.call[by_call]
+    launches = by_call[np.concatenate(([True], calls[1:] != calls[:-1]))[: len(by_call)]]
+    streams = host_calls.filter(pl.col("role") == STREAM_WAIT)
+    first_launch_ns = work.call_start_ns[linked].min() if len(linked) else until_ns
+    is_first = (call_start < first_launch_ns) & (waits["role"] != EVENT_SYNC).to_numpy()
+    is_first &= ~waits["event"].is_in(of_harness.implode()).to_numpy()
+    is_backlog = is_on_main & ((call_start < until_ns) | is_first)
+    is_backlog[row] = False
+    earlier = np.nonzero(is_backlog)[0]
+    returned = returned[earlier]
+    has_waited = call_start[earlier] < until_ns
+    earlier_end = np.where(has_waited, np.minimum(returned, until_ns), returned)
+    begun = np.minimum(call_start[earlier] + _SYNC_CALL_NS, earlier_end)
+    backlog = BacklogWaits(
+        waits["event"].to_numpy()[earlier],
+        np.where(has_waited, begun, earlier_end),
+        earlier_end,
+        np.searchsorted(earlier, own_row),
+        own_work,
+    )
+    return Resolved(
+        cut_lane=np.concatenate((work.call_lane[launches], wait_lane, wait_lane)),
+        cut_ns=np.concatenate((work.issue_ns[launches], wait_start, wait_end)),
+        wait_lane=wait_lane,
+        wait_start_ns=wait_start,
+        wait_end_ns=wait_end,
+        wait_work=np.concatenate((target, copies)),
+        wait_call=np.concatenate((waits["event"].to_numpy()[row], work.call[copies])),
+        stream_wait_call=streams["event"].to_numpy(),
+        stream_wait_lane=streams["lane_id"].to_numpy(),
+        stream_wait_ns=streams["start_ns"].to_numpy(),
+        backlog=backlog,
+        carried=_carried(waits, row, main_lane, work),
+    )
 
 
 def _carried(waits: pl.DataFrame, row: Int64Array, main_lane: int, work: StepWork) -> CarriedWaits:
@@ -195,8 +190,8 @@ def _carried(waits: pl.DataFrame, row: Int64Array, main_lane: int, work: StepWor
     return CarriedWaits(np.concatenate(places), np.concatenate(targets))
 
 
-def read_calls(trace: Trace, lanes: tuple[int, ...], window: tuple[int, int]) -> HostCalls:
-    """Read the calls of some threads within a window."""
+def read_calls(trace: Trace, lanes: tuple[int, ...], window: tuple[int, int]) -> pl.DataFrame:
+    """Calls of threads in a window that synchronise, free memory or make streams wait, by start."""
     name, group = pl.col("name"), pl.col("group")
     role = (
         pl.when((group == "sync") & name.str.contains("(?i)stream"))
@@ -215,7 +210,7 @@ def read_calls(trace: Trace, lanes: tuple[int, ...], window: tuple[int, int]) ->
     rows = events[within[np.argsort(starts[within], kind="stable")]]
     found = trace.columns("name_id", "lane_id", "start_ns", "dur_ns")[rows]
     end_ns = np.minimum((found["start_ns"] + found["dur_ns"]).to_numpy(), window[1])
-    table = pl.DataFrame(
+    return pl.DataFrame(
         [
             pl.Series("event", rows, pl.Int64),
             found["name_id"],
@@ -225,7 +220,6 @@ def read_calls(trace: Trace, lanes: tuple[int, ...], window: tuple[int, int]) ->
             roles[found["name_id"]],
         ]
     )
-    return HostCalls(table)
 
 
 def _awaited(calls: pl.DataFrame, work: StepWork) -> tuple[Int64Array, Int64Array]:

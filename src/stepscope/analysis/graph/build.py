@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.calls.edges_of_recording import harness_synchronisations
+from stepscope.analysis.calls.runtime_calls import harness_synchronisations
 from stepscope.analysis.graph.batch_arrivals import find_arrivals
-from stepscope.analysis.graph.blocking_calls import read_calls
-from stepscope.analysis.graph.edges import Edges, FixedEdges, find_edges, find_fixed_edges
+from stepscope.analysis.graph.blocking_calls import read_calls, resolve_calls
+from stepscope.analysis.graph.edges import Edges, find_edges, find_fixed_edges
 from stepscope.analysis.graph.kinds import EdgeKind
 from stepscope.analysis.graph.launch_queue import find_launch_queue
 from stepscope.analysis.graph.steady_state import with_steady_state
@@ -24,23 +24,24 @@ from stepscope.analysis.graph.threads import (
     cut_into_pieces,
     find_handovers,
 )
-from stepscope.analysis.graph.window import (
+from stepscope.analysis.graph.work import (
     NO_THREAD,
+    StepWork,
     choose_steps,
     device_start,
     main_lane_of,
     measured_step_ns,
+    read_work,
     whole_window,
 )
-from stepscope.analysis.graph.work import StepWork, read_work
-from stepscope.analysis.host.epochs import epoch_starts
 from stepscope.analysis.host.events import HostEvents, host_events
 from stepscope.analysis.host.steady_steps import tail_of
+from stepscope.analysis.host.waits import epoch_starts
 from stepscope.analysis.record.pace import RecordedPace
 from stepscope.errors import UsageError
 from stepscope.trace.arrays.blockwise import gather
 from stepscope.trace.arrays.intervals import BoolArray, Int32Array, Int64Array
-from stepscope.trace.arrays.ordering import by_group_and_time
+from stepscope.trace.arrays.ordering import by_group_and_time, distinct_groups
 from stepscope.trace.model import Trace
 
 _FAR_NS = 50_000  # longer delays have a reason that the graph does not know
@@ -57,7 +58,7 @@ def assemble(
     main_lane: int,
     pieces: Pieces,
     work: StepWork,
-    fixed: FixedEdges,
+    fixed: Edges,
     is_elastic: BoolArray,
     edges: Edges,
     host: HostEvents,
@@ -82,7 +83,7 @@ def assemble(
     place[ORIGIN] = ORIGIN  # -1: the last place, which is no node's
     source = place[edges.source]
     target = place[edges.target]
-    kind, call, floor = edges.kind, edges.call.astype(np.int32), edges.floor_ns
+    kind, call, floor = edges.kind, edges.call.astype(np.int32), edges.delay_ns
     fixed_source, fixed_target = place[fixed.source], place[fixed.target]
     holds = fixed.is_carried | (fixed_source < fixed_target)
     fixed_source, fixed_target = fixed_source[holds], fixed_target[holds]
@@ -274,7 +275,7 @@ def build_step_graph(
     chosen, window = choose_steps(trace, steps)
     work = read_work(trace, chosen["step"] if len(chosen) else None)
     main_lane = main_lane_of(trace, work)
-    launching = work.launch_lanes
+    launching = distinct_groups(work.call_lane[work.call >= 0])
     lanes = tuple(sorted(lane for lane in {main_lane, *launching} if lane != NO_THREAD))
     host = host_events(trace, lanes)
     batch_ns = 0 if pace is None else pace.batch_ns
@@ -315,7 +316,7 @@ def _graph_of(
     del activity  # it is large, and so is what follows
     records = read_sync_records(trace, work)
     of_harness = harness_synchronisations(trace)
-    resolved = calls.resolve(work, records, main_lane, begin_ns, of_harness)
+    resolved = resolve_calls(calls, work, records, main_lane, begin_ns, of_harness)
     queue = find_launch_queue(trace, work)
     arrivals = find_arrivals(trace, host, main_lane, host_window, len(chosen), batch_ns)
     active = active_time(

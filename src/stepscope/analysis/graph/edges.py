@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,25 +29,10 @@ _MOST_STREAMS = 32
 class Edges:
     """Edges between rows: first those of the GPU work, then those of the pieces.
 
-    An edge from the origin has the source -1. It leaves `floor_ns` after the origin: when the work
-    that the device still had to do from before has ended.
-    """
-
-    source: Int64Array
-    target: Int64Array
-    kind: npt.NDArray[np.int8]
-    call: Int64Array
-    floor_ns: Int64Array
-
-
-@dataclass(frozen=True)
-class FixedEdges:
-    """Edges whose delay is known, between the same rows as those of `Edges`.
-
     Attributes:
         source: Row that each edge leaves; -1: the origin.
         call: The call that made it; -1: none.
-        delay_ns: Its delay, from the end of the source.
+        delay_ns: Its delay, from the end of the source, where that is known; else the least.
         is_carried: Whether the source is that of the steps before, if the same steps come again
             and again.
     """
@@ -58,77 +44,44 @@ class FixedEdges:
     delay_ns: Int64Array
     is_carried: BoolArray
 
-    def __len__(self) -> int:
-        return len(self.source)
 
-
-class _FixedCollector:
+class _Collector:
     def __init__(self) -> None:
-        self._parts: list[FixedEdges] = []
+        self._parts: list[tuple[npt.NDArray[Any], ...]] = []
 
     def add(
         self,
         source: npt.ArrayLike,
         target: Int64Array,
         kind: EdgeKind,
-        delay_ns: npt.ArrayLike,
+        delay_ns: npt.ArrayLike = 0,
         *,
         call: npt.ArrayLike = -1,
         is_carried: bool = False,
     ) -> None:
         """Keep the edges whose target exists."""
-        shape = target.shape
-        columns = [np.broadcast_to(column, shape) for column in (source, call, delay_ns)]
+        columns = (source, target, kind.value, call, delay_ns, is_carried)
+        part = tuple(np.broadcast_to(column, target.shape) for column in columns)
         valid = target >= 0
-        sources, calls, delays = (column[valid].astype(np.int64) for column in columns)
-        count = len(sources)
-        self._parts.append(
-            FixedEdges(
-                sources,
-                target[valid],
-                np.full(count, kind, np.int8),
-                calls,
-                delays,
-                np.full(count, is_carried),
-            )
-        )
+        self._parts.append(part if valid.all() else tuple(column[valid] for column in part))
 
-    def edges(self) -> FixedEdges:
-        names = FixedEdges.__dataclass_fields__
-        return FixedEdges(
-            *(np.concatenate([getattr(part, name) for part in self._parts]) for name in names)
-        )
-
-
-class _Collector:
-    def __init__(self) -> None:
-        self._parts: list[tuple[Int64Array, Int64Array, EdgeKind, Int64Array]] = []
-
-    def add(
+    def add_between(
         self,
         source: Int64Array,
         target: Int64Array,
         kind: EdgeKind,
-        call: Int64Array | None = None,
+        call: npt.ArrayLike = -1,
     ) -> None:
         """Keep the edges both of whose ends exist."""
-        calls = np.full(len(source), -1, np.int64) if call is None else call
-        valid = (source >= 0) & (target >= 0)
-        if not valid.all():
-            source, target, calls = source[valid], target[valid], calls[valid]
-        self._parts.append((source, target, kind, calls))
+        self.add(source, np.where(source >= 0, target, -1), kind, call=call)
 
-    def edges(self, first: Int64Array, floor_ns: Int64Array) -> Edges:
-        """All edges, with those from the origin to `first`."""
-        none = np.full(len(first), -1, np.int64)
-        kinds = [np.full(len(part[0]), part[2], np.int8) for part in self._parts]
-        count = sum(len(part[0]) for part in self._parts)
+    def edges(self) -> Edges:
+        types = (np.int64, np.int64, np.int8, np.int64, np.int64, np.bool_)
         return Edges(
-            np.concatenate([*(part[0] for part in self._parts), none]),
-            np.concatenate([*(part[1] for part in self._parts), first]),
-            np.concatenate([*kinds, np.full(len(first), EdgeKind.ORIGIN, np.int8)]),
-            np.concatenate([*(part[3] for part in self._parts), none]),
-            np.concatenate([np.zeros(count, np.int64), floor_ns]),
+            *(
+                np.concatenate(column, dtype=kind, casting="unsafe")
+                for column, kind in zip(zip(*self._parts, strict=True), types, strict=True)
+            )
         )
 
 
@@ -150,42 +103,44 @@ def find_edges(
         return np.where(rows >= 0, base + rows, -1)
 
     same_thread = np.nonzero(pieces.lane[1:] == pieces.lane[:-1])[0]
-    found.add(base + same_thread, base + same_thread + 1, EdgeKind.THREAD)
+    found.add_between(base + same_thread, base + same_thread + 1, EdgeKind.THREAD)
 
     linked = np.nonzero(work.call >= 0)[0]
     issuing = pieces.ending_by(work.call_lane[linked], work.issue_ns[linked])
-    found.add(piece(issuing), linked, EdgeKind.LAUNCH, work.call[linked])
+    found.add_between(piece(issuing), linked, EdgeKind.LAUNCH, work.call[linked])
 
     same_stream = np.nonzero(work.lane[1:] == work.lane[:-1])[0]
-    found.add(same_stream, same_stream + 1, EdgeKind.STREAM)
+    found.add_between(same_stream, same_stream + 1, EdgeKind.STREAM)
 
     idle_before = np.full(base, np.iinfo(np.int64).max)
     idle_before[same_stream + 1] = work.start_ns[same_stream + 1] - work.end_ns[same_stream]
     lost = np.nonzero((work.call < 0) & (idle_before > _LATE_NS))[0]
     main = np.full(len(lost), main_lane, np.int64)
-    found.add(piece(pieces.ending_by(main, work.start_ns[lost])), lost, EdgeKind.LAUNCH)
+    found.add_between(piece(pieces.ending_by(main, work.start_ns[lost])), lost, EdgeKind.LAUNCH)
 
     returning = pieces.starting_from(resolved.wait_lane, resolved.wait_end_ns)
-    found.add(resolved.wait_work, piece(returning), EdgeKind.SYNC, resolved.wait_call)
+    found.add_between(resolved.wait_work, piece(returning), EdgeKind.SYNC, resolved.wait_call)
 
     main = np.full(len(handovers.lane), main_lane, np.int64)
-    found.add(
+    found.add_between(
         piece(pieces.ending_by(main, handovers.start_ns)),
         piece(pieces.starting_from(handovers.lane, handovers.start_ns)),
         EdgeKind.HANDOVER,
     )
     back = handovers.is_waited_for
-    found.add(
+    found.add_between(
         piece(pieces.ending_by(handovers.lane[back], handovers.back_ns[back])),
         piece(pieces.starting_from(main[back], handovers.back_ns[back])),
         EdgeKind.HANDOVER,
     )
-    found.add(recorded.awaited, recorded.waiting, EdgeKind.WAIT)
+    found.add_between(recorded.awaited, recorded.waiting, EdgeKind.WAIT)
     _add_stream_waits(found, work, resolved, recorded)
     if not recorded.are_complete:
         _add_inferred_waits(found, work, idle_before)
     first, floor_ns = _backlog(work, origin_ns)
-    return found.edges(first, floor_ns)
+    # The device still had to do work from before.
+    found.add(-1, first, EdgeKind.ORIGIN, floor_ns)
+    return found.edges()
 
 
 def find_fixed_edges(
@@ -199,13 +154,13 @@ def find_fixed_edges(
     main_lane: int,
     origin_ns: int,
     host_window: tuple[int, int],
-) -> FixedEdges:
+) -> Edges:
     """Edges with known delays: arrivals, room in launch queues, and what joins repeated steps.
 
     Args:
         host_window: Start and end of the steps on the host.
     """
-    found = _FixedCollector()
+    found = _Collector()
     base = len(work)
 
     def piece(rows: Int64Array) -> Int64Array:
@@ -322,7 +277,7 @@ def _add_stream_waits(
         in_time = known & (
             work.end_ns[np.maximum(before, 0)] <= work.start_ns[others] + CLOCK_SKEW_NS
         )
-        found.add(before[in_time], others[in_time], EdgeKind.WAIT)
+        found.add_between(before[in_time], others[in_time], EdgeKind.WAIT)
 
 
 def _add_inferred_waits(found: _Collector, work: StepWork, idle_before: Int64Array) -> None:
@@ -351,4 +306,4 @@ def _add_inferred_waits(found: _Collector, work: StepWork, idle_before: Int64Arr
         target[searching[fits]] = candidate[fits]
         searching = searching[~fits]
         place[searching] -= 1
-    found.add(target, rows, EdgeKind.WAIT)
+    found.add_between(target, rows, EdgeKind.WAIT)

@@ -12,7 +12,7 @@ from stepscope.analysis.calls.parents import operators_of_events
 from stepscope.analysis.calls.recomputation import find_recomputed
 from stepscope.analysis.graph.step_graph import StepGraph
 from stepscope.analysis.selection.gpu_work import recorded_work
-from stepscope.analysis.selection.names import events_named, is_call
+from stepscope.analysis.selection.names import events_named, times_of
 from stepscope.analysis.selection.scope import EventChoice, Scope
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
@@ -106,11 +106,6 @@ def events_of_threads(trace: Trace, graph: StepGraph, condition: pl.Expr) -> pl.
     return spans.hstack(names[spans["name_id"]]).hstack([operators])
 
 
-def calls_of_threads(trace: Trace, graph: StepGraph) -> pl.DataFrame:
-    """Calls of the runtime on the graph's threads within its steps; see `events_of_threads`."""
-    return events_of_threads(trace, graph, is_call())
-
-
 def recomputed_nodes(
     trace: Trace, graph: StepGraph, work: pl.DataFrame
 ) -> tuple[Intervals, BoolArray]:
@@ -122,8 +117,7 @@ def recomputed_nodes(
     forest = operator_forest(trace)
     rows = find_recomputed(trace).rows
     events = forest.rows["event"].to_numpy()[rows]
-    starts = trace.columns("start_ns")["start_ns"].to_numpy()[events]
-    moments = intervals.merge(starts, starts + forest.dur_ns[rows])
+    moments = intervals.merge(*times_of(trace, events))
     holder = np.zeros(trace.event_count + 1, np.bool_)
     holder[events] = True
     op = filled(work["op"], trace.event_count)
@@ -134,7 +128,5 @@ def recomputed_nodes(
 
 def spans_of_sources(trace: Trace, work: pl.DataFrame) -> Intervals:
     """The host's moments in the operators and calls that launched some rows of `work_of_nodes`."""
-    columns = trace.columns("start_ns", "dur_ns")
-    sources = are_among(pl.concat([work["op"], work["launch"]]), len(columns))
-    starts = columns["start_ns"].to_numpy()[sources]
-    return intervals.merge(starts, starts + columns["dur_ns"].to_numpy()[sources])
+    sources = are_among(pl.concat([work["op"], work["launch"]]), trace.event_count)
+    return intervals.merge(*times_of(trace, np.flatnonzero(sources)))

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import is_call, names_that
+from stepscope.analysis.selection.scope import memoized
 from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.model import Trace
 

@@ -111,15 +111,6 @@ _TABLE: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 
 
-def is_matrix_kernel() -> pl.Expr:
-    """Of rows with `group` and `name`: matrix products, convolutions, attention; no helpers."""
-    return pl.col("group").is_in(MATRIX_GROUPS) & ~_prepares_operands()
-
-
-def _prepares_operands() -> pl.Expr:
-    return pl.col("name").str.contains(_HELPERS)
-
-
 def evidence() -> pl.Expr:
     """Of rows with `name`: whether the kernel uses tensor cores: "yes", "no", "unknown"."""
     return (
@@ -145,7 +136,7 @@ def matrix_products(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
         `evidence` gives it. Kernels that only prepare operands are left out.
     """
     rows = work.filter(pl.col("kind") == "compute", pl.col("group").is_in(MATRIX_GROUPS))
-    rows = rows.filter(~by_distinct_name(rows, _prepares_operands()))
+    rows = rows.filter(~by_distinct_name(rows, pl.col("name").str.contains(_HELPERS)))
     operators = pl.Series(distinct(rows["op"]))
     types = operands_of_work(trace, operators)["event", "types"].rename({"event": "op"})
     recorded = pl.col("types").str.to_lowercase()
@@ -218,7 +209,7 @@ def tensor_core_use(trace: Trace, rows: pl.DataFrame) -> TensorCoreUse:
         )
         .select("event", "name_id", "dur_ns", "op", "group")
         .join(names.with_columns(uses=evidence()), on="name_id", how="left", maintain_order="left")
-        .filter(is_matrix_kernel())
+        .filter(~pl.col("name").str.contains(_HELPERS))
     )
     if mine.is_empty():
         return TensorCoreUse(pl.DataFrame(schema=_TABLE), 0, 0, ())

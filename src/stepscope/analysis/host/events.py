@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.calls.copies import TO_DEVICE, TO_HOST, blocking_copies
 from stepscope.analysis.calls.one_off import one_off_calls
 from stepscope.analysis.calls.parents import operators_of_events
 from stepscope.analysis.calls.places import has_stacks
+from stepscope.analysis.calls.runtime_calls import TO_DEVICE, TO_HOST, blocking_copies
 from stepscope.analysis.host.causes import (
     CAUSES,
     NO_CAUSE,
@@ -21,7 +21,6 @@ from stepscope.analysis.host.causes import (
 )
 from stepscope.analysis.host.waits import communication_waits, input_waits
 from stepscope.analysis.selection.gpu_work import recorded_work
-from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import (
     events_named,
     events_with_names,
@@ -29,7 +28,9 @@ from stepscope.analysis.selection.names import (
     is_operator,
     is_step,
     names_that,
+    times_of,
 )
+from stepscope.analysis.selection.scope import memoized
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 from stepscope.trace.arrays.nullable import distinct, filled
@@ -299,11 +300,9 @@ def _backward(trace: Trace, lane: int) -> Intervals:
     nodes = events_named(trace, is_operator() & pl.col("name").str.starts_with(_NODE), (lane,))
     if len(nodes) < 2:
         return intervals.empty()
-    columns = trace.columns("start_ns", "dur_ns")
-    starts_of, dur_of = columns["start_ns"].to_numpy(), columns["dur_ns"].to_numpy()
-    merged = intervals.merge(starts_of[nodes], starts_of[nodes] + dur_of[nodes])
+    merged = intervals.merge(*times_of(trace, nodes))
     lanes = {lane} if trace.main_lane is None else {lane, trace.main_lane}
-    others = np.sort(starts_of[events_named(trace, is_operator(), tuple(sorted(lanes)))])
+    others = np.sort(times_of(trace, events_named(trace, is_operator(), sorted(lanes)))[0])
     gap_starts, gap_ends = merged.ends[:-1], merged.starts[1:]
     is_broken = np.searchsorted(others, gap_ends) > np.searchsorted(others, gap_starts)
     first = np.concatenate(([True], is_broken))

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.calls.graph_launches import GraphPlace, graph_places
+from stepscope.analysis.calls.runtime_calls import GraphPlace, graph_places
 from stepscope.analysis.host.activity import HostActivity, host_activity
 from stepscope.analysis.host.causes import BLOCKING, HostCause
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work

@@ -39,12 +39,11 @@ import polars as pl
 
 from stepscope.analysis.calls.one_off import one_off_calls
 from stepscope.analysis.host.causes import is_input_wait
-from stepscope.analysis.host.epochs import epoch_starts
 from stepscope.analysis.host.idle_gaps import idle_segments
+from stepscope.analysis.host.waits import epoch_starts
 from stepscope.analysis.selection.gpu_work import in_steps, work_on_devices
 from stepscope.analysis.selection.lost_work import lost_work
-from stepscope.analysis.selection.memoize import memoized
-from stepscope.analysis.selection.names import events_named
+from stepscope.analysis.selection.names import events_named, times_of
 from stepscope.analysis.selection.odd_steps import (
     LEAST_STEPS,
     rounds_of_batches,
@@ -53,12 +52,13 @@ from stepscope.analysis.selection.odd_steps import (
     slow_first_steps,
 )
 from stepscope.analysis.selection.partition import ONE_OFF
-from stepscope.analysis.selection.scope import Scope
+from stepscope.analysis.selection.scope import Scope, memoized
 from stepscope.run.figures import duration, significant
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import are_among
 from stepscope.trace.categories import HOST_CALLS, is_one_of
+from stepscope.trace.derive.steps import step_at
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -262,16 +262,14 @@ def loop_tail(trace: Trace) -> int:
     host = trace.steps.filter(~pl.col("is_empty"))
     if len(host) < LEAST_STEPS or host["step"][-1] != trace.steps["step"][-1]:
         return 0
-    events = trace.columns("start_ns", "dur_ns")
     is_work = is_one_of((Category.CPU_OP, *HOST_CALLS))
     work = events_named(trace, is_work, (host["lane_id"][0],))
-    work = work[~are_among(trace.steps["event"], len(events))[work]]
+    work = work[~are_among(trace.steps["event"], trace.event_count)[work]]
     starts, ends = host["start_ns"].to_numpy(), host["end_ns"].to_numpy()
-    begun = events["start_ns"].to_numpy()[work]
-    index = np.searchsorted(starts, begun, "right") - 1
-    mine = (index >= 0) & (begun < ends[np.maximum(index, 0)])
+    begun, over = times_of(trace, work)
+    index = step_at(host, begun)
+    mine = index >= 0
     last = starts.copy()
-    over = begun + events["dur_ns"].to_numpy()[work]
     np.maximum.at(last, index[mine], over[mine])
     quiet = np.maximum(ends - last, 0)
     beyond = int(quiet[-1] - quiet[:-1].max())
@@ -318,9 +316,7 @@ def _host_durations(trace: Trace) -> Int64Array:
 
 def _input_waits(trace: Trace, host: pl.DataFrame) -> Int64Array:
     found = events_named(trace, is_input_wait(), (host["lane_id"][0],))
-    events = trace.columns("start_ns", "dur_ns")
-    starts = events["start_ns"].to_numpy()[found]
-    waits = intervals.merge(starts, starts + events["dur_ns"].to_numpy()[found])
+    waits = intervals.merge(*times_of(trace, found))
     return intervals.covered(waits, host["start_ns"].to_numpy(), host["end_ns"].to_numpy())
 
 

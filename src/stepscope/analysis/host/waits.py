@@ -12,17 +12,26 @@ threads read DataLoaders and the main thread reads none, two things are its wait
 of Python in which it takes something from a queue or waits for a future, if stacks were recorded;
 and quiet stretches of at least `LEAST_NS` of which at least half lies in the other threads' reading
 (`enumerate(DataLoader)#…`), and that end as a batch arrives: within `_HANDED_OVER_NS` after it.
+
+In a step that begins an epoch the loader is asked once more than in others: the last iterator has
+no more batches, and the next one begins. Of several calls in such a step, as with gradient
+accumulation, these are the two between which the thread begins least.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
 from stepscope.analysis.calls.collectives import ON_THE_HOST
-from stepscope.analysis.selection.names import CALLS, names_that
+from stepscope.analysis.selection.names import CALLS, events_named, names_that, times_of
+from stepscope.analysis.selection.scope import memoized
 from stepscope.trace.arrays import intervals
-from stepscope.trace.arrays.intervals import BoolArray, Intervals
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
+from stepscope.trace.categories import HOST_CALLS, is_one_of
+from stepscope.trace.derive.steps import step_at
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -140,3 +149,47 @@ def _waits(own: pl.DataFrame, collectives: pl.DataFrame) -> Intervals:
     inside = intervals.covered(running, quiet.starts, quiet.ends)
     waits = (quiet.lengths >= LEAST_NS) & (2 * inside >= quiet.lengths)
     return intervals.intersection(intervals.merge(quiet.starts[waits], quiet.ends[waits]), running)
+
+
+@dataclass(frozen=True)
+class EpochStarts:
+    """Starts of epochs on the thread of the steps, in order.
+
+    Attributes:
+        ended_ns: When the call ends that finds no more batches.
+        began_ns: When the call begins that waits for the epoch's first batch.
+    """
+
+    steps: tuple[int, ...]
+    ended_ns: Int64Array
+    began_ns: Int64Array
+
+
+@memoized
+def epoch_starts(trace: Trace) -> EpochStarts:
+    """The starts of epochs within the steps of a trace."""
+    host, none = trace.steps, np.zeros(0, np.int64)
+    if host.is_empty():
+        return EpochStarts((), none, none)
+    lane = (host["lane_id"][0],)
+    asked = events_named(trace, pl.col("group") == "dataloader", lane)
+    starts, ends = times_of(trace, asked)
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], ends[order]
+    step = step_at(host, starts)
+    inside = step >= 0
+    times = np.bincount(step[inside], minlength=len(host))
+    usual = np.median(times)
+    chosen = np.flatnonzero((times == usual + 1) & (times > 1))
+    work = none
+    if usual > 1 and len(chosen):
+        work = events_named(trace, is_one_of((Category.CPU_OP, *HOST_CALLS)), lane)
+        work = np.sort(times_of(trace, np.setdiff1d(work, asked))[0])
+    last = []
+    for one in chosen.tolist():
+        rows = np.flatnonzero(inside & (step == one))
+        begun = np.searchsorted(work, starts[rows[1:]]) - np.searchsorted(work, ends[rows[:-1]])
+        last.append(int(rows[int(begun.argmin())]))
+    found = np.array(last, np.int64)
+    steps: tuple[int, ...] = tuple(host["step"].to_numpy()[chosen].tolist())
+    return EpochStarts(steps, ends[found], starts[found + 1])

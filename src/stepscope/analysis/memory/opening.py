@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from stepscope.analysis.calls.allocations import has_only_host_memory
 from stepscope.analysis.memory.trace_history import calls_of_requests, history_of_trace, of_gpus
-from stepscope.analysis.record.metrics import read_metrics
+from stepscope.analysis.record.metrics import bytes_of, column_of, read_metrics
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.categories.census import Census
 from stepscope.memory.opening import (
@@ -20,10 +21,13 @@ from stepscope.memory.opening import (
     read_censuses,
 )
 from stepscope.memory.recognition import is_snapshot_file, snapshots_in
+from stepscope.memory.schema import Action
+from stepscope.memory.simulator.operations import ReleaseCause, releases_of
 from stepscope.memory.view import SAMPLES, MemoryView, SampledMemory
 from stepscope.run.files import is_regular
 from stepscope.run.layout import SNAPSHOTS_DIRECTORY, RankLayout
 from stepscope.run.reader import RankRun, Run
+from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.model import Trace
 from stepscope.trace.paths import TraceRef, resolve_path
 
@@ -144,9 +148,6 @@ def memory_of_trace(trace: Trace, path: str) -> MemoryView:
     return MemoryView(history, known, remarks, kind=_OF_HOST, calls=calls)
 
 
-_MIB = 1 << 20
-
-
 def sampled_memory(path: Path) -> tuple[SampledMemory, ...]:
     """The samples of each GPU's memory.
 
@@ -158,11 +159,11 @@ def sampled_memory(path: Path) -> tuple[SampledMemory, ...]:
     """
     frame, _ = read_metrics(path)
     frame = frame.select(
-        _column(frame, "index", pl.Float64).cast(pl.Int64).alias("index"),
-        _column(frame, "name", pl.String).alias("name"),
-        _column(frame, "time_ns", pl.Int64).alias("time_ns"),
-        _bytes(_column(frame, "memory.used", pl.Float64)).alias("used_bytes"),
-        _bytes(_column(frame, "memory.total", pl.Float64)).alias("total_bytes"),
+        column_of(frame, "index").cast(pl.Int64).alias("index"),
+        column_of(frame, "name", pl.String).alias("name"),
+        column_of(frame, "time_ns", pl.Int64).alias("time_ns"),
+        bytes_of(column_of(frame, "memory.used")).alias("used_bytes"),
+        bytes_of(column_of(frame, "memory.total")).alias("total_bytes"),
     ).drop_nulls(["time_ns", "used_bytes"])
     if frame.is_empty():
         raise UnreadableInputError(
@@ -186,10 +187,48 @@ def _of_one(rows: pl.DataFrame, source: str) -> SampledMemory:
     )
 
 
-def _column(frame: pl.DataFrame, name: str, kind: type[pl.DataType]) -> pl.Expr:
-    """A column of the file; nulls where it does not have it."""
-    return pl.col(name) if name in frame.columns else pl.lit(None, kind)
+MEANWHILE: dict[str, pl.DataType | type[pl.DataType]] = {
+    "retries": pl.Int64,  # the device had no room: everything cached was given back first
+    "device_calls": pl.Int64,  # segments that were got from the device or given back
+}
+"""One row per stretch of time."""
+
+_CALLS = [
+    action.value
+    for action in (
+        Action.SEGMENT_ALLOC, Action.SEGMENT_FREE, Action.SEGMENT_MAP, Action.SEGMENT_UNMAP,
+    )
+]  # fmt: skip
 
 
-def _bytes(mebibytes: pl.Expr) -> pl.Expr:
-    return (mebibytes * _MIB).round().cast(pl.Int64)
+def allocator_meanwhile(
+    view: MemoryView, device: int, first_ns: Int64Array, last_ns: Int64Array
+) -> pl.DataFrame:
+    """What the allocator of a device did in some stretches of time.
+
+    Args:
+        first_ns: When each stretch begins, in nanoseconds since 1970.
+        last_ns: When it ends; the end counts.
+
+    Returns:
+        With the columns of `MEANWHILE`, row for row.
+    """
+    curve = view.curve(device).drop_nulls("time_ns")
+    mine = view.snapshot.events.filter(pl.col("device") == device)
+    calls = mine.filter(pl.col("action").cast(pl.String).is_in(_CALLS)).select("time_ns")
+    called = np.sort(calls.collect()["time_ns"].drop_nulls().to_numpy())
+    asked = [one.asked_event for one in releases_of(view.replay, device)
+             if one.cause is ReleaseCause.RETRY]  # fmt: skip
+    retried = np.sort(curve.filter(pl.col("event").is_in(asked))["time_ns"].to_numpy())
+
+    def within(moments: Int64Array) -> Int64Array:
+        first = np.searchsorted(moments, first_ns, side="left")
+        return np.asarray(np.searchsorted(moments, last_ns, side="right") - first)
+
+    return pl.DataFrame(
+        {
+            "retries": within(retried),
+            "device_calls": within(called),
+        },
+        schema=MEANWHILE,
+    )

@@ -26,7 +26,7 @@ from stepscope.analysis.calls.collectives import (
     world_size,
 )
 from stepscope.analysis.graph.batch_arrivals import find_arrivals
-from stepscope.analysis.graph.window import choose_steps
+from stepscope.analysis.graph.work import choose_steps
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.events import host_events
 from stepscope.analysis.host.steady_steps import tail_of
@@ -72,7 +72,7 @@ def read_arrivals(
     of_causes = (f"local_{cause}_ns" for cause in LOCAL_CAUSES)
     local = tuple(name for name in (*of_causes, BESIDE, *OF_LAUNCHES) if name in found.columns)
     of_host = _is_of_host(collectives)
-    has_groups = of_host and lists_groups(trace)
+    has_groups = of_host and bool(_described_groups(trace))
     is_known = pl.col("group") != "" if has_groups else pl.lit(value=True)
     is_known &= pl.col("group").ne_missing(NO_PAIR)
     place = pl.int_range(pl.len()).over("group", "step")
@@ -219,11 +219,6 @@ def with_host_groups(trace: Trace, collectives: pl.DataFrame) -> pl.DataFrame:
         )
         .select(collectives.columns)
     )
-
-
-def lists_groups(trace: Trace) -> bool:
-    """Whether the file lists process groups of its rank."""
-    return bool(_described_groups(trace))
 
 
 def _groups(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:

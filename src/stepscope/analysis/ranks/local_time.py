@@ -51,8 +51,8 @@ from stepscope.analysis.host.events import host_events
 from stepscope.analysis.host.idle_gaps import OF_THE_HOST, cut, find_gaps
 from stepscope.analysis.ranks.rank_arrivals import OF_LAUNCHES, OWN_HOST, QUEUED
 from stepscope.analysis.selection.gpu_work import GpuWork, recorded_work
-from stepscope.analysis.selection.memoize import memoized
-from stepscope.analysis.selection.names import events_named, is_call
+from stepscope.analysis.selection.names import events_named, is_call, times_of
+from stepscope.analysis.selection.scope import memoized
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array, Intervals
 from stepscope.trace.derive.unrecorded_work import frees_when_idle
@@ -313,10 +313,9 @@ def blocked(trace: Trace) -> Intervals:
     mine = np.isin(queue.wait_lane, list(lanes))
     of_queue = intervals.merge(queue.wait_start_ns[mine], queue.wait_end_ns[mine])
     frees = events_named(trace, is_call() & frees_when_idle(), tuple(lanes))
-    calls = trace.columns("start_ns", "dur_ns")[frees]
-    start = calls["start_ns"].to_numpy()
+    start, end = times_of(trace, frees)
     ends = np.sort(np.append(work["end_ns"].to_numpy(), np.iinfo(np.int64).min))
-    done = ends[np.searchsorted(ends, start + calls["dur_ns"].to_numpy(), side="right") - 1]
+    done = ends[np.searchsorted(ends, end, side="right") - 1]
     of_frees = intervals.merge(start, np.maximum(start, done))
     return intervals.union(intervals.union(found, of_queue), of_frees)
 

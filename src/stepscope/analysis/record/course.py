@@ -1,8 +1,14 @@
-"""How step times change over a record: in cycles, and by level shifts."""
+"""What a record tells of its steps: cycles, level shifts, epochs, CPU time, pauses and compiling.
+
+Where an iterator over a DataLoader begins, the training waits for the sampler, for workers that are
+started, and for a batch that nobody has prepared. Such waits say nothing about the others, and more
+workers shorten none of them.
+"""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +16,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from stepscope.run.step_record import StepRecord
+from stepscope.analysis.selection.odd_steps import SLOW_FACTOR
+from stepscope.run.step_record import StepRecord, input_wait
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 
 _SLOWEST = 20
@@ -149,3 +156,238 @@ def _is_of_later_level(durations: Int64Array, before: float, after: float) -> Bo
 def _drift(side: Int64Array) -> float:
     half = len(side) // 2
     return abs(float(np.median(side[half:])) - float(np.median(side[:half])))
+
+
+@dataclass(frozen=True)
+class EpochStarts:
+    """Steps in which a DataLoader's iterator began, or its workers ended or started.
+
+    Attributes:
+        wait_ns: What these steps wait for their input, in total.
+        excess_wait_ns: The part of it beyond the others' median.
+        workers_ns: The part of it in which workers were ended and started.
+        sampler_ns: The part of it in which the sampler made the first indices.
+        others_ns: Mean duration of the other steps; 0 without such steps.
+        longest_ns: The longest excess.
+    """
+
+    steps: tuple[int, ...] = ()
+    wait_ns: int = 0
+    excess_wait_ns: int = 0
+    workers_ns: int = 0
+    sampler_ns: int = 0
+    others_ns: int = 0
+    longest_ns: int = 0
+
+    @property
+    def first_batches_ns(self) -> int:
+        """The rest of the excess: the first batches took longer than others."""
+        return self.excess_wait_ns - self.workers_ns - self.sampler_ns
+
+    @property
+    def shortest(self) -> int:
+        """Steps of the shortest epoch; 0 where fewer than two begin."""
+        return min((later - step for step, later in pairwise(self.steps)), default=0)
+
+    def kept_workers_save(self, workers: int, batch_ns: int | None = None) -> int:
+        """What all these steps would save if the workers were kept.
+
+        Ending and starting workers, and what the first batch took longer than a worker needs for
+        one. Where that was not measured, it is what they save at least: workers that keep up make a
+        batch within as many steps as there are workers. Whether they keep up, only epochs show that
+        are longer than the workers' first batches.
+
+        Args:
+            batch_ns: What a worker was seen to need for a batch; None if that was not measured.
+        """
+        if batch_ns is not None:
+            return self.workers_ns + max(0, self.first_batches_ns - len(self.steps) * batch_ns)
+        if 0 < self.shortest <= workers:
+            return self.workers_ns
+        made_ns = len(self.steps) * workers * self.others_ns
+        return self.workers_ns + max(0, self.first_batches_ns - made_ns)
+
+
+def begins_epoch(record: StepRecord) -> bool:
+    """Whether an epoch starts in a step. The training's first step is none of them."""
+    return bool(record.step and (record.loader_workers_ns or record.epoch_start_ns))
+
+
+def epoch_starts(steady: Sequence[StepRecord]) -> EpochStarts:
+    """Sum up the steps in which an epoch starts.
+
+    If epochs start in most steps, the usual wait of a step is unknown, and only the parts that were
+    measured count.
+    """
+    starts = [record for record in steady if begins_epoch(record)]
+    if not starts:
+        return EpochStarts()
+    there = {record.step for record in starts}
+    others = [record for record in steady if record.step not in there]
+    usual_ns = None
+    if len(others) >= len(starts):
+        usual_ns = round(statistics.median(map(input_wait, others)))
+    excess, workers_ns, sampler_ns = [], 0, 0
+    for record in starts:
+        measured_ns = record.loader_workers_ns + record.sampler_ns
+        more_ns = measured_ns if usual_ns is None else max(0, input_wait(record) - usual_ns)
+        excess.append(min(more_ns, input_wait(record)))
+        sampler_ns += min(record.sampler_ns, excess[-1])
+        workers_ns += min(record.loader_workers_ns, excess[-1] - min(record.sampler_ns, excess[-1]))
+    return EpochStarts(
+        steps=tuple(record.step for record in starts),
+        wait_ns=sum(map(input_wait, starts)),
+        excess_wait_ns=sum(excess),
+        workers_ns=workers_ns,
+        sampler_ns=sampler_ns,
+        others_ns=round(statistics.fmean(record.dur_ns for record in others)) if others else 0,
+        longest_ns=max(excess),
+    )
+
+
+@dataclass(frozen=True)
+class HostTimes:
+    """Means per step.
+
+    Attributes:
+        cpu_ns: Time that the training thread ran on a CPU; None if the record does not have it.
+        queued_ns: Time that it was ready to run while others had the CPUs; None likewise.
+        wait_cpu_share: Share of the wait for input in which it ran on a CPU or waited for one
+            because it made the batch itself; None without a wait, or if the record does not have
+            it.
+        gc_ns: Time in pauses of Python's garbage collector.
+        gc_called_ns: The part of it in collections that code requested.
+        gc_worst_ns: The longest such time in one step.
+        is_on_device: Whether the record has times of a device: then a delay of the thread need not
+            delay the step.
+    """
+
+    cpu_ns: int | None = None
+    queued_ns: int | None = None
+    wait_cpu_share: float | None = None
+    gc_ns: int = 0
+    gc_worst_ns: int = 0
+    gc_called_ns: int = 0
+    is_on_device: bool = False
+
+    @property
+    def wait_queued_share(self) -> float:
+        """Share of the wait for input in which the thread waited for a CPU to make the batch.
+
+        The record has that time for the whole step: it is taken to be spread evenly over all that
+        the thread ran or wanted to run.
+        """
+        wanted_ns = (self.cpu_ns or 0) + (self.queued_ns or 0)
+        return (self.wait_cpu_share or 0.0) * (self.queued_ns or 0) / max(1, wanted_ns)
+
+    @property
+    def loading_cpu_share(self) -> float | None:
+        """Share of making a batch that is work for a CPU, without the wait for one; None likewise.
+
+        On busy CPUs a loader that mostly waits for a disk waits for a CPU after each sample: that
+        is no work.
+        """
+        if self.wait_cpu_share is None:
+            return None
+        queued = self.wait_queued_share
+        return (self.wait_cpu_share - queued) / (1 - queued) if queued < 1 else self.wait_cpu_share
+
+
+def host_times(records: Sequence[StepRecord]) -> HostTimes:
+    """The means over some steps."""
+    if not records:
+        return HostTimes()
+    waited_ns = sum(record.data_wait_ns for record in records)
+    knows_cpu = all(record.cpu_ns is not None for record in records)
+    share = None
+    if waited_ns and knows_cpu:
+        share = sum(record.data_wait_cpu_ns for record in records) / waited_ns
+    return HostTimes(
+        cpu_ns=_mean([record.cpu_ns for record in records]),
+        queued_ns=_mean([_queued_ns(record) for record in records]),
+        wait_cpu_share=share,
+        gc_ns=round(sum(record.gc_ns for record in records) / len(records)),
+        gc_called_ns=round(sum(record.gc_called_ns for record in records) / len(records)),
+        gc_worst_ns=max(record.gc_ns for record in records),
+        is_on_device=any(record.device_ns is not None for record in records),
+    )
+
+
+def _queued_ns(record: StepRecord) -> int | None:
+    """No more than the step has beside its CPU time: older records need not keep to that."""
+    if record.queued_ns is None:
+        return None
+    return min(record.queued_ns, max(0, record.dur_ns - (record.cpu_ns or 0)))
+
+
+def _mean(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return round(sum(known) / len(known)) if len(known) == len(values) else None
+
+
+LEAST_SHARE = 0.05
+"""A step compiles if that takes at least this share of it."""
+LEAST_RECURRING = 3
+"""Fewer steps that compile meet something new: a last, smaller batch, a second shape."""
+_MOSTLY = 0.5
+
+
+@dataclass(frozen=True)
+class CompileTimes:
+    """Compiling by torch.compile over some steps.
+
+    Attributes:
+        steps: Numbers of the steps in which it takes at least `LEAST_SHARE`.
+        lost_ns: What those steps took beyond the usual step because of it, in total: what was
+            compiled beside other work costs less than it takes.
+    """
+
+    steps: tuple[int, ...] = ()
+    total_ns: int = 0
+    worst_ns: int = 0
+    lost_ns: int = 0
+
+
+def compile_times(records: Sequence[StepRecord], usual_ns: int) -> CompileTimes:
+    """Compiling in some steps."""
+    found = [one for one in records if _compiles(one)]
+    return CompileTimes(
+        steps=tuple(one.step for one in found),
+        total_ns=sum(one.compile_ns for one in found),
+        worst_ns=max((one.compile_ns for one in found), default=0),
+        lost_ns=sum(min(one.compile_ns, max(0, one.dur_ns - usual_ns)) for one in found),
+    )
+
+
+def compiled_once(records: Sequence[StepRecord]) -> list[StepRecord]:
+    """The steps that are slow because they compile something new, which later steps use.
+
+    They take more than twice the median, at least half of that beyond it for compiling.
+
+    Args:
+        records: Steps that do not go on compiling (`recurs`), without slow ones at the beginning.
+    """
+    median_ns = statistics.median(one.dur_ns for one in records)
+    return [
+        one
+        for one in records
+        if _compiles(one)
+        and one.dur_ns > SLOW_FACTOR * median_ns
+        and one.compile_ns >= _MOSTLY * (one.dur_ns - median_ns)
+    ]
+
+
+def recurs(records: Sequence[StepRecord]) -> bool:
+    """Whether steps go on compiling: it is a habit of the training.
+
+    At least `LEAST_RECURRING` of them do it, and one of them in their second half.
+
+    Args:
+        records: Steps in order, without slow ones at the beginning.
+    """
+    compiles = [_compiles(one) for one in records]
+    return sum(compiles) >= LEAST_RECURRING and any(compiles[len(compiles) // 2 :])
+
+
+def _compiles(record: StepRecord) -> bool:
+    return record.compile_ns >= max(1, LEAST_SHARE * record.dur_ns)

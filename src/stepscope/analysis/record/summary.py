@@ -9,13 +9,18 @@ from itertools import pairwise
 
 import numpy as np
 
-from stepscope.analysis.record.course import LevelShift, StepCycle, find_cycle, find_level_shift
-from stepscope.analysis.record.epoch_starts import EpochStarts, begins_epoch, epoch_starts
-from stepscope.analysis.record.host_time import (
+from stepscope.analysis.record.course import (
     CompileTimes,
+    EpochStarts,
     HostTimes,
+    LevelShift,
+    StepCycle,
+    begins_epoch,
     compile_times,
     compiled_once,
+    epoch_starts,
+    find_cycle,
+    find_level_shift,
     host_times,
     recurs,
 )

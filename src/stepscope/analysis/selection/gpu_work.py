@@ -21,8 +21,13 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.selection.memoize import memoized
-from stepscope.analysis.selection.scope import OTHER_STEPS, AnsweredScope, EventChoice, Scope
+from stepscope.analysis.selection.scope import (
+    OTHER_STEPS,
+    AnsweredScope,
+    EventChoice,
+    Scope,
+    memoized,
+)
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.run.figures import steps_in_words
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array

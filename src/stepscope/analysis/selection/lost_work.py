@@ -24,8 +24,8 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.selection.gpu_work import work_on_devices
-from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_named, is_call
+from stepscope.analysis.selection.scope import memoized
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import are_among, filled
 from stepscope.trace.model import Trace

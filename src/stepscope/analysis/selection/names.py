@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.selection.memoize import memoized
+from stepscope.analysis.selection.scope import memoized
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -61,10 +60,13 @@ def events_with_names(
     """The same where it is known for each row of `names` whether it is wanted."""
     if not is_named.any():
         return np.zeros(0, np.int64)
-    by_name = _events_by_name(trace)
-    events = by_name.of(is_named)
-    if events is None:
+    order, first = _events_by_name(trace)
+    if int(np.diff(first)[is_named].sum()) * _SORTING_TAKES > len(order):
         events = np.flatnonzero(is_named[trace.columns("name_id")["name_id"].to_numpy()])
+    else:
+        parts = [order[first[name] : first[name + 1]] for name in np.flatnonzero(is_named)]
+        events = np.concatenate(parts).astype(np.int64)
+        events.sort(kind="stable")
     if lanes is not None:
         is_there = np.zeros(trace.lanes.height, np.bool_)
         is_there[list(lanes)] = True
@@ -75,42 +77,26 @@ def events_with_names(
     return events
 
 
-@dataclass(frozen=True, eq=False)
-class _EventsByName:
-    """The events of each name.
-
-    Attributes:
-        first: Where each name begins in it, and the end.
-    """
-
-    order: npt.NDArray[np.int32]
-    first: Int64Array
-
-    def count(self, is_named: BoolArray) -> int:
-        return int(np.diff(self.first)[is_named].sum())
-
-    def of(self, is_named: BoolArray) -> Int64Array | None:
-        """The events of some names, in order; None if to go through all is quicker than to sort."""
-        chosen = np.flatnonzero(is_named)
-        if self.count(is_named) * _SORTING_TAKES > len(self.order):
-            return None
-        parts = [self.order[self.first[name] : self.first[name + 1]] for name in chosen]
-        events = np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, np.int64)
-        if len(parts) > 1:
-            events.sort(kind="stable")
-        return events
+def times_of(trace: Trace, events: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Start and end of some events, by their numbers."""
+    columns = trace.columns("start_ns", "dur_ns")
+    starts = columns["start_ns"].to_numpy()[events]
+    return starts, starts + columns["dur_ns"].to_numpy()[events]
 
 
 @memoized
-def _events_by_name(trace: Trace) -> _EventsByName:
-    """Many questions look for the events of few names: they are counted and put in order once."""
+def _events_by_name(trace: Trace) -> tuple[npt.NDArray[np.int32], Int64Array]:
+    """The events in order of their names, and where those of each name begin; then how many.
+
+    Many questions look for the events of few names.
+    """
     name_id = trace.columns("name_id")["name_id"].to_numpy()
     names = len(trace.name_rows)
     first = np.zeros(names + 1, np.int64)
     np.cumsum(np.bincount(name_id, minlength=names), out=first[1:])
     # numpy sorts 16-bit numbers by counting.
     narrow = name_id.astype(np.uint16) if names <= _FEW_NAMES else name_id
-    return _EventsByName(np.argsort(narrow, kind="stable").astype(np.int32), first)
+    return np.argsort(narrow, kind="stable").astype(np.int32), first
 
 
 def names_that(trace: Trace, condition: pl.Expr) -> BoolArray:

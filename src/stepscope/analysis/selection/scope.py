@@ -1,4 +1,4 @@
-"""Which steps, devices and events a question is asked of, and what the answer left out.
+"""Which steps, devices and events a question is asked of, what the answer left out, and its memo.
 
 Whatever is asked of a scope raises `UsageError` where that names steps or devices that the trace
 does not have.
@@ -6,10 +6,15 @@ does not have.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from stepscope.trace.model import Trace
 
 OTHER_STEPS = "GPU events of other steps or of none"
 """A reason for which a scope leaves events out."""
@@ -96,3 +101,24 @@ class AnsweredScope:
             sum(one.events for one in scopes),
             dict(excluded),
         )
+
+
+Answer = TypeVar("Answer")
+Asked = ParamSpec("Asked")
+
+
+def memoized(
+    question: Callable[Concatenate[Trace, Asked], Answer],
+) -> Callable[Concatenate[Trace, Asked], Answer]:
+    """Memoize a pure function of a trace, and of a scope where it takes one.
+
+    A trace never changes, and answers are frozen. No scope is that of the whole file.
+    """
+
+    @functools.wraps(question)
+    def answer(trace: Trace, /, *asked: Asked.args, **named: Asked.kwargs) -> Answer:
+        scope = next(iter((*asked, *named.values())), None) or Scope()
+        key = (f"{question.__module__}.{question.__qualname__}", scope)
+        return trace.session.once(key, lambda: question(trace, *asked, **named))
+
+    return answer

@@ -49,9 +49,8 @@ from stepscope.report.trial import trials_table
 
 if TYPE_CHECKING:
     from stepscope.advice.diagnosis import Diagnosis
-    from stepscope.advice.rank.drawn_step import TypicalStep
     from stepscope.advice.rank.summary import RankSummary
-    from stepscope.advice.rank.window_details import DetailedAnswer
+    from stepscope.advice.rank.window_details import DetailedAnswer, TypicalStep
 
 _MOST_NOTES = 200
 _LADDER = (

@@ -4,7 +4,7 @@ An audit hook sees what Python is about to open for writing, rename, remove or c
 does. A link to a large file of the user becomes a file of the trial's own before it is written to.
 Anything else outside the trial's folders is refused, and noted. Not seen are programs that the
 script starts, and libraries that open files without Python; of these, `torch.save` and safetensors
-are asked. Where the system has Landlock, `trial.landlock` refuses what is not seen here.
+are asked. Where the system has Landlock, `trial.processes` refuses what is not seen here.
 """
 
 from __future__ import annotations

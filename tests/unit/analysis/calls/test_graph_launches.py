@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.gpu_trace import GpuTrace, us
 from tests.support.planted import GEMM, SMALL
 
-from stepscope.analysis.calls.graph_launches import GraphPlace, graph_places
+from stepscope.analysis.calls.runtime_calls import GraphPlace, graph_places
 from stepscope.analysis.idle import idle_causes
 from stepscope.analysis.kernels import kernels
 from stepscope.analysis.launches import launches

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.support.tables import TableBuilder
 
 from stepscope.analysis.calls import places
-from stepscope.analysis.calls.places import frame_over, names_over
+from stepscope.analysis.calls.places import function_of, names_over
 from stepscope.trace.model import Trace
 
 EVENTS = st.lists(
@@ -50,7 +50,7 @@ def test_the_innermost_frame_is_named():
     build.host("elsewhere", 0, 1000, category="python_function", thread=2)
     trace = Trace.from_tables(build.build(), "trace")
     lane = int(trace.columns("lane_id")["lane_id"][0])
-    assert frame_over(trace, lane, 150, 550) == "inner"
-    assert frame_over(trace, lane, 550, 700) == "outer"
-    assert frame_over(trace, lane, 210, 480) == "short"
-    assert frame_over(trace, lane, 2000, 2100) is None
+    assert function_of(names_over(trace, lane, 150, 550)) == "inner"
+    assert function_of(names_over(trace, lane, 550, 700)) == "outer"
+    assert function_of(names_over(trace, lane, 210, 480)) == "short"
+    assert function_of(names_over(trace, lane, 2000, 2100)) is None

@@ -18,8 +18,8 @@ from tests.support.step_records import step_records, write_run
 
 from stepscope.analysis.comparison.compare import PART, THREAD_PART, compare
 from stepscope.analysis.comparison.gate import CANNOT_TELL, FAILED, PASSED, FailOn
+from stepscope.analysis.comparison.repeated_runs import student_95
 from stepscope.analysis.comparison.side import make_side
-from stepscope.analysis.comparison.student import student_95
 from stepscope.analysis.record.summary import summarise_steps
 from stepscope.commands.compare import command
 from stepscope.errors import UsageError

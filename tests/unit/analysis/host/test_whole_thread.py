@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.support.gpu_trace import GpuTrace, ms
 
 from stepscope.advice.diagnosis import diagnose
-from stepscope.analysis.breakdown import break_down
 from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.host.partition import partition_host
+from stepscope.analysis.timeline import break_down
 from stepscope.run.reader import open_run
 
 

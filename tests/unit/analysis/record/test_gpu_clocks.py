@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.gpu_metrics import write_clocks
 
-from stepscope.analysis.record.gpu_clocks import GpuClock, clock_of, slow_clocks
-from stepscope.analysis.record.metrics import summarise_metrics
+from stepscope.analysis.record.metrics import GpuClock, clock_of, slow_clocks, summarise_metrics
 from stepscope.run.metrics import CLOCK_REASON_BITS
 
 

@@ -26,8 +26,8 @@ from stepscope.advice.evidence.collectives import (
     waited_in,
     without_point_to_point,
 )
-from stepscope.advice.evidence.replayed import finding_without_saving, replayed_finding
-from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.replayed import replayed_finding
+from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, Severity, speed
 from stepscope.analysis.abnormal_collectives import (
@@ -262,7 +262,7 @@ def _in(subject: Subject, window: WindowView) -> list[Finding]:
         lost_ns = int((odd["dur_ns"] - odd["expected_ns"]).sum())
         if window.device_share(lost_ns) < subject.thresholds.saving_low:
             return []
-        return finding_without_saving(
+        return plain_finding(
             subject,
             rule="abnormal-collective",
             title=title,
@@ -369,7 +369,7 @@ def _with_snapshot(odd: pl.DataFrame, subject: Subject, window: WindowView) -> p
     if view is None:
         return odd
     # Most ranks recorded no snapshot, and these import many modules.
-    from stepscope.analysis.memory.snapshot_history import allocator_meanwhile
+    from stepscope.analysis.memory.opening import allocator_meanwhile
     from stepscope.memory.schema import EXACT_SIZES
 
     if view.snapshot.settings.get(EXACT_SIZES):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stepscope.advice.evidence.subject import Subject
-from stepscope.advice.finding import Evidence, Finding, Severity
-from stepscope.advice.severities import severity_of
+from stepscope.advice.evidence.subject import Subject, plain_finding
+from stepscope.advice.finding import Evidence, Finding, Severity, severity_of
 from stepscope.advice.thresholds import Thresholds
 from stepscope.run.figures import duration, percent, ranks_in_words
 from stepscope.skew.course import Course, EveryNth, FromOneStep, InSomeSteps, Rising
@@ -74,38 +73,35 @@ def find_late_rank(subject: Subject) -> list[Finding]:
     if is_mostly_one:
         there = "on them" if len(skew.late) > 1 else "on it"
         how += f", and '{longer[0].name}' takes {duration(longer[0].more_ns)} longer {there}"
-    saving_ns = min(skew.saving_ns, step_ns)
-    return [
-        Finding(
-            id="late-rank",
-            title=f"{ranks_in_words(skew.late)} {how}",
-            severity=Severity.HIGH if skew.share >= limits.late_rank_high else Severity.MEDIUM,
-            rank=subject.rank,
-            saving_ns=saving_ns,
-            assumption="the late ranks come as the others do, and these stay as they are",
-            predicted_step_ns=step_ns - saving_ns,
-            evidence=(
-                Evidence("what another rank waits, per step", skew.wait_ns, "ns"),
-                Evidence("share of the step", skew.share, "share"),
-                Evidence("who comes late", ranks_in_words(skew.late), "text"),
-                *([Evidence("why", skew.cause, "text")] if skew.cause else []),
-                *_course(skew.course),
-                *(
-                    Evidence(
-                        f"'{one.name}' per step",
-                        f"{duration(one.late_ns)}, {duration(one.others_ns)} on the others",
-                        "text",
-                    )
-                    for one in longer[:_MOST_PARTS]
-                ),
-                Evidence("taken from", basis, "text"),
-                Evidence("steps compared", skew.steps, "count"),
-                *([Evidence("clocks are right to", skew.error_ns, "ns")] if skew.error_ns else []),
+    return plain_finding(
+        subject,
+        rule="late-rank",
+        title=f"{ranks_in_words(skew.late)} {how}",
+        severity=Severity.HIGH if skew.share >= limits.late_rank_high else Severity.MEDIUM,
+        step_ns=step_ns,
+        saving_ns=min(skew.saving_ns, step_ns),
+        assumption="the late ranks come as the others do, and these stay as they are",
+        evidence=(
+            Evidence("what another rank waits, per step", skew.wait_ns, "ns"),
+            Evidence("share of the step", skew.share, "share"),
+            Evidence("who comes late", ranks_in_words(skew.late), "text"),
+            *([Evidence("why", skew.cause, "text")] if skew.cause else []),
+            *_course(skew.course),
+            *(
+                Evidence(
+                    f"'{one.name}' per step",
+                    f"{duration(one.late_ns)}, {duration(one.others_ns)} on the others",
+                    "text",
+                )
+                for one in longer[:_MOST_PARTS]
             ),
-            steps=skew.course.steps if isinstance(skew.course, EveryNth | InSomeSteps) else (),
-            advice=_advice_on_late(skew, bool(longer) and longer[0].name == "compute"),
-        )
-    ]
+            Evidence("taken from", basis, "text"),
+            Evidence("steps compared", skew.steps, "count"),
+            *([Evidence("clocks are right to", skew.error_ns, "ns")] if skew.error_ns else []),
+        ),
+        steps=skew.course.steps if isinstance(skew.course, EveryNth | InSomeSteps) else (),
+        advice=_advice_on_late(skew, bool(longer) and longer[0].name == "compute"),
+    )
 
 
 def _how(skew: RankSkew) -> str:
@@ -186,34 +182,32 @@ def find_imbalance(subject: Subject) -> list[Finding]:
     share = saving_ns / step_ns
     if share < subject.thresholds.imbalance:
         return []
-    return [
-        Finding(
-            id="imbalance",
-            title=f"ranks have unequal work: the one with the most in a step has "
-            f"{duration(found.most_ns)}, the mean is {duration(found.mean_ns)}, and the others "
-            "wait for it; which one it is changes",
-            severity=severity_of(share, subject.thresholds),
-            rank=subject.rank,
-            saving_ns=saving_ns,
-            assumption="all ranks have the mean of the work in each step",
-            predicted_step_ns=step_ns - saving_ns,
-            evidence=(
-                Evidence("what a rank waits per step, on average", found.wait_ns, "ns"),
-                Evidence("share of the step", share, "share"),
-                Evidence("most work of a rank in a step", found.most_ns, "ns"),
-                Evidence("mean work of the ranks", found.mean_ns, "ns"),
-                Evidence("ranks that have the most in some step", found.turns, "count"),
-                Evidence("ranks compared", found.ranks, "count"),
-                Evidence("steps compared", found.steps, "count"),
-                Evidence(
-                    "lateness follows work with a correlation of",
-                    percent(found.correlation),
-                    "text",
-                ),
+    return plain_finding(
+        subject,
+        rule="imbalance",
+        title=f"ranks have unequal work: the one with the most in a step has "
+        f"{duration(found.most_ns)}, the mean is {duration(found.mean_ns)}, and the others "
+        "wait for it; which one it is changes",
+        severity=severity_of(share, subject.thresholds),
+        step_ns=step_ns,
+        saving_ns=saving_ns,
+        assumption="all ranks have the mean of the work in each step",
+        evidence=(
+            Evidence("what a rank waits per step, on average", found.wait_ns, "ns"),
+            Evidence("share of the step", share, "share"),
+            Evidence("most work of a rank in a step", found.most_ns, "ns"),
+            Evidence("mean work of the ranks", found.mean_ns, "ns"),
+            Evidence("ranks that have the most in some step", found.turns, "count"),
+            Evidence("ranks compared", found.ranks, "count"),
+            Evidence("steps compared", found.steps, "count"),
+            Evidence(
+                "lateness follows work with a correlation of",
+                percent(found.correlation),
+                "text",
             ),
-            advice=_ADVICE_ON_IMBALANCE,
-        )
-    ]
+        ),
+        advice=_ADVICE_ON_IMBALANCE,
+    )
 
 
 _OF_A_PIPELINE = (
@@ -254,35 +248,29 @@ def find_uneven_stages(subject: Subject) -> list[Finding]:
         each, what = "ranks", "work"
     saving_ns = None if slow.saving_ns is None else min(slow.saving_ns, step_ns)
     why = in_words(SLOW_STAGE, several=len(slow.ranks) > 1)
-    return [
-        Finding(
-            id="uneven-stages",
-            title=f"{who} {duration(slow.compute_ns)} per step, {others} "
-            f"{duration(slow.others_ns)} on average",
-            severity=severity_of(max(share, (saving_ns or 0) / step_ns), subject.thresholds),
-            rank=subject.rank,
-            saving_ns=saving_ns,
-            saving_reason=""
-            if saving_ns is not None
-            else f"it depends on how the {what} can be divided, and on the schedule; at "
-            f"most {duration(beyond_ns)} per step",
-            assumption=""
-            if saving_ns is None
-            else f"it computes as long as the others, as once what slows it down is gone; {what} "
-            "that move make these longer",
-            is_upper_bound=saving_ns is not None,
-            predicted_step_ns=None if saving_ns is None else step_ns - saving_ns,
-            evidence=(
-                Evidence("computing per step", slow.compute_ns, "ns"),
-                Evidence(f"on the other {each}, on average", slow.others_ns, "ns"),
-                Evidence(f"beyond the mean of all {each}", beyond_ns, "ns"),
-                Evidence("computes longest", named, "text"),
-                *([] if saving_ns is None else [Evidence("why", why, "text")]),
-                Evidence(f"{each} compared", slow.stages, "count"),
-            ),
-            advice=_OF_A_RING if slow.may_be_ring else _OF_A_PIPELINE,
-        )
-    ]
+    return plain_finding(
+        subject,
+        rule="uneven-stages",
+        title=f"{who} {duration(slow.compute_ns)} per step, {others} "
+        f"{duration(slow.others_ns)} on average",
+        severity=severity_of(max(share, (saving_ns or 0) / step_ns), subject.thresholds),
+        step_ns=step_ns,
+        saving_ns=saving_ns,
+        reason=f"it depends on how the {what} can be divided, and on the schedule; at "
+        f"most {duration(beyond_ns)} per step",
+        assumption=f"it computes as long as the others, as once what slows it down is gone; {what} "
+        "that move make these longer",
+        is_upper_bound=saving_ns is not None,
+        evidence=(
+            Evidence("computing per step", slow.compute_ns, "ns"),
+            Evidence(f"on the other {each}, on average", slow.others_ns, "ns"),
+            Evidence(f"beyond the mean of all {each}", beyond_ns, "ns"),
+            Evidence("computes longest", named, "text"),
+            *([] if saving_ns is None else [Evidence("why", why, "text")]),
+            Evidence(f"{each} compared", slow.stages, "count"),
+        ),
+        advice=_OF_A_RING if slow.may_be_ring else _OF_A_PIPELINE,
+    )
 
 
 _NOBODY_WAITS = "no other rank is known to wait for this one"
@@ -291,7 +279,7 @@ _NOBODY_WAITS = "no other rank is known to wait for this one"
 def find_throttled_gpu(subject: Subject) -> list[Finding]:
     """Throttled GPU: this rank's GPU runs at a lower clock than the other ranks' GPUs.
 
-    Measured from the sampled metrics of all ranks (`analysis.record.gpu_clocks` has the
+    Measured from the sampled metrics of all ranks (`analysis.record.metrics` has the
     definition). If the others wait for this rank, the saving is what its kernels would take less at
     its peers' clock, and no more than the step gains until the next rank is the last. Kernels that
     memory limits gain less from a higher clock, so this is the most that can be saved.
@@ -301,7 +289,6 @@ def find_throttled_gpu(subject: Subject) -> list[Finding]:
         return []
     saving_ns = _saving_ns(subject)
     step_ns = subject.step_ns
-    is_known = saving_ns is not None and step_ns is not None
     own = slow.own
     evidence = [
         Evidence("clock while busy, in MHz", round(own.clock_mhz), "count"),
@@ -320,22 +307,20 @@ def find_throttled_gpu(subject: Subject) -> list[Finding]:
         Evidence(f"samples with {reason.replace('_', ' ')}", share, "share")
         for reason, share in own.reasons
     ]
-    return [
-        Finding(
-            id="throttled-gpu",
-            title=f"the GPU of rank {subject.rank} is throttled: {own.clock_mhz:.0f} MHz, "
-            f"{percent(slow.share)} of its peers' {slow.peers_mhz:.0f} MHz",
-            severity=_severity(subject, is_late=saving_ns is not None),
-            rank=subject.rank,
-            saving_ns=saving_ns if is_known else None,
-            saving_reason="" if is_known else _NOBODY_WAITS,
-            assumption=_assumption(subject) if is_known else "",
-            predicted_step_ns=(step_ns or 0) - (saving_ns or 0) if is_known else None,
-            evidence=tuple(evidence),
-            advice=_advice_on_clocks(dict(own.reasons)),
-            slows_everything=True,
-        )
-    ]
+    return plain_finding(
+        subject,
+        rule="throttled-gpu",
+        title=f"the GPU of rank {subject.rank} is throttled: {own.clock_mhz:.0f} MHz, "
+        f"{percent(slow.share)} of its peers' {slow.peers_mhz:.0f} MHz",
+        severity=_severity(subject, is_late=saving_ns is not None),
+        step_ns=step_ns or 0,
+        saving_ns=None if step_ns is None else saving_ns,
+        reason=_NOBODY_WAITS,
+        assumption=_assumption(subject),
+        evidence=tuple(evidence),
+        advice=_advice_on_clocks(dict(own.reasons)),
+        slows_everything=True,
+    )
 
 
 def _saving_ns(subject: Subject) -> int | None:

@@ -11,12 +11,11 @@ from stepscope.advice.evidence.collectives import (
     waited_in,
     without_waits,
 )
-from stepscope.advice.evidence.replayed import finding_without_saving, replayed_finding
-from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.replayed import replayed_finding
+from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.turns import IN_TURN, find_turns, for_ranks
 from stepscope.advice.evidence.window_view import WindowView
-from stepscope.advice.finding import Evidence, Finding
-from stepscope.advice.severities import severity_of
+from stepscope.advice.finding import Evidence, Finding, severity_of
 from stepscope.analysis.calls.collectives import LEAST_PEERS
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.run.figures import percent
@@ -55,7 +54,7 @@ def find_pipeline_bubble(subject: Subject) -> list[Finding]:
         return []
     schedule = _schedule(found, window.steps)
     whom = "other stages of the pipeline" if schedule else "other ranks in sends and receives"
-    return finding_without_saving(
+    return plain_finding(
         subject,
         rule="pipeline-bubble",
         title=f"the device waits for {whom} for {percent(share)} of its time",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from stepscope.advice.evidence.compiled_code import what_is_left_out
-from stepscope.advice.evidence.fusible_work import (
+from stepscope.advice.evidence.compiled_code import (
     fusible_of,
     notable_patterns,
     rows_of_notable_patterns,
+    what_is_left_out,
 )
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject
@@ -17,7 +17,7 @@ from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.rules.compute.work import attention_of
 from stepscope.advice.rules.copies import layout_copies_of
-from stepscope.advice.rules.host.optimizer import updates_one_by_one, work_of_optimizer
+from stepscope.advice.rules.host.optimizer import optimizer_of, updates_one_by_one
 from stepscope.analysis.calls.fusible import (
     ADAM,
     BYTES,
@@ -28,14 +28,14 @@ from stepscope.analysis.calls.fusible import (
     Fusible,
     time_once_fused,
 )
-from stepscope.analysis.calls.kernel_origins import (
+from stepscope.analysis.calls.moved_bytes import bytes_of_operators
+from stepscope.analysis.calls.places import (
     is_kind_by_operator,
     is_of_product,
     operator_names,
     places_of_work,
     shares_of,
 )
-from stepscope.analysis.calls.moved_bytes import bytes_of_operators
 from stepscope.analysis.fusion import fused_changes
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.hardware.devices import memory_speeds
@@ -250,7 +250,7 @@ def _chains(window: WindowView, least_ns: int, least_share: float) -> pl.DataFra
     taken |= rows_of_notable_patterns(window, least_share) | is_of_product(window.trace, work)
     taken |= _is_without_evidence(window, work)
     fusable = said["may_be"].to_numpy() & ~taken
-    fusable &= ~window.nodes(work_of_optimizer(window))[work["node"].to_numpy()]
+    fusable &= ~window.nodes(optimizer_of(window)[1])[work["node"].to_numpy()]
     # The work stands in the graph's order, by start: only streams have to be told apart.
     lane = work["lane_id"].to_numpy()
     rows = np.flatnonzero(said["is_there"].to_numpy())

@@ -9,7 +9,7 @@ import polars as pl
 
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject
-from stepscope.advice.evidence.window_view import WindowView
+from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.advice.finding import Evidence, Finding, short
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.hardware.devices import peaks_of
@@ -37,11 +37,12 @@ def products_of(subject: Subject) -> Products | None:
     window = subject.window
     if window is None or not window.has_gpu:
         return None
-    table = window.once(_products)
+    table = _products(window)
     units = matrix_units(window.trace, table)
     return None if units is None else Products(window, units, table)
 
 
+@once
 def _products(window: WindowView) -> pl.DataFrame:
     return matrix_products(window.trace, window.work)
 

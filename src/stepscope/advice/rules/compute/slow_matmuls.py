@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from stepscope.advice.evidence.replayed import finding_without_saving, replayed_finding
-from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.replayed import replayed_finding
+from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.rules.compute.precision import products_of
@@ -240,7 +240,7 @@ def find_slow_matmuls(subject: Subject) -> list[Finding]:
     small_ns = int(table.filter("small")["dur_ns"].sum())
     advice = _advice(causes, 2 * small_ns > total_ns)
     if 2 * small_ns > total_ns:
-        return finding_without_saving(
+        return plain_finding(
             subject,
             rule="slow-matmuls",
             title=title,

@@ -8,14 +8,15 @@ import numpy as np
 import orjson
 import polars as pl
 
-from stepscope.advice.evidence.fusible_work import fusible_of
+from stepscope.advice.evidence.compiled_code import fusible_of
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject
-from stepscope.advice.evidence.window_view import WindowView
+from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.analysis.calls.fusible import ATTENTION, Fusible
-from stepscope.analysis.calls.kernel_origins import places_of_work, runs_under
 from stepscope.analysis.calls.operands_of_work import operands_of_work
+from stepscope.analysis.calls.places import places_of_work, runs_under
+from stepscope.analysis.graph.nodes import recomputed_nodes
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.operators import analyse_operators
 from stepscope.run.figures import percent
@@ -130,12 +131,13 @@ def find_unfused_attention(subject: Subject) -> list[Finding]:
     between = window.work.filter(pl.Series(found.between))
     products = window.work.filter(pl.Series(found.products))
     between_ns, products_ns = int(between["dur_ns"].sum()), int(products["dur_ns"].sum())
+    softmaxes = len(between.filter(pl.col("group") == "softmax"))
     evidence = [
         Evidence("attention per step", window.per_device_step(between_ns + products_ns), "ns"),
         Evidence(
             "of this, on the scores between the products", window.per_device_step(between_ns), "ns"
         ),
-        Evidence("softmax kernels per step", _softmaxes(between) / window.steps, "count"),
+        Evidence("softmax kernels per step", softmaxes / window.steps, "count"),
     ]
     advice = _FALLBACK if found.is_math_fallback else _CALL_IT
     if found.scores is not None:
@@ -169,17 +171,10 @@ def find_unfused_attention(subject: Subject) -> list[Finding]:
     )
 
 
+@once
 def attention_of(window: WindowView) -> UnfusedAttention:
     """The unfused attention among the window's GPU work, found once."""
-    return window.once(_attention)
-
-
-def _attention(window: WindowView) -> UnfusedAttention:
     return unfused_attention(window.trace, window.work, fusible_of(window))
-
-
-def _softmaxes(between: pl.DataFrame) -> int:
-    return between.filter(pl.col("group") == "softmax").height
 
 
 def find_heavy_recomputation(subject: Subject) -> list[Finding]:
@@ -192,8 +187,8 @@ def find_heavy_recomputation(subject: Subject) -> list[Finding]:
     window = subject.window
     if window is None:
         return []
-    moments, nodes = window.recomputed
     graph = window.graph
+    moments, nodes = recomputed_nodes(window.trace, graph, window.work)
     if window.has_gpu:
         spent_ns = int(graph.dur_ns[nodes].sum())
         whole_ns = int(graph.dur_ns[graph.is_gpu].sum())

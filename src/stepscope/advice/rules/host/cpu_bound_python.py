@@ -32,17 +32,17 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from stepscope.advice.evidence.main_thread_work import MainThreadWork
+from stepscope.advice.evidence.places import MainThreadWork
 from stepscope.advice.evidence.replayed import replayed_finding
-from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView
-from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.finding import Evidence, Finding, Severity, severity_of
 from stepscope.advice.rules.input import slow_epoch_start
 from stepscope.advice.rules.steps import slow_phase
-from stepscope.advice.severities import severity_of
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.host.causes import CAUSES, UNNAMED, HostCause
 from stepscope.analysis.host.waits import shows_collectives
+from stepscope.analysis.selection.names import times_of
 from stepscope.analysis.selection.partition import OTHER
 from stepscope.run.figures import percent
 from stepscope.run.step_record import FORWARD
@@ -268,26 +268,24 @@ def _of_a_sleeping_thread(subject: Subject, window: WindowView, long: Intervals)
         return []
     share = asleep_ns / max(1, summary.mean_ns)
     advice = _ADVICE_ASLEEP if window.has_stacks else f"{_ASLEEP_WHERE} {_STACKS}"
-    return [
-        Finding(
-            id="cpu-bound-python",
-            title=_ASLEEP,
-            severity=severity_of(share, limits),
-            rank=subject.rank,
-            saving_ns=asleep_ns,
-            assumption="it no longer sleeps or waits there; what the CPUs are busy with stays",
-            predicted_step_ns=summary.mean_ns - asleep_ns,
-            evidence=(
-                Evidence("neither running nor waiting for a CPU, per step", asleep_ns, "ns"),
-                Evidence("share of the step", share, "share"),
-                Evidence("waiting for a CPU per step", summary.host.queued_ns or 0, "ns"),
-                Evidence("the longest stretch is", places.pop(), "text"),
-                Evidence("mean step", summary.mean_ns, "ns"),
-                Evidence("measured by", "step record and trace", "text"),
-            ),
-            advice=advice,
-        )
-    ]
+    return plain_finding(
+        subject,
+        rule="cpu-bound-python",
+        title=_ASLEEP,
+        severity=severity_of(share, limits),
+        step_ns=summary.mean_ns,
+        saving_ns=asleep_ns,
+        assumption="it no longer sleeps or waits there; what the CPUs are busy with stays",
+        evidence=(
+            Evidence("neither running nor waiting for a CPU, per step", asleep_ns, "ns"),
+            Evidence("share of the step", share, "share"),
+            Evidence("waiting for a CPU per step", summary.host.queued_ns or 0, "ns"),
+            Evidence("the longest stretch is", places.pop(), "text"),
+            Evidence("mean step", summary.mean_ns, "ns"),
+            Evidence("measured by", "step record and trace", "text"),
+        ),
+        advice=advice,
+    )
 
 
 def _mostly_asleep(subject: Subject, window: WindowView, long: Intervals) -> bool:
@@ -376,7 +374,7 @@ def _stretches(window: WindowView, least_ns: int, has_peers: bool) -> Intervals:
     plain = intervals.difference(plain, _meetings(window, plain, has_peers))
     plain = intervals.difference(plain, _in_engine(window))
     plain = intervals.difference(plain, _in_the_recorder(window))
-    plain = intervals.difference(plain, window.once(slow_epoch_start.between_epochs, least_ns))
+    plain = intervals.difference(plain, slow_epoch_start.between_epochs(window, least_ns))
     long = plain.lengths >= least_ns
     return intervals.merge(plain.starts[long], plain.ends[long])
 
@@ -392,9 +390,8 @@ def _in_engine(window: WindowView) -> Intervals:
     if not len(engine):
         return engine
     others = window.main_events(is_frame & ~is_engine)
-    starts = window.trace.columns("start_ns")["start_ns"].to_numpy()[others]
-    inside = others[intervals.contains(engine, starts)]
-    return intervals.difference(engine, window.spans_of_events(inside))
+    inside = others[intervals.contains(engine, times_of(window.trace, others)[0])]
+    return intervals.difference(engine, intervals.merge(*times_of(window.trace, inside)))
 
 
 def _in_the_recorder(window: WindowView) -> Intervals:

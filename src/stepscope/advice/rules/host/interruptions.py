@@ -5,9 +5,8 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.advice.evidence.replayed import replayed_finding
-from stepscope.advice.evidence.subject import Subject
-from stepscope.advice.finding import Evidence, Finding
-from stepscope.advice.severities import severity_of
+from stepscope.advice.evidence.subject import Subject, plain_finding
+from stepscope.advice.finding import Evidence, Finding, severity_of
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.host.causes import HostCause
 from stepscope.run.figures import percent, some_in_words
@@ -74,36 +73,31 @@ def _from_record(subject: Subject) -> list[Finding]:
     share = host.gc_ns / max(1, summary.mean_ns)
     if share < subject.thresholds.garbage_collection:
         return []
-    saves = not host.is_on_device
     is_called = 2 * host.gc_called_ns >= host.gc_ns
     title, assumption, advice = _TITLE, _ASSUMPTION, ADVICE
     if is_called:
         title, assumption = _TITLE_CALLED, _ASSUMPTION_CALLED
         advice = _advice_on_calls(subject.gc_calls)
-    return [
-        Finding(
-            id="garbage-collector",
-            title=title,
-            severity=severity_of(share, subject.thresholds),
-            rank=subject.rank,
-            saving_ns=host.gc_ns if saves else None,
-            saving_reason=""
-            if saves
-            else "the record does not show which pauses the GPU waited for",
-            assumption=assumption if saves else "",
-            predicted_step_ns=summary.mean_ns - host.gc_ns if saves else None,
-            evidence=(
-                Evidence("paused per step", host.gc_ns, "ns"),
-                Evidence("share of the step", share, "share"),
-                Evidence("requested by gc.collect(), per step", host.gc_called_ns, "ns"),
-                Evidence("most in one step", host.gc_worst_ns, "ns"),
-                Evidence("mean step", summary.mean_ns, "ns"),
-                Evidence("measured by", "step record", "text"),
-            ),
-            advice=advice,
-            slows_everything=True,
-        )
-    ]
+    return plain_finding(
+        subject,
+        rule="garbage-collector",
+        title=title,
+        severity=severity_of(share, subject.thresholds),
+        step_ns=summary.mean_ns,
+        saving_ns=None if host.is_on_device else host.gc_ns,
+        reason="the record does not show which pauses the GPU waited for",
+        assumption=assumption,
+        evidence=(
+            Evidence("paused per step", host.gc_ns, "ns"),
+            Evidence("share of the step", share, "share"),
+            Evidence("requested by gc.collect(), per step", host.gc_called_ns, "ns"),
+            Evidence("most in one step", host.gc_worst_ns, "ns"),
+            Evidence("mean step", summary.mean_ns, "ns"),
+            Evidence("measured by", "step record", "text"),
+        ),
+        advice=advice,
+        slows_everything=True,
+    )
 
 
 def _from_trace(subject: Subject) -> list[Finding]:
@@ -178,27 +172,24 @@ def find_busy_cpus(subject: Subject) -> list[Finding]:
         evidence.append(Evidence("loader workers", subject.loader.workers, "count"))
         cpus = f" ({subject.loader.cpus} here)"
     evidence.append(Evidence("mean step", summary.mean_ns, "ns"))
-    saves = not host.is_on_device
-    return [
-        Finding(
-            id="busy-cpus",
-            title=(
-                f"the CPUs are busy: for {percent(share)} of the step the training thread "
-                "waits for a free one"
-            ),
-            severity=severity_of(share, subject.thresholds),
-            rank=subject.rank,
-            saving_ns=queued_ns if saves else None,
-            saving_reason="" if saves else ON_DEVICE,
-            assumption="a CPU is free whenever the training thread can run" if saves else "",
-            predicted_step_ns=summary.mean_ns - queued_ns if saves else None,
-            evidence=tuple(evidence),
-            advice=(
-                "Find out what uses the CPUs (top, `stepscope monitor`). Stop other programs, or "
-                "reserve CPUs for this one (taskset, --cpus-per-task). If its own threads use "
-                "them, keep torch.set_num_threads, times the ranks on this machine, plus the "
-                f"loaders' workers at or below the number of CPUs{cpus}."
-            ),
-            slows_everything=True,
-        )
-    ]
+    return plain_finding(
+        subject,
+        rule="busy-cpus",
+        title=(
+            f"the CPUs are busy: for {percent(share)} of the step the training thread "
+            "waits for a free one"
+        ),
+        severity=severity_of(share, subject.thresholds),
+        step_ns=summary.mean_ns,
+        saving_ns=None if host.is_on_device else queued_ns,
+        reason=ON_DEVICE,
+        assumption="a CPU is free whenever the training thread can run",
+        evidence=tuple(evidence),
+        advice=(
+            "Find out what uses the CPUs (top, `stepscope monitor`). Stop other programs, or "
+            "reserve CPUs for this one (taskset, --cpus-per-task). If its own threads use "
+            "them, keep torch.set_num_threads, times the ranks on this machine, plus the "
+            f"loaders' workers at or below the number of CPUs{cpus}."
+        ),
+        slows_everything=True,
+    )

@@ -7,10 +7,10 @@ import polars as pl
 
 from stepscope.advice.evidence.compiled_code import (
     graphs_to_launch,
+    rows_of_notable_patterns,
     runs_compiled_code,
     what_is_left_out,
 )
-from stepscope.advice.evidence.fusible_work import rows_of_notable_patterns
 from stepscope.advice.evidence.places import waiting_places
 from stepscope.advice.evidence.replayed import host_alone_of, replayed_finding
 from stepscope.advice.evidence.specific_causes import IDLE_LABEL
@@ -18,9 +18,12 @@ from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, short
 from stepscope.advice.rules.copies import pageable_copies
-from stepscope.analysis.calls.edges_of_recording import harness_synchronisations
-from stepscope.analysis.calls.graph_launches import GraphPlace, graph_places
-from stepscope.analysis.calls.kernel_origins import is_of_product
+from stepscope.analysis.calls.places import is_of_product
+from stepscope.analysis.calls.runtime_calls import (
+    GraphPlace,
+    graph_places,
+    harness_synchronisations,
+)
 from stepscope.analysis.graph.kinds import EdgeKind
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.host.causes import HostCause

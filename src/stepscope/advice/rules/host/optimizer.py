@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from stepscope.advice.evidence.fusible_work import fusible_of
-from stepscope.advice.evidence.replayed import finding_without_saving, replayed_finding
-from stepscope.advice.evidence.subject import Subject
-from stepscope.advice.evidence.window_view import WindowView
+from stepscope.advice.evidence.compiled_code import fusible_of
+from stepscope.advice.evidence.replayed import replayed_finding
+from stepscope.advice.evidence.subject import Subject, plain_finding
+from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.analysis.calls.fusible import ADAM, ZERO_GRAD
 from stepscope.analysis.graph.replay import unchanged
@@ -61,7 +61,7 @@ def find_unfused_optimizer(subject: Subject) -> list[Finding]:
     if not updates_one_by_one(window, subject.thresholds.optimizer_kernels):
         return []
     spans, launched = optimizer_of(window)
-    updating = window.once(_updating)
+    updating = _updating(window)
     per_time = len(updating) / _times(window)
     zeroing = (len(launched) - len(updating)) / _times(window)
     fusible = fusible_of(window)
@@ -91,11 +91,12 @@ def updates_one_by_one(window: WindowView, least: float) -> bool:
     """Whether an optimizer step launches at least so many kernels, of which few are fused."""
     if not window.has_gpu or _has_lbfgs(window):
         return False
-    updating = window.once(_updating)
+    updating = _updating(window)
     fused = updating.filter(pl.col("name").str.contains(_FUSED))
     return len(updating) / _times(window) >= least and len(fused) * 2 < len(updating)
 
 
+@once
 def _updating(window: WindowView) -> pl.DataFrame:
     """The GPU work of updates alone: without what zeroes the gradients."""
     spans, launched = optimizer_of(window)
@@ -120,12 +121,12 @@ def _on_device(launched: pl.DataFrame, window: WindowView) -> str:
 
 def _has_lbfgs(window: WindowView) -> bool:
     """Whether LBFGS steps, of which there is neither a fused nor a foreach variant."""
-    names = window.names_of(window.once(_ranges)["event"])
+    names = window.names_of(_ranges(window)["event"])
     return bool(names.str.contains(_LBFGS, literal=True).any())
 
 
 def _on_cpu(subject: Subject, window: WindowView) -> list[Finding]:
-    spans = _without_closures(window, window.once(_ranges))
+    spans = _without_closures(window, _ranges(window))
     updates = _updates(window)
     operators = window.main_spans(
         (pl.col("category") == "cpu_op") & pl.col("name").str.starts_with("aten::")
@@ -183,16 +184,14 @@ def _most_ns(subject: Subject, left: float) -> int | None:
     return round((1 - left) * optimizer_ns / len(summary.steps))
 
 
-def work_of_optimizer(window: WindowView) -> pl.DataFrame:
-    """The GPU work launched within optimizer steps: rows of the window's `work`."""
-    return optimizer_of(window)[1]
-
-
+@once
 def optimizer_of(window: WindowView) -> tuple[Intervals, pl.DataFrame]:
     """The moments of optimizer steps on the host and the GPU work launched in them, found once."""
-    return window.once(_optimizer)
+    spans = _without_closures(window, _ranges(window))
+    return spans, _launched_in(window, spans)
 
 
+@once
 def _ranges(window: WindowView) -> pl.DataFrame:
     return window.host_events(
         (pl.col("group") == "optimizer_step")
@@ -203,7 +202,7 @@ def _ranges(window: WindowView) -> pl.DataFrame:
 def _update_ranges(window: WindowView) -> pl.DataFrame:
     """The same without what only zeroes the gradients."""
     is_zeroing = pl.col("name").str.contains("zero_grad", literal=True)
-    return window.once(_ranges).filter(~is_zeroing)
+    return _ranges(window).filter(~is_zeroing)
 
 
 def _updates(window: WindowView) -> Intervals:
@@ -217,16 +216,12 @@ def _times(window: WindowView) -> int:
 
 def _without_closures(window: WindowView, rows: pl.DataFrame) -> Intervals:
     is_step = window.names_of(rows["event"]).str.starts_with(OPTIMIZER_STEP).alias("is_step")
-    return without_closures(rows.with_columns(is_step), window.once(_backward))
+    return without_closures(rows.with_columns(is_step), _backward(window))
 
 
+@once
 def _backward(window: WindowView) -> pl.DataFrame:
     return window.host_events(pl.col("group") == "backward")
-
-
-def _optimizer(window: WindowView) -> tuple[Intervals, pl.DataFrame]:
-    spans = _without_closures(window, window.once(_ranges))
-    return spans, _launched_in(window, spans)
 
 
 def _launched_in(window: WindowView, spans: Intervals) -> pl.DataFrame:
@@ -284,7 +279,7 @@ def find_zeroed_gradients(subject: Subject) -> list[Finding]:
     share = window.share(zeroing_ns + added_ns)
     if share < subject.thresholds.saving_low:
         return []
-    return finding_without_saving(
+    return plain_finding(
         subject,
         rule="zeroed-gradients",
         title=f"filling gradients with zeros and adding to them takes {percent(share)} of the step",

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import polars as pl
 
 from stepscope.advice.evidence.believable import loss_of
-from stepscope.advice.evidence.replayed import finding_without_saving
-from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.analysis.calls.allocations import memory_peaks
 from stepscope.analysis.operators import analyse_operators
 from stepscope.analysis.selection.names import is_call, names_that
 from stepscope.analysis.selection.partition import BUSY_PARTS, IDLE_WORDS, ONE_OFF, cause_words
@@ -61,7 +61,7 @@ def find_low_gpu_utilisation(subject: Subject) -> list[Finding]:
     (`is_explained`).
     """
     window = subject.window
-    if window is None or not window.has_gpu or window.once(loss_of).leaves_nothing:
+    if window is None or not window.has_gpu or loss_of(window).leaves_nothing:
         return []
     runs = window.work["kind"].is_in(["compute", "communication"])
     spans = window.work["device", "start_ns", "end_ns"].filter(runs)
@@ -74,7 +74,7 @@ def find_low_gpu_utilisation(subject: Subject) -> list[Finding]:
     if window.timeline.exposed_memcpy_ns > largest_ns:
         largest, cause, largest_ns = "", BUSY_PARTS[2], window.timeline.exposed_memcpy_ns
     advice = _ADVICE.get(largest, "")
-    return finding_without_saving(
+    return plain_finding(
         subject,
         rule="low-gpu-utilisation",
         title=f"kernels run {percent(busy)} of the time; most of the rest is {cause}",
@@ -155,7 +155,7 @@ def find_gpu_unused(subject: Subject) -> list[Finding]:
     else:
         title = "nothing was launched on the machine's GPU, or the recording left it out"
         severity, advice = Severity.MEDIUM, f"{_RECORD} {_MOVE}"
-    return finding_without_saving(
+    return plain_finding(
         subject,
         rule="gpu-unused",
         title=title,
@@ -186,4 +186,4 @@ def _uses_a_gpu(window: WindowView) -> bool:
     launches = is_call() & pl.col("group").is_in(["launch", "copy_call", "fill_call", "graph"])
     is_operator = pl.col("category").cast(pl.String) == Category.CPU_OP.value
     shown = launches | (is_operator & name.str.contains(_ONLY_ON_GPUS))
-    return bool(names_that(trace, shown).any()) or len(window.memory) > 0
+    return bool(names_that(trace, shown).any()) or len(memory_peaks(window.trace)) > 0

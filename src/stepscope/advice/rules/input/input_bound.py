@@ -22,7 +22,7 @@ import numpy as np
 
 from stepscope.advice.evidence.loader_advice import LoaderAdvice, LoaderFacts, advise, facts_of
 from stepscope.advice.evidence.subject import Subject
-from stepscope.advice.evidence.window_view import WindowView
+from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.rules.input import slow_epoch_start
 from stepscope.analysis.graph.changes import Changes
@@ -186,7 +186,7 @@ def _least_step_ns(subject: Subject) -> int:
     window = subject.window
     if window is None or not window.has_gpu or not window.graph.steps:
         return 0
-    return window.once(_replayed_without_waits).steady_state_ns // len(window.graph.steps)
+    return _replayed_without_waits(window).steady_state_ns // len(window.graph.steps)
 
 
 def _from_trace(subject: Subject) -> _Measured | None:
@@ -205,7 +205,7 @@ def _from_trace(subject: Subject) -> _Measured | None:
 def _from_replay(subject: Subject, window: WindowView) -> _Measured | None:
     """The same where host and GPU work side by side: the steps again, without the wait."""
     waited_ns = intervals.clip(window.graph.input_waits, *window.window).total_ns
-    again = window.once(_replayed_without_waits)
+    again = _replayed_without_waits(window)
     if not waited_ns or not (again.saving_ns or subject.waits is not None):
         return None
     share = again.saving_share
@@ -229,5 +229,6 @@ def _without_waits(window: WindowView) -> Changes:
     return unchanged(graph).scale_host(window.graph.input_waits, 0.0, lanes=(graph.main_lane,))
 
 
+@once
 def _replayed_without_waits(window: WindowView) -> Replay:
     return replay(_without_waits(window))

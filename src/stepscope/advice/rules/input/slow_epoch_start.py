@@ -1,7 +1,7 @@
 """Slow epoch start: the step waits where a DataLoader's iterator begins.
 
 Measured from the step record: what the steps in which an iterator begins wait for their input
-beyond the others' median (`analysis.record.epoch_starts`), divided into the sampler's time, that of
+beyond the others' median (`analysis.record.course`), divided into the sampler's time, that of
 ending and starting workers, and the rest, which is the first batch. These waits are no part of
 `input-bound`, since more workers shorten none of them: the sampler runs in the training process,
 and the first batch of an epoch has nobody who could have prepared it.
@@ -25,13 +25,13 @@ import polars as pl
 from stepscope.advice.evidence.loader_advice import KEEP_WORKERS, facts_of
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject
-from stepscope.advice.evidence.window_view import WindowView
+from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.graph.replay import replay, unchanged
 from stepscope.analysis.host.causes import CAUSES, UNNAMED
-from stepscope.analysis.host.epochs import epoch_starts
-from stepscope.analysis.record.epoch_starts import EpochStarts
+from stepscope.analysis.host.waits import epoch_starts
+from stepscope.analysis.record.course import EpochStarts
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.run.figures import duration
 from stepscope.trace.arrays import intervals
@@ -172,13 +172,14 @@ def _most(subject: Subject, summary: StepSummary) -> int:
     most_ns = summary.mean_ns
     if 2 * len(summary.epoch_starts.steps) <= len(summary.steps):
         most_ns = max(0, most_ns - summary.epoch_starts.others_ns)
-    share = None if subject.window is None else subject.window.once(_share_of_starts)
+    share = None if subject.window is None else _share_of_starts(subject.window)
     return most_ns if share is None else min(most_ns, round(share * summary.mean_ns))
 
 
+@once
 def _share_of_starts(window: WindowView) -> float | None:
     """What a replay without the starts of epochs and their first waits saves; None without any."""
-    found = window.once(between_epochs, 1)
+    found = between_epochs(window, 1)
     if not len(found):
         return None
     graph = window.graph
@@ -188,6 +189,7 @@ def _share_of_starts(window: WindowView) -> float | None:
     return replay(unchanged(graph).scale_host(without, 0.0, lanes=(graph.main_lane,))).saving_share
 
 
+@once
 def between_epochs(window: WindowView, least_ns: int) -> Intervals:
     """Long stretches of the main thread between one epoch's last call and the next one's first.
 
@@ -206,7 +208,7 @@ def _seen_in_window(subject: Subject) -> list[Finding]:
     window = subject.window
     if window is None:
         return []
-    found = window.once(between_epochs, subject.thresholds.python_stretch_ns)
+    found = between_epochs(window, subject.thresholds.python_stretch_ns)
     if not len(found):
         return []
     graph = window.graph

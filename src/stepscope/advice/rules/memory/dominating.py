@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from stepscope.advice.evidence.replayed import finding_without_saving
-from stepscope.advice.evidence.subject import Subject
-from stepscope.advice.evidence.window_view import WindowView
+from stepscope.advice.evidence.subject import Subject, plain_finding
+from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.advice.finding import Evidence, Finding, Severity, short
 from stepscope.analysis.call_tree import CallTree, build_call_tree
 from stepscope.memory.categories.census import Census
@@ -48,7 +47,7 @@ def find_optimizer_state_dominates(subject: Subject) -> list[Finding]:
     if row.is_empty() or row["allocated_share"][0] < subject.thresholds.memory_optimizer_state:
         return []
     share, size = row["allocated_share"][0], int(row["allocated_bytes"][0])
-    return finding_without_saving(
+    return plain_finding(
         subject,
         rule="optimizer-state-dominates",
         title=f"{percent(share)} of {_whole(subject.memory)} is optimizer state",
@@ -118,7 +117,7 @@ def lines_ns(window: WindowView, lines: Sequence[str]) -> dict[str, int]:
     """
     if not window.has_stacks:
         return {}
-    names = window.once(_tree).nodes["name"].unique()
+    names = _tree(window).nodes["name"].unique()
     frames = {name: _FRAME.match(name) for name in names}
     functions = {}
     for line in lines:
@@ -139,7 +138,7 @@ def lines_ns(window: WindowView, lines: Sequence[str]) -> dict[str, int]:
 
 def _spent_in(window: WindowView, frames: Mapping[str, str]) -> dict[str, int]:
     """Per step, the time in the frame that stands for each key, if it took any."""
-    nodes = window.once(_tree).nodes
+    nodes = _tree(window).nodes
     names, parents = nodes["name"].to_list(), nodes["parent"].to_list()
     spent = nodes["device_total_ns" if window.has_gpu else "host_total_ns"].to_list()
     costs = {}
@@ -150,6 +149,7 @@ def _spent_in(window: WindowView, frames: Mapping[str, str]) -> dict[str, int]:
     return {key: cost for key, cost in costs.items() if cost}
 
 
+@once
 def _tree(window: WindowView) -> CallTree:
     return build_call_tree(
         window.trace, window.scope, categories=(Category.PYTHON_FUNCTION,), merge_threads=True
@@ -198,7 +198,7 @@ def find_activations_dominate(subject: Subject) -> list[Finding]:
     costs = _recomputation(
         subject.window, subject.memory.census, where["place"].to_list(), lines["line"].to_list()
     )
-    return finding_without_saving(
+    return plain_finding(
         subject,
         rule="activations-dominate",
         title=f"{percent(share)} of {_whole(subject.memory)} is activations",
@@ -286,7 +286,7 @@ def find_one_tensor_dominates(subject: Subject) -> list[Finding]:
     what = "one tensor is" if count == 1 else f"{count} tensors of one size or line are"
     where = dict.fromkeys(short(row["line"]) for row in rows)
     names = dict.fromkeys(short(row["name"]) for row in rows if row["name"] is not None)
-    return finding_without_saving(
+    return plain_finding(
         subject,
         rule="one-tensor-dominates",
         title=f"{what} {percent(share)} of {_whole(subject.memory)}",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from stepscope.advice.evidence.replayed import finding_without_saving
-from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.finding import Evidence, Finding, Severity, short
 from stepscope.memory.allocator.settings import MIB, settings_of
 from stepscope.memory.questions.fragmentation import fragmentation
@@ -39,7 +38,7 @@ def find_out_of_memory(subject: Subject) -> list[Finding]:
         ("reserved by private pools", failed.private_pools_bytes or None),
         ("held outside torch's allocator", failed.outside_bytes),
     )
-    return finding_without_saving(
+    return plain_finding(
         subject,
         rule="out-of-memory",
         title=f"a request for memory failed at {short(failed.line)}: {failed.cause.value}",
@@ -104,7 +103,7 @@ def find_memory_leak(subject: Subject) -> list[Finding]:
     reserved = view.curve(grown.device)["reserved_bytes"].to_numpy().max()
     left = None if capacity is None else max(0, capacity - int(reserved)) // per_step
     worst, most = leaks.select("line", "per_step_bytes").row(0)
-    return finding_without_saving(
+    return plain_finding(
         subject,
         rule="memory-leak",
         title=f"every step leaves {binary_size(most)} behind at {short(worst)}",
@@ -173,7 +172,7 @@ def find_memory_fragmented(subject: Subject) -> list[Finding]:
             "No setting of the allocator that was simulated helps: allocate what lives long before "
             "the loop, and pad inputs to a few sizes."
         )
-    return finding_without_saving(
+    return plain_finding(
         subject,
         rule="memory-fragmented",
         title=f"{percent(share)} of the reserved memory is free, but pinned",
@@ -209,7 +208,7 @@ def find_reserved_without_bound(subject: Subject) -> list[Finding]:
                      (reserved[:middle], reserved[middle:]))  # fmt: skip
     grown = max(0, after - before)
     is_growing = before > 0 and grown >= _NOTABLE_GROWTH * before
-    return finding_without_saving(
+    return plain_finding(
         subject,
         rule="reserved-without-bound",
         title="max_split_size_mb with expandable segments lets reserved memory grow",

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.advice.evidence.replayed import finding_without_saving, replayed_finding
-from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.replayed import replayed_finding
+from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, Severity, short
-from stepscope.analysis.calls.allocations import gets_or_frees_device_memory
+from stepscope.analysis.calls.allocations import gets_or_frees_device_memory, memory_peaks
 from stepscope.analysis.calls.one_off import one_off_calls
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.run.figures import percent
@@ -53,7 +53,7 @@ def rooms(subject: Subject) -> list[Room]:
     window = subject.window
     of_window = {
         row["device"]: row
-        for row in ([] if window is None else window.memory.iter_rows(named=True))
+        for row in ([] if window is None else memory_peaks(window.trace).iter_rows(named=True))
     }
     found = {
         device: Room(device, row["reserved_bytes"], row["allocated_bytes"], row["total_bytes"])
@@ -175,7 +175,7 @@ def find_memory_near_limit(subject: Subject) -> list[Finding]:
         if room.share < subject.thresholds.memory_near_limit or room.has_failed:
             continue
         source = (Evidence("limit known from", room.limit_source, "text"),)
-        found += finding_without_saving(
+        found += plain_finding(
             subject,
             rule="memory-near-limit",
             title=f"{percent(room.share)} of the memory of GPU {room.device} is reserved",
@@ -223,7 +223,7 @@ def find_memory_far_below_limit(subject: Subject) -> list[Finding]:
     times = larger_batch(room)
     is_inference = subject.memory is not None and subject.memory.categories.is_inference
     larger = () if times is None else (Evidence("room for a batch larger by", times, "factor"),)
-    return finding_without_saving(
+    return plain_finding(
         subject,
         rule="memory-far-below-limit",
         title=f"only {percent(room.share)} of the GPU's memory is ever reserved",
@@ -263,7 +263,7 @@ def find_python_memory_leak(subject: Subject) -> list[Finding]:
     growth = memory.growth_per_step
     places = [(size, short(place)) for size, place in memory.places if size >= _NOTABLE * growth]
     worst = places[0][1] if places else "many places"
-    return finding_without_saving(
+    return plain_finding(
         subject,
         rule="python-memory-leak",
         title=f"every step leaves Python objects behind at {worst}",

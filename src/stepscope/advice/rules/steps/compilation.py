@@ -5,14 +5,10 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from stepscope.advice.evidence.replayed import (
-    finding_without_saving,
-    replayed_finding,
-)
-from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.replayed import replayed_finding
+from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView
-from stepscope.advice.finding import Evidence, Finding, Severity
-from stepscope.advice.severities import severity_of
+from stepscope.advice.finding import Evidence, Finding, Severity, severity_of
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.record.summary import StepSummary
@@ -73,28 +69,25 @@ def _from_record(subject: Subject) -> list[Finding]:
     share = found.lost_ns / max(1, summary.partition.total_ns)
     if share < subject.thresholds.compilation:
         return []
-    saving_ns = round(found.lost_ns / len(summary.steps))
-    return [
-        Finding(
-            rank=subject.rank,
-            id="recompilation",
-            title=f"{len(found.steps)} of {len(summary.steps)} steps compile code again",
-            severity=severity_of(share, subject.thresholds),
-            saving_ns=saving_ns,
-            predicted_step_ns=summary.mean_ns - saving_ns,
-            assumption=_ASSUMPTION,
-            evidence=(
-                Evidence("compiling, per step", round(found.total_ns / len(summary.steps)), "ns"),
-                Evidence("steps that compile", len(found.steps), "count"),
-                Evidence("longest in one step", found.worst_ns, "ns"),
-                Evidence("share of the time", share, "share"),
-                Evidence("median step", summary.median_ns, "ns"),
-                Evidence("measured by", "step record", "text"),
-            ),
-            steps=found.steps,
-            advice=_ADVICE,
-        )
-    ]
+    return plain_finding(
+        subject,
+        rule="recompilation",
+        title=f"{len(found.steps)} of {len(summary.steps)} steps compile code again",
+        severity=severity_of(share, subject.thresholds),
+        step_ns=summary.mean_ns,
+        saving_ns=round(found.lost_ns / len(summary.steps)),
+        assumption=_ASSUMPTION,
+        evidence=(
+            Evidence("compiling, per step", round(found.total_ns / len(summary.steps)), "ns"),
+            Evidence("steps that compile", len(found.steps), "count"),
+            Evidence("longest in one step", found.worst_ns, "ns"),
+            Evidence("share of the time", share, "share"),
+            Evidence("median step", summary.median_ns, "ns"),
+            Evidence("measured by", "step record", "text"),
+        ),
+        steps=found.steps,
+        advice=_ADVICE,
+    )
 
 
 def _once(subject: Subject, summary: StepSummary) -> list[Finding]:
@@ -106,7 +99,7 @@ def _once(subject: Subject, summary: StepSummary) -> list[Finding]:
     is_one = len(found.steps) == 1
     which = f"step {found.steps[0]}" if is_one else f"{len(found.steps)} steps"
     how_long = "for" if is_one else "each for up to"
-    return finding_without_saving(
+    return plain_finding(
         subject,
         rule="recompilation",
         title=f"{which} compiled code again, {how_long} {duration(found.worst_ns)}",
@@ -200,7 +193,7 @@ def find_compilation_in_window(subject: Subject) -> list[Finding]:
         return []
     per_step = intervals.covered(moments, graph.step_starts_ns, graph.step_ends_ns)
     steps = tuple(int(graph.steps[i]) for i in np.nonzero(per_step)[0]) if graph.steps else ()
-    return finding_without_saving(
+    return plain_finding(
         subject,
         rule="compilation-in-window",
         title=f"{percent(share)} of the recorded time is compilation",

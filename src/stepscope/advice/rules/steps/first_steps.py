@@ -8,8 +8,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.advice.evidence.odd_steps import extra_time, one_off_parts, one_offs_of_steps
-from stepscope.advice.evidence.replayed import finding_without_saving
-from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, Severity, short
 from stepscope.analysis.calls.one_off import (
@@ -20,8 +19,8 @@ from stepscope.analysis.calls.one_off import (
     one_off_calls,
 )
 from stepscope.analysis.host.causes import CAUSES, NOT_RECORDED, HostCause
-from stepscope.analysis.host.epochs import epoch_starts
 from stepscope.analysis.host.steady_steps import StepState
+from stepscope.analysis.host.waits import epoch_starts
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.analysis.selection.gpu_work import recorded_work
 from stepscope.analysis.selection.odd_steps import FIRST_FACTOR, START_UP_FACTOR
@@ -108,32 +107,30 @@ def find_slow_first_steps(subject: Subject) -> list[Finding]:
         return []
     share = start.excess_ns / max(1, start.observed_ns)
     count = len(start.steps)
-    return [
-        Finding(
-            id="slow-first-steps",
-            title=_title(count, start),
-            severity=Severity.MEDIUM if share >= limits.slow_first_steps_medium else Severity.LOW,
-            rank=subject.rank,
-            saving_reason="a cost at the start of the run, paid once and not in every step",
-            evidence=(
-                Evidence("time lost at the start", start.excess_ns, "ns"),
-                Evidence("the same in steady steps", lost_steps, "factor"),
-                Evidence("share of the observed time", share, "share"),
-                Evidence("slowest of them", start.worst_ns, "ns"),
-                Evidence("steady step", start.median_ns, "ns"),
-                Evidence("slow means, times the median", START_UP_FACTOR, "factor"),
-                *start.extra,
-                *_one_offs(subject, start.steps),
-            ),
-            steps=start.steps,
-            advice=(
-                "Compilation, library start-up, first allocations and starting the loader's "
-                "workers fall here. It matters for short or often restarted runs: keep the "
-                "compile cache (TORCHINDUCTOR_CACHE_DIR) between runs, avoid changing shapes, and "
-                "record windows after these steps."
-            ),
-        )
-    ]
+    return plain_finding(
+        subject,
+        rule="slow-first-steps",
+        title=_title(count, start),
+        severity=Severity.MEDIUM if share >= limits.slow_first_steps_medium else Severity.LOW,
+        reason="a cost at the start of the run, paid once and not in every step",
+        evidence=(
+            Evidence("time lost at the start", start.excess_ns, "ns"),
+            Evidence("the same in steady steps", lost_steps, "factor"),
+            Evidence("share of the observed time", share, "share"),
+            Evidence("slowest of them", start.worst_ns, "ns"),
+            Evidence("steady step", start.median_ns, "ns"),
+            Evidence("slow means, times the median", START_UP_FACTOR, "factor"),
+            *start.extra,
+            *_one_offs(subject, start.steps),
+        ),
+        steps=start.steps,
+        advice=(
+            "Compilation, library start-up, first allocations and starting the loader's "
+            "workers fall here. It matters for short or often restarted runs: keep the "
+            "compile cache (TORCHINDUCTOR_CACHE_DIR) between runs, avoid changing shapes, and "
+            "record windows after these steps."
+        ),
+    )
 
 
 def _one_offs(subject: Subject, steps: tuple[int, ...]) -> tuple[Evidence, ...]:
@@ -211,7 +208,7 @@ def find_one_off_costs(subject: Subject) -> list[Finding]:
         is_hip = rows.filter(pl.col("kind") == MODULES)["what"].str.contains(r"\bhip").any()
         of_kinds.append(_MODULES.format(_EAGER_HIP if is_hip else _EAGER_CUDA))
     advice = " ".join((_ADVICE, *of_kinds))
-    return finding_without_saving(
+    return plain_finding(
         subject,
         rule="one-off-costs",
         title=_title_of_costs(rows, before_ns, total_ns),

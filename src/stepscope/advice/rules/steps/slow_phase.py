@@ -15,12 +15,13 @@ thread does then takes longer: see `busy-cpus` and `uneven-steps`.
 
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
 
-from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.rules.steps.compilation import compiling_steps
-from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.record.summary import PhaseTimes, StepSummary
 from stepscope.run.figures import percent
 from stepscope.run.step_record import (
@@ -48,18 +49,17 @@ def find_slow_phase(subject: Subject) -> list[Finding]:
     """The findings, at most one per phase, outermost phases only."""
     if subject.steps is None:
         return []
-    findings = []
+    findings: list[Finding] = []
     dominant = dominating(subject, subject.steps)
     total_excess_ns = sum(p.excess_ns for p in subject.steps.phases if "/" not in p.name)
     for phase in subject.steps.phases:
         if "/" in phase.name or is_input_phase(phase.name):
             continue
         is_alone = phase.excess_ns >= _ALONE * total_excess_ns
-        finding = _spikes(subject, subject.steps, phase) if is_alone else None
-        if finding is None and phase in dominant:
-            finding = _dominates(subject, subject.steps, phase)
-        if finding is not None:
-            findings.append(finding)
+        found = _spikes(subject, subject.steps, phase) if is_alone else []
+        if not found and phase in dominant:
+            found = _dominates(subject, subject.steps, phase)
+        findings += found
     return findings
 
 
@@ -88,17 +88,13 @@ def is_own_work(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> bo
     if name.lower() in _OWN_WORK or name in subject.training_phases:
         return True
     inner = (one.name for one in summary.phases if one.name.startswith(f"{name}/"))
-    if any(map(_is_named_as_work, inner)):
+    if any(path.rpartition("/")[2].lower() in _OWN_WORK for path in inner):
         return True
     in_window = _contains_training(subject, name)
     if in_window is not None:
         return in_window
     is_in_all = phase.steps == len(summary.steps)
     return None if is_in_all and not _is_elsewhere(subject, summary) else False
-
-
-def _is_named_as_work(path: str) -> bool:
-    return path.rpartition("/")[2].lower() in _OWN_WORK
 
 
 def _is_elsewhere(subject: Subject, summary: StepSummary) -> bool:
@@ -132,99 +128,83 @@ def _share(phase: PhaseTimes, summary: StepSummary) -> float:
     return phase.total_ns / summary.partition.total_ns
 
 
-def _dominates(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> Finding:
+def _finding(
+    subject: Subject, step_ns: int, saving_ns: int | None, share: float, **further: Any
+) -> list[Finding]:
+    is_high = share >= subject.thresholds.slow_phase_high
+    severity = Severity.HIGH if is_high else Severity.MEDIUM
+    return plain_finding(
+        subject,
+        rule="slow-phase",
+        severity=Severity.LOW if saving_ns is None else severity,
+        step_ns=step_ns,
+        saving_ns=saving_ns,
+        **further,
+    )
+
+
+def _dominates(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> list[Finding]:
     share = _share(phase, summary)
-    saving_ns = round(phase.total_ns / len(summary.steps))
-    if phase.name.startswith(OF_OPTION):
-        return _of_an_option(subject, summary, phase, share, saving_ns)
-    if is_own_work(subject, summary, phase) is None:
-        return _of_unknown_content(subject, summary, phase, share)
-    if phase.is_rare:
-        return _rare(subject, summary, phase, share, saving_ns)
+    saving_ns: int | None = round(phase.total_ns / len(summary.steps))
     each = phase.steps == len(summary.steps)
     where = "every step" if each else f"the {phase.steps} steps that have it"
-    return Finding(
-        rank=subject.rank,
-        id="slow-phase",
-        title=f"the phase '{phase.name}' takes {percent(share)} of the step",
-        severity=_severity(share, subject.thresholds),
-        saving_ns=saving_ns,
-        predicted_step_ns=summary.mean_ns - saving_ns,
-        assumption="the phase is removed, or moved off the training thread",
-        evidence=_measured(summary, phase, share),
-        advice=(
-            f"Look at what '{phase.name}' does in {where}: do it less often, make it cheaper, "
-            "or hand it to a thread or process beside the training."
-        ),
+    title = f"the phase '{phase.name}' takes {percent(share)} of the step"
+    assumption = "the phase is removed, or moved off the training thread"
+    advice = (
+        f"Look at what '{phase.name}' does in {where}: do it less often, make it cheaper, "
+        "or hand it to a thread or process beside the training."
     )
-
-
-def _of_an_option(
-    subject: Subject, summary: StepSummary, phase: PhaseTimes, share: float, saving_ns: int
-) -> Finding:
-    """The time that an option of Stepscope takes."""
-    option = phase.name.removeprefix(OF_OPTION)
-    return Finding(
-        rank=subject.rank,
-        id="slow-phase",
-        title=f"Stepscope's option {option} takes {percent(share)} of the step",
-        severity=_severity(share, subject.thresholds),
-        saving_ns=saving_ns,
-        predicted_step_ns=summary.mean_ns - saving_ns,
-        assumption="the option is off",
-        evidence=_measured(summary, phase, share),
-        advice=f"Switch {option} off, except to look for a problem of memory.",
-    )
-
-
-def _of_unknown_content(
-    subject: Subject, summary: StepSummary, phase: PhaseTimes, share: float
-) -> Finding:
-    """A phase of which nobody knows whether it is the training itself: it promises nothing."""
-    return Finding(
-        id="slow-phase",
-        title=f"the phase '{phase.name}' takes {percent(share)} of the step",
-        severity=Severity.LOW,
-        rank=subject.rank,
-        saving_reason="it was not recorded whether the phase is the training's own work",
-        evidence=_measured(summary, phase, share),
-        advice=(
+    if phase.name.startswith(OF_OPTION):
+        option = phase.name.removeprefix(OF_OPTION)
+        title = f"Stepscope's option {option} takes {percent(share)} of the step"
+        assumption = "the option is off"
+        advice = f"Switch {option} off, except to look for a problem of memory."
+    elif is_own_work(subject, summary, phase) is None:
+        saving_ns = None
+        advice = (
             f"Record with auto_phases to see what '{phase.name}' contains. If it "
             "is not part of the training itself, do it less often or beside the training."
+        )
+    elif phase.is_rare:
+        return _rare(subject, summary, phase, share, round(phase.total_ns / len(summary.steps)))
+    return _finding(
+        subject,
+        summary.mean_ns,
+        saving_ns,
+        share,
+        title=title,
+        assumption=assumption,
+        reason="it was not recorded whether the phase is the training's own work",
+        evidence=(
+            Evidence("mean per step", round(phase.total_ns / len(summary.steps)), "ns"),
+            Evidence("share of the step", share, "share"),
+            Evidence("steps that have it", phase.steps, "count"),
+            Evidence("longest", phase.worst_ns, "ns"),
         ),
+        advice=advice,
     )
 
 
-def _measured(summary: StepSummary, phase: PhaseTimes, share: float) -> tuple[Evidence, ...]:
-    return (
-        Evidence("mean per step", round(phase.total_ns / len(summary.steps)), "ns"),
-        Evidence("share of the step", share, "share"),
-        Evidence("steps that have it", phase.steps, "count"),
-        Evidence("longest", phase.worst_ns, "ns"),
-    )
-
-
-def _spikes(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> Finding | None:
+def _spikes(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> list[Finding]:
     share = phase.excess_ns / summary.partition.total_ns
     # A single slow step may be chance; `uneven-steps` and `stalled-step` report those.
     if len(phase.slow_steps) < 2 or share < subject.thresholds.slow_phase_excess:
-        return None
+        return []
     compiling = compiling_steps(subject).intersection(phase.slow_steps)
     if 2 * len(compiling) >= len(phase.slow_steps):
-        return None
+        return []
     if 2 * len(set(summary.queued_steps).intersection(phase.slow_steps)) >= len(phase.slow_steps):
-        return None
+        return []
     saving_ns = round(phase.excess_ns / len(summary.steps))
     if phase.is_rare:
         return _rare(subject, summary, phase, share, saving_ns)
-    return Finding(
-        rank=subject.rank,
-        id="slow-phase",
+    return _finding(
+        subject,
+        summary.mean_ns,
+        saving_ns,
+        share,
         title=f"the phase '{phase.name}' is far slower in {len(phase.slow_steps)} "
         f"of {phase.steps} steps",
-        severity=_severity(share, subject.thresholds),
-        saving_ns=saving_ns,
-        predicted_step_ns=summary.mean_ns - saving_ns,
         assumption="in the slow steps the phase takes its median time",
         evidence=(
             Evidence("median", phase.median_ns, "ns"),
@@ -243,18 +223,17 @@ def _spikes(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> Findin
 
 def _rare(
     subject: Subject, summary: StepSummary, phase: PhaseTimes, share: float, saving_ns: int
-) -> Finding:
+) -> list[Finding]:
     """A phase that few steps have, and that takes much of the time."""
     is_saving = phase.name == SAVING
     what = "saving" if is_saving else f"the phase '{phase.name}'"
-    return Finding(
-        rank=subject.rank,
-        id="slow-phase",
+    return _finding(
+        subject,
+        summary.mean_ns,
+        saving_ns,
+        share,
         title=f"{what} takes {percent(share)} of the time, in {phase.steps} of "
         f"{len(summary.steps)} steps",
-        severity=_severity(share, subject.thresholds),
-        saving_ns=saving_ns,
-        predicted_step_ns=summary.mean_ns - saving_ns,
         assumption="it is left out, or done beside the training thread",
         evidence=(
             Evidence("median, where it comes", phase.median_ns, "ns"),
@@ -270,10 +249,6 @@ def _rare(
             "beside the training."
         ),
     )
-
-
-def _severity(share: float, limits: Thresholds) -> Severity:
-    return Severity.HIGH if share >= limits.slow_phase_high else Severity.MEDIUM
 
 
 def _some(steps: tuple[int, ...]) -> str:

@@ -7,16 +7,14 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from stepscope.advice.evidence.odd_steps import extra_time
-from stepscope.advice.evidence.replayed import finding_without_saving
-from stepscope.advice.evidence.stalls import GREW_BY, GREW_MOST
-from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.specific_causes import GREW_BY, GREW_MOST
+from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView
-from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.finding import Evidence, Finding, Severity, severity_of
 from stepscope.advice.rules.host.interruptions import ADVICE as OF_COLLECTOR
 from stepscope.advice.rules.host.interruptions import ON_DEVICE, find_busy_cpus
 from stepscope.advice.rules.steps.compilation import compiling, compiling_steps
 from stepscope.advice.rules.steps.slow_phase import find_slow_phase
-from stepscope.advice.severities import severity_of
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.steady_steps import StepState
 from stepscope.analysis.record.course import LevelShift, StepCycle, find_cycle
@@ -28,6 +26,7 @@ from stepscope.trace.arrays import intervals
 _MOSTLY = 0.8
 _BUSY = 0.9
 _LONGER = 1.1
+_UNKNOWN = "the step record does not show what slows these steps"
 
 
 def find_uneven_steps(subject: Subject) -> list[Finding]:
@@ -66,32 +65,32 @@ def find_uneven_steps(subject: Subject) -> list[Finding]:
     if share < limits.uneven_steps_share or not slow:
         return []
     if 2 * sum(slow[step] for step in slow.keys() & set(summary.queued_steps)) >= excess_ns:
-        return [_of_busy_cpus(subject, summary, slow)]
+        return _of_busy_cpus(subject, summary, slow)
     if summary.shift is not None and _is_of_shift(slow, summary.shift):
-        return [_of_shift(subject, summary, summary.shift, slow)]
+        return _of_shift(subject, summary, summary.shift, slow)
     regular = find_cycle(summary.steps, slow)
     if regular is not None:
-        return [_regular(subject, summary, regular)]
-    return [
-        _of_unknown_reason(
-            subject,
-            title=(
-                f"{len(slow)} of {len(summary.steps)} steps "
-                f"{'take' if len(slow) > 1 else 'takes'} more than twice the median"
-            ),
-            severity=Severity.MEDIUM if share >= limits.uneven_steps_medium else Severity.LOW,
-            evidence=(
-                Evidence("beyond the median, together", excess_ns, "ns"),
-                *_lengths(summary, share, summary.worst_ns),
-            ),
-            steps=tuple(slow),
-            advice=(
-                "See whether they come at regular distances (saving, evaluation, logging, garbage "
-                "collection), with certain batches (long samples, new shapes), or at random "
-                "(other work on the machine, a shared file system). Record a window over one."
-            ),
-        )
-    ]
+        return _regular(subject, summary, regular)
+    return plain_finding(
+        subject,
+        rule="uneven-steps",
+        reason=_UNKNOWN,
+        title=(
+            f"{len(slow)} of {len(summary.steps)} steps "
+            f"{'take' if len(slow) > 1 else 'takes'} more than twice the median"
+        ),
+        severity=Severity.MEDIUM if share >= limits.uneven_steps_medium else Severity.LOW,
+        evidence=(
+            Evidence("beyond the median, together", excess_ns, "ns"),
+            *_lengths(summary, share, summary.worst_ns),
+        ),
+        steps=tuple(slow),
+        advice=(
+            "See whether they come at regular distances (saving, evaluation, logging, garbage "
+            "collection), with certain batches (long samples, new shapes), or at random "
+            "(other work on the machine, a shared file system). Record a window over one."
+        ),
+    )
 
 
 def _host_runs_ahead(subject: Subject, summary: StepSummary) -> bool:
@@ -108,41 +107,19 @@ def _host_runs_ahead(subject: Subject, summary: StepSummary) -> bool:
     return is_busy and float(np.median(device_steps_ns)) > _LONGER * summary.median_ns
 
 
-def _of_unknown_reason(
-    subject: Subject,
-    *,
-    title: str,
-    severity: Severity,
-    evidence: tuple[Evidence, ...],
-    steps: tuple[int, ...],
-    advice: str,
-) -> Finding:
-    return Finding(
-        id="uneven-steps",
-        title=title,
-        severity=severity,
-        rank=subject.rank,
-        saving_reason="the step record does not show what slows these steps",
-        evidence=evidence,
-        steps=steps,
-        advice=advice,
-    )
-
-
-def _of_busy_cpus(subject: Subject, summary: StepSummary, slow: dict[int, int]) -> Finding:
+def _of_busy_cpus(subject: Subject, summary: StepSummary, slow: dict[int, int]) -> list[Finding]:
     excess_ns = sum(slow.values())
     share = excess_ns / max(1, summary.partition.total_ns)
     saving_ns = round(min(excess_ns, summary.queued_excess_ns) / len(summary.steps))
-    saves = not summary.host.is_on_device
-    return Finding(
-        rank=subject.rank,
-        id="uneven-steps",
+    return plain_finding(
+        subject,
+        rule="uneven-steps",
         title=f"{len(slow)} of {len(summary.steps)} steps wait for a CPU that others have",
         severity=severity_of(share, subject.thresholds),
-        saving_ns=saving_ns if saves else None,
-        saving_reason="" if saves else ON_DEVICE,
-        predicted_step_ns=summary.mean_ns - saving_ns if saves else None,
-        assumption="a CPU is free whenever the training thread can run in them" if saves else "",
+        step_ns=summary.mean_ns,
+        saving_ns=None if summary.host.is_on_device else saving_ns,
+        reason=ON_DEVICE,
+        assumption="a CPU is free whenever the training thread can run in them",
         evidence=(
             Evidence("beyond the median, together", excess_ns, "ns"),
             Evidence("waiting for a CPU beyond the median", summary.queued_excess_ns, "ns"),
@@ -171,14 +148,16 @@ def _is_of_shift(slow: Mapping[int, int], shift: LevelShift) -> bool:
 
 def _of_shift(
     subject: Subject, summary: StepSummary, shift: LevelShift, slow: dict[int, int]
-) -> Finding:
+) -> list[Finding]:
     excess_ns = sum(slow.values())
     share = excess_ns / max(1, summary.partition.total_ns)
     is_later = shift.after_ns > shift.before_ns
     ratio = shift.ratio if is_later else 1 / shift.ratio
     when = f"from step {shift.step} on" if is_later else f"until step {shift.step}"
-    return _of_unknown_reason(
+    return plain_finding(
         subject,
+        rule="uneven-steps",
+        reason=_UNKNOWN,
         title=f"steps take {significant(ratio)} times as long {when}",
         severity=severity_of(share, subject.thresholds),
         evidence=(
@@ -196,19 +175,19 @@ def _of_shift(
     )
 
 
-def _regular(subject: Subject, summary: StepSummary, cycle: StepCycle) -> Finding:
+def _regular(subject: Subject, summary: StepSummary, cycle: StepCycle) -> list[Finding]:
     distance, slow = cycle.distance, cycle.excess_ns
     excess_ns = sum(slow.values())
     share = excess_ns / max(1, summary.partition.total_ns)
     times = 1 + excess_ns / len(slow) / max(1, summary.median_ns)
     saving_ns = round(excess_ns / len(summary.steps))
-    return Finding(
-        rank=subject.rank,
-        id="uneven-steps",
+    return plain_finding(
+        subject,
+        rule="uneven-steps",
         title=f"1 step in {distance} takes {significant(times)} times as long as the others",
         severity=severity_of(share, subject.thresholds),
+        step_ns=summary.mean_ns,
         saving_ns=saving_ns,
-        predicted_step_ns=summary.mean_ns - saving_ns,
         assumption="these steps take as long as the others",
         evidence=(
             Evidence("a slow step every", f"{distance} steps", "text"),
@@ -325,7 +304,7 @@ def _finding(
     advice = _ADVICE
     if part == HostCause.GARBAGE_COLLECTION.word:
         advice = OF_COLLECTOR
-    return finding_without_saving(
+    return plain_finding(
         subject,
         rule="stalled-step",
         title=f"step {step} took {times} times as long as the others{mostly}",
