@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from stepscope.fleet.engines.outcome import Engine
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-Decorator = Callable[[Command], Command]
 
 _RANGE = re.compile(r"^(\d{1,9})(?:-(\d{1,9}))?$")
 _MOST_NUMBERS = 100_000
@@ -29,6 +28,13 @@ OTHER = "Other"
 """The heading of options that belong to no other."""
 INTEGERS = "integer nanoseconds and bytes"
 """A note for `format_option`."""
+
+
+class Decorator(Protocol):
+    """Adds options to a command."""
+
+    def __call__(self, command: Command, /) -> Command:
+        """Return the command with them."""
 
 
 def format_option(kind: str, note: str = "") -> Decorator:
