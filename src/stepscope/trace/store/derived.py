@@ -42,7 +42,7 @@ class DerivedFiles:
 
     @property
     def _folder(self) -> StoreFolder:
-        return StoreFolder(self.store / DERIVED, self.identity, _NAMES)
+        return StoreFolder(self.store / DERIVED, _NAMES, {"store": self.identity})
 
     def read(self) -> DerivedTables | None:
         """Returns the cached tables, their columns lazily; None if there are no valid ones."""
