@@ -68,7 +68,7 @@ def test_slices_are_drawn_in_the_colours_of_their_categories(browser, viewer, re
     found = browser()
     found.page.emulate_media(color_scheme="light")
     found.page.goto(f"{viewer.link}&renderer={renderer}")
-    found.until(SETTLED)
+    found.until(COMPLETE)
     used = found.page.evaluate("() => window.stepscope.timeline.timeline.renderer")
     if renderer == "webgl2" and used != renderer:
         pytest.skip("this browser has no WebGL2")

@@ -420,7 +420,7 @@ def test_kinds_in_a_picture_have_neither_the_colour_of_compute_nor_two_keys_for_
             const point = (kind, at) => ({ x: at, y: at, weight: 1, name: kind, kind, event: null, text: "" });
             const keysOf = (kinds) => [...scatter({ title: "t", x: ["count", "n"], y: ["mean_ns", "d"], lines: [], caption: "", points: kinds.map((kind, at) => point(kind, at + 1)) }).querySelectorAll(".strip-keys li")]
                 .map((one) => [one.textContent, one.querySelector(".dot").style.background]);
-            return [keysOf(["all_reduce", "all_to_all"]), keysOf(["gemm", "embedding", "sort_scan_index", "host_to_device", "device_to_device"])];
+            return [keysOf(["all_reduce", "all_to_all"]), keysOf(["matrix products", "embeddings", "sorting and indexing", "host_to_device", "device_to_device"])];
         }"""  # noqa: E501
     )
     collectives, kernels = found
@@ -428,10 +428,30 @@ def test_kinds_in_a_picture_have_neither_the_colour_of_compute_nor_two_keys_for_
     assert len(used) == 2
     assert not used & {"var(--colour-compute)", "var(--colour-communication)"}
     assert kernels == [
-        ["gemm", "var(--colour-compute)"],
-        ["embedding, sort scan index", "var(--colour-other-kernel)"],
+        ["matrix products", "var(--colour-compute)"],
+        ["embeddings, sorting and indexing", "var(--colour-other-kernel)"],
         ["host to device, device to device", "var(--colour-copy)"],
     ]
+
+
+def test_rows_of_the_timeline_fill_a_high_screen_and_scroll_on_a_low_one(page):
+    found = page.page.evaluate(
+        """async () => {
+            const { Layout } = await import("/static/timeline/layout.js");
+            const lane = (number) => ({ key: `1/${number}`, group: "Process 1", title: "t", kind: "thread", rows_of: "events", first_row: 10 * number, rows: 10, slices: 9, device: null, lane_id: number, is_main: !number, outer_rows: 0 });
+            const layout = new Layout([0, 1, 2, 3].map(lane));
+            return [100, 1000, 9000].map((high) => {
+                layout.viewHeight = high;
+                layout.arrange();
+                return [layout.height, layout.places[1].rowHeight];
+            });
+        }"""  # noqa: E501
+    )
+    (low, usual), (filled, higher), (whole, highest) = found
+    assert (low, usual) == (24 + 4 * (10 * 18 + 6), 18)
+    assert 18 < higher < 36
+    assert 1000 - 4 * 10 < filled <= 1000
+    assert (whole, highest) == (24 + 4 * (10 * 36 + 6), 36)
 
 
 def test_a_table_leaves_out_columns_without_values_and_names_the_missing(page):

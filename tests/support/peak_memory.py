@@ -102,11 +102,9 @@ class PackedStream:
 def read_made(trace: int | str, block_bytes: int, rows: int, packed: bool) -> tuple[int, int]:
     """As `peak_of_reading`, in this process: the events, and its peak in bytes."""
     from stepscope.trace import load
-    from stepscope.trace.formats.chrome import format as chrome
     from stepscope.trace.source import opening as source
     from stepscope.trace.store import writer as store
 
-    chrome.COMPILED_ABOVE_BYTES = 0
     source.Source.blocks.__defaults__ = (block_bytes, None)  # type: ignore[attr-defined]
     store._ROWS_PER_PART = dict.fromkeys(store._ROWS_PER_PART, rows)
     location = trace if isinstance(trace, str) else (PackedStream if packed else MadeStream)(trace)

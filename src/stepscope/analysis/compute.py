@@ -61,6 +61,12 @@ KINDS: dict[str, str] = {
 }
 """What the groups of computing kernels are called."""
 
+
+def kind_words(group: str) -> str:
+    """What a group of events is called (`classify`)."""
+    return KINDS.get(group, group.replace("_", " "))
+
+
 MOST = 20
 _NOTABLE = 0.05
 _MOST_NAMES, _LONGEST_NAME = 3, 60

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stepscope.adapters.external.options import py_spy_options, read_py_spy
+from stepscope.commands.messages import say
 from stepscope.commands.options import SecondsOption
 
 if TYPE_CHECKING:
@@ -79,6 +80,6 @@ def command(
         place,
         output,
         lambda: attaching_allowance(this_machine()),
-        lambda line: click.echo(f"stepscope: {line}", err=True),
+        say,
     )
     click.echo(str(path))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from stepscope.commands.interrupted import telling_what_stays
+from stepscope.commands.messages import telling_what_stays
 from stepscope.commands.options import format_option
 from stepscope.commands.sinks import StandardSink
 from stepscope.report.outputs import Output

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
+from stepscope.commands.messages import say
 from stepscope.commands.options import SecondsOption, format_option
 from stepscope.commands.sinks import StandardSink
 from stepscope.report.outputs import Output
@@ -119,4 +120,4 @@ def _show_config(dialect: str, output: Output) -> None:
     settings.config()  # raises for options that conflict
     output.write(settings, StandardSink())
     for line in misspelled_variables():
-        click.echo(f"stepscope: {line}", err=True)
+        say(line)

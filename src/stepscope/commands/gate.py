@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from stepscope.commands.interrupted import telling_what_stays
+from stepscope.commands.messages import say, telling_what_stays
 from stepscope.commands.options import (
     INTEGERS,
     format_option,
@@ -90,7 +90,7 @@ def command(
     checks = [FailOn.parse(condition) for condition in conditions]
     request = Request((before, after), command_line, scratch, runs, steps, budget_s, writable)
     with telling_what_stays(scratch):
-        turns = run_in_turns(request, TrialNarration(_say, "rehearsal"))
+        turns = run_in_turns(request, TrialNarration(say, "rehearsal"))
     sides = [[resolve_path(str(run)) for run in side] for side in (turns.before, turns.after)]
     found = compare_runs(sides[0], sides[1], None, Scope(), in_rounds=turns.is_alternating)
     comparison = dataclasses.replace(found, notes=(*found.notes, *turns.notes))
@@ -100,7 +100,3 @@ def command(
     for line in checked.verdicts():
         click.echo(line, err=True)
     return 1 if checked.failed else 0
-
-
-def _say(message: str) -> None:
-    click.echo(f"stepscope: {message}", err=True)

@@ -216,54 +216,41 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
             _say(f"{error.filename}: {error.strerror}", debugging.is_on)
             return UsageError.exit_code
         if error.errno not in _FULL:
-            if _may_be_a_store():  # it may be gone, since another process replaced it
-                return _without_stores(words, command)
-            return _say_unexpected(error, debugging.is_on)
+            return _fail(error, words, command, debugging.is_on)
         _say(
             f"{error.filename or 'the output'}: cannot be written: {error.strerror}",
             debugging.is_on,
         )
         return UsageError.exit_code
     except Exception as error:  # noqa: BLE001 - the last resort: one line instead of a traceback
-        if _may_be_a_store():
-            return _without_stores(words, command)
-        return _say_unexpected(error, debugging.is_on)
+        return _fail(error, words, command, debugging.is_on)
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # what Polars raises for damaged columns
             raise
-        if _may_be_a_store():
-            return _without_stores(words, command)
-        return _say_unexpected(error, debugging.is_on)
+        return _fail(error, words, command, debugging.is_on)
     _say_if_compiled_anew()
     return result if isinstance(result, int) and not isinstance(result, bool) else 0
 
 
-def _may_be_a_store() -> bool:
-    """Whether a store was read, whose contents may be why a verb failed."""
+def _fail(error: BaseException, words: list[str], command: click.Command, is_debug: bool) -> int:
+    """Say that something unexpected went wrong; run the verb again if a store may be why.
+
+    A store's contents may not hold, or it may be gone, since another process replaced it.
+    """
     # Another thread may be in the middle of importing it.
     belief = getattr(sys.modules.get("stepscope.trace.store.owners"), "BELIEF", None)
-    return belief is not None and belief.was_asked and not belief.is_lost
-
-
-def _without_stores(words: list[str], command: click.Command) -> int:
-    """Run a verb again, on the traces themselves."""
-    from stepscope.trace.store.owners import BELIEF
-
+    if belief is None or not belief.was_asked or belief.is_lost:
+        hint = "" if is_debug else " (--debug shows where)"
+        _say(f"unexpected {type(error).__name__}: {error}{hint}", is_debug)
+        return _UNEXPECTED
     _say(
         "a store may be why this failed: it is run again, on the traces themselves", is_debug=False
     )
-    BELIEF.is_lost = True
+    belief.is_lost = True
     try:
         return main(words, command)
     finally:
-        BELIEF.is_lost = False
-
-
-def _say_unexpected(error: BaseException, is_debug: bool) -> int:
-    """Say that something went wrong that nobody thought of; returns the exit code."""
-    hint = "" if is_debug else " (--debug shows where)"
-    _say(f"unexpected {type(error).__name__}: {error}{hint}", is_debug)
-    return _UNEXPECTED
+        belief.is_lost = False
 
 
 def _hint_at_files(words: Sequence[str]) -> None:

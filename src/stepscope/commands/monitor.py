@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stepscope.commands.messages import say
 from stepscope.commands.sinks import StandardSink
 from stepscope.errors import UnreadableInputError
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from stepscope.advice.finding import Finding
     from stepscope.analysis.record.live import LiveRun
     from stepscope.export.metrics.destinations import Destinations
-    from stepscope.run.metrics import Note
 
 
 @click.command("monitor")
@@ -180,7 +180,11 @@ def command(
         from stepscope.monitor.querying import CsvFormat, Query, answer
 
         asked = Query(query, CsvFormat.parse(csv_format), interval_s, count, chosen, pid, filename)
-        answer(asked, lambda lines: click.echo(lines, nl=False), _say_note)
+        answer(
+            asked,
+            lambda lines: click.echo(lines, nl=False),
+            lambda note: say(f"{note.what}: {note.why}"),
+        )
     return 0
 
 
@@ -189,10 +193,6 @@ def _list_columns() -> None:
 
     for line in column_lines():
         click.echo(line)
-
-
-def _say_note(note: Note) -> None:
-    click.echo(f"stepscope: {note.what}: {note.why}", err=True)
 
 
 def _export(
@@ -205,11 +205,8 @@ def _export(
 ) -> None:
     from stepscope.export.metrics.watch import Watch, export
 
-    def announce(what: str) -> None:
-        click.echo(f"stepscope: {what}", err=True)
-
     with _live_run(path, output_dir, ids) as run, contextlib.suppress(KeyboardInterrupt):
-        export(destinations.writers(Watch(run.look, _findings_of)), interval_s, count, announce)
+        export(destinations.writers(Watch(run.look, _findings_of)), interval_s, count, say)
 
 
 def _findings_of(path: Path) -> tuple[Finding, ...]:

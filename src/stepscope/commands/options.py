@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -30,7 +30,14 @@ INTEGERS = "integer nanoseconds and bytes"
 """A note for `format_option`."""
 
 
-def format_option(kind: str, note: str = "") -> Callable[[Command], Command]:
+class Decorator(Protocol):
+    """Adds options to a command."""
+
+    def __call__(self, command: Command, /) -> Command:
+        """Return the command with them."""
+
+
+def format_option(kind: str, note: str = "") -> Decorator:
     """`--format`, as `output`: one of the outputs that a kind of result has."""
     formats = [candidate.format for candidate in OUTPUTS[kind]]
     people = ", ".join(one.name for one in formats if one.is_for_people)
@@ -118,49 +125,51 @@ def _format_of_file(file: str | None, default: str, formats: Sequence[Format]) -
     return default
 
 
-def scope_options(steps_help: str) -> Callable[[Command], Command]:
-    """`--steps`, `--device` and `--scope linked|all`, as `steps`, `device` and `events`."""
+def _together(*options: Decorator) -> Decorator:
+    """Several options, in the order of the help."""
 
     def add(command: Command) -> Command:
-        for decorate in (
-            click.option(
-                "--scope",
-                "events",
-                type=click.Choice(["linked", "all"]),
-                default="all",
-                show_default=True,
-                help="GPU events that count: those whose launch was recorded, or all.",
-            ),
-            click.option("--device", metavar="0,1", help="Only these GPUs."),
-            click.option("--steps", metavar="3,4-6", help=steps_help),
-        ):
-            command = decorate(command)
+        for option in reversed(options):
+            command = option(command)
         return command
 
     return add
 
 
-def engine_options(command: Command) -> Command:
-    """`--engine`, `--scheduler` and `--workers`: what reads the traces of many ranks."""
-    for decorate in (
+def scope_options(steps_help: str) -> Decorator:
+    """`--steps`, `--device` and `--scope linked|all`, as `steps`, `device` and `events`."""
+    return _together(
+        click.option("--steps", metavar="3,4-6", help=steps_help),
+        click.option("--device", metavar="0,1", help="Only these GPUs."),
         click.option(
-            "--workers", type=click.IntRange(min=1), metavar="N", help="Processes that read traces."
-        ),
-        click.option(
-            "--scheduler",
-            metavar="tls://HOST:PORT",
-            help="With --engine dask: a running scheduler. Without TLS only on this machine.",
-        ),
-        click.option(
-            "--engine",
-            type=click.Choice(["local", "dask"]),
-            default="local",
+            "--scope",
+            "events",
+            type=click.Choice(["linked", "all"]),
+            default="all",
             show_default=True,
-            help="What reads the traces of many ranks: processes of this machine, or Dask.",
+            help="GPU events that count: those whose launch was recorded, or all.",
         ),
-    ):
-        command = decorate(command)
-    return command
+    )
+
+
+engine_options = _together(
+    click.option(
+        "--engine",
+        type=click.Choice(["local", "dask"]),
+        default="local",
+        show_default=True,
+        help="What reads the traces of many ranks: processes of this machine, or Dask.",
+    ),
+    click.option(
+        "--scheduler",
+        metavar="tls://HOST:PORT",
+        help="With --engine dask: a running scheduler. Without TLS only on this machine.",
+    ),
+    click.option(
+        "--workers", type=click.IntRange(min=1), metavar="N", help="Processes that read traces."
+    ),
+)
+"""`--engine`, `--scheduler` and `--workers`: what reads the traces of many ranks."""
 
 
 def engine_of(engine: str, scheduler: str | None, workers: int | None) -> Engine | None:
@@ -251,7 +260,7 @@ def check_standard_input_once(*paths: str | None) -> None:
         raise click.UsageError("- is given twice, and standard input can be read only once")
 
 
-def rows_option(default: int, note: str = "") -> Callable[[Command], Command]:
+def rows_option(default: int, note: str = "") -> Decorator:
     """`--rows N|all`, as `rows`: the number of rows, None for all."""
     return click.option(
         "--rows",
@@ -272,26 +281,6 @@ def row_count(text: str) -> int | None:
     return int(text)
 
 
-def table_options(command: Command) -> Command:
-    """`--table` and `--columns`, as `table` and `columns`: a part of an answer."""
-    for decorate in (
-        click.option(
-            "--columns",
-            metavar="NAMES|all",
-            callback=_columns,
-            help="Only these columns, such as name,total_ns, in table, md and csv."
-            "  [default: in a table, the first ones that fit; otherwise all]",
-        ),
-        click.option(
-            "--table",
-            metavar="NAME",
-            help="Only this table. By default, csv prints the first and other formats print all.",
-        ),
-    ):
-        command = decorate(command)
-    return command
-
-
 def _columns(
     context: click.Context, _parameter: click.Parameter, text: str | None
 ) -> tuple[str, ...] | None:
@@ -303,9 +292,24 @@ def _columns(
     return tuple(word.strip() for word in text.split(",") if word.strip()) or None
 
 
-def process_options(
-    *, budget: str, scratch: str, kept: str, who: str, whose: str
-) -> Callable[[Command], Command]:
+table_options = _together(
+    click.option(
+        "--table",
+        metavar="NAME",
+        help="Only this table. By default, csv prints the first and other formats print all.",
+    ),
+    click.option(
+        "--columns",
+        metavar="NAMES|all",
+        callback=_columns,
+        help="Only these columns, such as name,total_ns, in table, md and csv."
+        "  [default: in a table, the first ones that fit; otherwise all]",
+    ),
+)
+"""`--table` and `--columns`, as `table` and `columns`: a part of an answer."""
+
+
+def process_options(*, budget: str, scratch: str, kept: str, who: str, whose: str) -> Decorator:
     """`--budget`, `--scratch` and `--allow-writes`, of verbs that run a training several times.
 
     Args:
@@ -313,40 +317,32 @@ def process_options(
         who: Who may write elsewhere.
         whose: Who copies folders.
     """
-
-    def decorate(command: Command) -> Command:
-        for option in reversed(
-            (
-                click.option(
-                    "--budget",
-                    default=budget,
-                    show_default=True,
-                    metavar="TIME",
-                    help="Time for everything, such as 90s, 10m or 1h.",
-                ),
-                click.option(
-                    "--scratch",
-                    metavar="DIR",
-                    type=click.Path(path_type=Path, file_okay=False),
-                    default=Path(scratch),
-                    show_default=True,
-                    help=f"Folder for {kept}; it stays.",
-                ),
-                click.option(
-                    "--allow-writes",
-                    "writable",
-                    multiple=True,
-                    metavar="PATH",
-                    type=click.Path(path_type=Path),
-                    help=f"Let the {who} write there, though it is outside the folders that"
-                    f" {whose} copy. Repeatable.",
-                ),
-            )
-        ):
-            command = option(command)
-        return command
-
-    return decorate
+    return _together(
+        click.option(
+            "--budget",
+            default=budget,
+            show_default=True,
+            metavar="TIME",
+            help="Time for everything, such as 90s, 10m or 1h.",
+        ),
+        click.option(
+            "--scratch",
+            metavar="DIR",
+            type=click.Path(path_type=Path, file_okay=False),
+            default=Path(scratch),
+            show_default=True,
+            help=f"Folder for {kept}; it stays.",
+        ),
+        click.option(
+            "--allow-writes",
+            "writable",
+            multiple=True,
+            metavar="PATH",
+            type=click.Path(path_type=Path),
+            help=f"Let the {who} write there, though it is outside the folders that {whose} copy."
+            " Repeatable.",
+        ),
+    )
 
 
 def seconds_of(budget: str) -> float:

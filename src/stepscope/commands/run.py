@@ -13,6 +13,7 @@ import click
 from stepscope.adapters.external.options import external_options, take_tool
 from stepscope.adapters.options.dialect import OPTIONS
 from stepscope.capture.options.option import flags_of_run
+from stepscope.commands.messages import say
 from stepscope.commands.options import grouped
 from stepscope.commands.sinks import StandardSink
 from stepscope.errors import StepscopeError
@@ -160,7 +161,7 @@ def command(
     names = flags_of_run(name for name in OPTIONS if name not in LEFT_OUT)
     settings = dataclasses.replace(resolve(find_dialect("native"), given), own_names=names)
     for line in misspelled_variables():
-        _say(line)
+        say(line)
     flags = as_flags(given, step_on)
     if dry_run:
         _show_command(command_line, tool, flags, settings)
@@ -168,7 +169,7 @@ def command(
     if result_file is not None:
         write_beginning(result_file)
     elif is_watched(sys.stderr):  # importing torch is silent for seconds
-        _say(f"recording {shlex.join(command_line)}")
+        say(f"recording {shlex.join(command_line)}")
     if tool is None:
         outcome = Outcome(launch(command_line, settings, step_on))
     else:
@@ -189,7 +190,7 @@ def _show_command(
 
     click.echo(shown(planned_command(command_line, tool, flags, settings)))
     if isinstance(tool, MemrayOptions):
-        _say("memray counts from inside each process that imports torch")
+        say("memray counts from inside each process that imports torch")
 
 
 def _tell(outcome: Outcome, settings: Settings, step_on: str, *, shows_report: bool) -> None:
@@ -203,17 +204,17 @@ def _tell(outcome: Outcome, settings: Settings, step_on: str, *, shows_report: b
         counts_steps=step_on == "optimizer",
         memray_chose_recorder=recorder.origin == "--memray",
     ):
-        _say(line)
+        say(line)
     for run in outcome.launched.runs:
         if shows_report:
             _report(run)
         else:
-            _say(f"recorded; next: stepscope report {run}")
+            say(f"recorded; next: stepscope report {run}")
         if recorder.value == "tracemalloc":
             for line in table_lines(open_run(run)):
-                _say(line)
+                say(line)
     for line in file_lines(outcome):
-        _say(line)
+        say(line)
 
 
 def _report(run: Path) -> None:
@@ -227,9 +228,5 @@ def _report(run: Path) -> None:
         click.echo(err=True)
         output("diagnosis", "table").write(diagnosis, StandardSink(is_error=True))
     except StepscopeError as error:
-        _say(f"no report: {error}")
-    _say(f"the run: {run}")
-
-
-def _say(message: str) -> None:
-    click.echo(f"stepscope: {message}", err=True)
+        say(f"no report: {error}")
+    say(f"the run: {run}")

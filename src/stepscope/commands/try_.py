@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from stepscope.commands.interrupted import telling_what_stays
+from stepscope.commands.messages import say, telling_what_stays
 from stepscope.commands.options import (
     INTEGERS,
     format_option,
@@ -88,14 +88,10 @@ def command(
     checks = [GainCheck.parse(condition) for condition in conditions]
     request = Request(command_line, scratch, steps, budget_s, only, writable)
     with telling_what_stays(scratch):
-        record = try_fixes(request, TrialNarration(_say))
+        record = try_fixes(request, TrialNarration(say))
     with sink_for(file) as sink:
         output.write(record, sink)
     failed = [reason for check in checks if (reason := check.reason(record)) is not None]
     for reason in failed:
-        _say(f"failed: {reason}")
+        say(f"failed: {reason}")
     return 1 if failed else 0
-
-
-def _say(message: str) -> None:
-    click.echo(f"stepscope: {message}", err=True)

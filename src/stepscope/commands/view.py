@@ -72,12 +72,14 @@ def _hand_over(paths: tuple[str, ...], port: int, browser: bool | None) -> None:
     """Export one trace or run, and serve the page that sends it to Perfetto's."""
     import tempfile
     from contextlib import ExitStack
+    from functools import partial
     from pathlib import Path
 
     from stepscope.export.request import request
     from stepscope.export.to_perfetto import export
     from stepscope.trace.paths import resolve_path
-    from stepscope.viewer.perfetto import PERFETTO, bundled_files, hand_over, serving_bundled
+    from stepscope.viewer.app import serve_app
+    from stepscope.viewer.perfetto import PERFETTO, bundled_files, make_handover, serving_bundled
 
     if len(paths) > 1:
         raise click.UsageError("--perfetto takes one trace or run")
@@ -99,7 +101,7 @@ def _hand_over(paths: tuple[str, ...], port: int, browser: bool | None) -> None:
             _open(link, browser)
 
         with _until_interrupted():
-            hand_over(file, name, address, port, started)
+            serve_app(partial(make_handover, file, name, address), port, started)
 
 
 @contextmanager

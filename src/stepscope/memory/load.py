@@ -3,14 +3,13 @@
 A large snapshot `snapshot.pickle` gets a store, `snapshot.pickle.stepscope/`: one Parquet file for
 each table, the settings, and `manifest.json`. Where the snapshot's own directory cannot be written
 to, and for a remote snapshot, the store goes to the user's cache directory. It is valid for one
-content and one version of the schema, is written under a temporary name, and is renamed when it is
+content and for the code that read it, is written under a temporary name, and is renamed when it is
 complete. Stores of snapshots and of traces are listed and removed alike (`stepscope cache`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 from dataclasses import asdict
@@ -24,7 +23,7 @@ import polars as pl
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.reading.parse import parse
 from stepscope.memory.reading.tables import tables_of
-from stepscope.memory.schema import SCHEMA_VERSION, TABLES, Snapshot
+from stepscope.memory.schema import TABLES, Snapshot
 from stepscope.trace.arrays.memory_reuse import return_freed_memory
 from stepscope.trace.problems import Problems as SourceProblems
 from stepscope.trace.source.content import Content
@@ -32,8 +31,7 @@ from stepscope.trace.source.opening import Location, Source, open_source
 from stepscope.trace.source.progress import Progress
 from stepscope.trace.source.remote import find_remote
 from stepscope.trace.store.code import code_digest
-from stepscope.trace.store.contents import contents_of, is_intact, is_own_directory
-from stepscope.trace.store.directory import MANIFEST, read_manifest, write_whole
+from stepscope.trace.store.directory import StoreFolder
 from stepscope.trace.store.origin import (
     Origin,
     cache_directory,
@@ -43,9 +41,6 @@ from stepscope.trace.store.origin import (
 
 STORE_ABOVE_BYTES = 100_000_000
 """Above this, unpacked, a snapshot is kept in a store."""
-_KIND = "snapshot"
-_READERS = "stepscope.memory.reading"
-"""The package whose code decides what a store holds."""
 _SETTINGS = "settings.json"
 _NAMES = (*(f"{table}.parquet" for table in TABLES), _SETTINGS)
 
@@ -84,16 +79,8 @@ def load_snapshot(location: Location, *, store: bool | Literal["auto"] = "auto")
     if size > STORE_ABOVE_BYTES:
         return_freed_memory()  # the file and its tree are gone, and nothing later is as large
     if origin is not None and (store is True or size > STORE_ABOVE_BYTES):
-        place = write_store(snapshot, origin)
-        kept = None if place is None else open_store(place, source.name)
-        if kept is not None:
-            return kept
+        return _keep(snapshot, origin) or snapshot
     return snapshot
-
-
-def _from_store(origin: Origin, name: str) -> Snapshot | None:
-    place = find_store(origin)
-    return None if place is None else open_store(place, name)
 
 
 def _read(source: Source) -> tuple[Snapshot, int]:
@@ -113,12 +100,22 @@ def _read(source: Source) -> tuple[Snapshot, int]:
 # -- stores
 
 
-def find_store(origin: Origin) -> Path | None:
-    """The valid store of a snapshot; None where there is none."""
-    return next((place for place in origin.paths if _is_valid(place, origin)), None)
+def _folders(origin: Origin) -> list[StoreFolder]:
+    """Where a snapshot can be kept, the best place first; nowhere if it cannot be identified."""
+    code = code_digest("stepscope.memory")
+    if origin.key is None or code is None:
+        return []
+    identity = {"kind": "snapshot", "key": asdict(origin.key), "snapshot_code": code}
+    about = {"format": "stepscope store", "source": origin.name}
+    return [StoreFolder(place, _NAMES, identity, about) for place in origin.paths]
 
 
-def open_store(store: Path, name: str) -> Snapshot | None:
+def _from_store(origin: Origin, name: str) -> Snapshot | None:
+    folder = next((one for one in _folders(origin) if one.is_valid()), None)
+    return None if folder is None else _open(folder.directory, name)
+
+
+def _open(store: Path, name: str) -> Snapshot | None:
     """A snapshot from its store; None where that was removed or damaged meanwhile."""
     with contextlib.suppress(OSError):  # marks it as used; a store may be read-only
         os.utime(store)
@@ -136,63 +133,27 @@ def open_store(store: Path, name: str) -> Snapshot | None:
     return Snapshot(path=name, **tables, settings=settings, store=store)
 
 
-def write_store(snapshot: Snapshot, origin: Origin) -> Path | None:
-    """Keeps a snapshot, whole or not at all.
+def _keep(snapshot: Snapshot, origin: Origin) -> Snapshot | None:
+    """Keeps a snapshot, and opens it there; None where it cannot be kept."""
 
-    A disk that is full or cannot be written to is no error: the snapshot is read again next time.
+    def write(directory: Path) -> None:
+        for table in TABLES:
+            frame: pl.DataFrame = getattr(snapshot, table).lazy().collect()
+            frame.write_parquet(_file(directory, table), compression="zstd", compression_level=1)
+        (directory / _SETTINGS).write_text(json.dumps(dict(snapshot.settings)) + "\n", "utf-8")
 
-    Returns:
-        The store's directory; None where it could not be kept.
-    """
-    if origin.key is None:
-        return None
-    write = functools.partial(_write, snapshot=snapshot, origin=origin)
-    for number, place in enumerate(origin.paths):
-        if number or place.parent == cache_directory():
+    for number, folder in enumerate(_folders(origin)):
+        parent = folder.directory.parent
+        if number or parent == cache_directory():
             with contextlib.suppress(OSError):
-                place.parent.mkdir(parents=True, exist_ok=True)
-        if write_whole(place, write, functools.partial(_is_valid, place, origin)):
-            return place
+                parent.mkdir(parents=True, exist_ok=True)
+        if folder.keep(write):
+            return _open(folder.directory, snapshot.path)
     return None
-
-
-def _write(directory: Path, snapshot: Snapshot, origin: Origin) -> None:
-    rows = {}
-    for table in TABLES:
-        frame: pl.DataFrame = getattr(snapshot, table).lazy().collect()
-        frame.write_parquet(_file(directory, table), compression="zstd", compression_level=1)
-        rows[table] = len(frame)
-    (directory / _SETTINGS).write_text(json.dumps(dict(snapshot.settings)) + "\n", "utf-8")
-    manifest = {
-        "format": "stepscope store",
-        "kind": _KIND,
-        "source": origin.name,
-        "key": None if origin.key is None else asdict(origin.key),
-        "snapshot_code": code_digest(_READERS),
-        "schema_version": SCHEMA_VERSION,
-        "rows": rows,
-        "files": contents_of(directory, _NAMES),
-    }
-    (directory / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
 
 
 def _file(directory: Path, table: str) -> Path:
     return directory / f"{table}.parquet"
-
-
-def _is_valid(place: Path, origin: Origin) -> bool:
-    manifest = read_manifest(place)
-    code = code_digest(_READERS)
-    return (
-        origin.key is not None
-        and is_own_directory(place)
-        and code is not None
-        and manifest.get("kind") == _KIND
-        and manifest.get("key") == asdict(origin.key)
-        and manifest.get("snapshot_code") == code
-        and manifest.get("schema_version") == SCHEMA_VERSION
-        and is_intact(place, manifest.get("files"), _NAMES)
-    )
 
 
 _FIRST_BYTES = 16 * 1024 * 1024

@@ -15,9 +15,6 @@ from typing import Any
 
 import polars as pl
 
-SCHEMA_VERSION = 2
-"""Part of every store's key: raise it whenever a table, a column or its meaning changes."""
-
 Types = dict[str, "pl.DataType | type[pl.DataType]"]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
@@ -45,10 +44,8 @@ class _Screen(Console):
         raise BrokenPipeError
 
 
-def console(
-    *, stderr: bool = False, keeps_padding: bool = False, width: int | None = None
-) -> Console:
-    """A console on standard output, or standard error.
+def console_on(stream: TextIO, *, keeps_padding: bool = False, width: int | None = None) -> Console:
+    """A console on a stream.
 
     Tables pad their columns with spaces, which a terminal does not show but a diff does.
 
@@ -56,13 +53,6 @@ def console(
         keeps_padding: Whether files and pipes get trailing spaces.
         width: Width in columns; by default that of the terminal.
     """
-    return console_on(
-        sys.stderr if stderr else sys.stdout, keeps_padding=keeps_padding, width=width
-    )
-
-
-def console_on(stream: TextIO, *, keeps_padding: bool = False, width: int | None = None) -> Console:
-    """A console on a stream; see `console`."""
     keeps = keeps_padding or stream.isatty()
     file: Any = stream if keeps else _Unpadded(stream)
     return _Screen(file=file, width=width, highlight=False, soft_wrap=False)

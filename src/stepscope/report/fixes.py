@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stepscope.report.document import Block, Document, Items, Line, Span
+from stepscope.report.plain import plain
 
 if TYPE_CHECKING:
     from stepscope.report.outputs import Layout
@@ -31,16 +32,5 @@ def _blocks(fixes: Sequence[Fix]) -> Iterator[Block]:
 
 def to_json(fixes: Sequence[Fix]) -> dict[str, Any]:
     """Each fix as plain values."""
-    rows = [
-        {
-            "name": fix.name,
-            "title": fix.title,
-            "answers": list(fix.answers),
-            "applies_to": fix.applies_to,
-            "risks": fix.risks,
-            "group": fix.group,
-            "only_if_asked": fix.only_if_asked,
-        }
-        for fix in fixes
-    ]
-    return {"fixes": rows}
+    names = ("name", "title", "answers", "applies_to", "risks", "group", "only_if_asked")
+    return {"fixes": [{name: plain(getattr(fix, name)) for name in names} for fix in fixes]}

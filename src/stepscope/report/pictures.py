@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from stepscope.advice.rank.ladder import SHORT_NAMES
+from stepscope.analysis.compute import kind_words
 from stepscope.analysis.selection.partition import cause_words
 from stepscope.report.cells import label, shown
 from stepscope.report.document import Figure
@@ -90,7 +91,7 @@ def kernel_points(kernels: Iterable[Mapping[str, Any]]) -> Iterator[Figure]:
         _point(
             (one["count"], one["mean_ns"], one["total_ns"]),
             one["name"],
-            "communication" if one.get("group") in COLLECTIVE_GROUPS else one.get("group"),
+            _kind(one.get("group")),
             one.get("event"),
             f"{count(one['count'])}×, {duration(one['mean_ns'])} each,"
             f" {duration(one['total_ns'])} in all",
@@ -114,6 +115,12 @@ def kernel_points(kernels: Iterable[Mapping[str, Any]]) -> Iterator[Figure]:
         "Each point is a kernel, as large as its time in all, which is the same along a dashed"
         " line: what lies up and to the right costs the most.",
     )
+
+
+def _kind(group: str | None) -> str | None:
+    if group in COLLECTIVE_GROUPS:
+        return "communication"
+    return None if group is None else kind_words(group)
 
 
 def _roofline(result: Any, _origin_ns: int) -> Iterator[Figure]:

@@ -12,9 +12,11 @@ import polars as pl
 from stepscope.trace.session import Session, kept
 from stepscope.trace.store.derived import FREED_FROM_EVENTS, DerivedFiles
 from stepscope.trace.store.files import StoredTables
-from stepscope.trace.tables import Tables
+from stepscope.trace.tables import GROWING, Tables
 
 _Trace = TypeVar("_Trace", bound="LazyTables")
+_LAZY = (*GROWING, "names", "metadata")
+"""The tables that are read when they are asked for."""
 
 
 @dataclass(frozen=True)
@@ -47,18 +49,8 @@ class LazyTables:
     @classmethod
     def from_tables(cls: type[_Trace], tables: Tables, path: str) -> _Trace:
         """Creates a trace from tables in memory."""
-        trace = cls(
-            path=path,
-            events=tables.events.lazy(),
-            args=tables.args.lazy(),
-            names=tables.names.lazy(),
-            instants=tables.instants.lazy(),
-            counters=tables.counters.lazy(),
-            flows=tables.flows.lazy(),
-            metadata=tables.metadata.lazy(),
-            lanes=tables.lanes,
-            problems=tables.problems,
-        )
+        frames = {name: getattr(tables, name).lazy() for name in _LAZY}
+        trace = cls(path=path, lanes=tables.lanes, problems=tables.problems, **frames)
         # What is in memory is not read again.
         trace.session.keep("event_count", len(tables.events))
         trace.session.keep("name_rows", tables.names)
@@ -79,17 +71,8 @@ class LazyTables:
 
     def tables(self) -> Tables:
         """Reads all tables into memory."""
-        return Tables(
-            events=self.events.collect(),
-            args=self.args.collect(),
-            names=self.names.collect(),
-            lanes=self.lanes,
-            instants=self.instants.collect(),
-            counters=self.counters.collect(),
-            flows=self.flows.collect(),
-            metadata=self.metadata.collect(),
-            problems=self.problems,
-        )
+        frames = {name: getattr(self, name).collect() for name in _LAZY}
+        return Tables(lanes=self.lanes, problems=self.problems, **frames)
 
     def columns(self, *names: str) -> pl.DataFrame:
         """Returns columns of `events`, each in one contiguous chunk.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import signal
 import socket
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.viewer.library import Library
-from stepscope.viewer.routes import judgements, memory, questions, ranks, sql, tiles, traces
+from stepscope.viewer.routes import memory, questions, ranks, sql, traces
 from stepscope.viewer.routes.answers import Endpoint, route
 from stepscope.viewer.security import SHARED_S, Guard, Secrets, static_route
 
@@ -36,7 +37,7 @@ def make_app(library: Library, keys: Secrets) -> Guard:
         data = (STATIC / "index.html").read_bytes()
         return Response(data, media_type="text/html")
 
-    groups = (traces, tiles, questions, sql, judgements, memory, ranks)
+    groups = (traces, questions, sql, memory, ranks)
     app = Starlette(
         routes=[
             Route("/", page),
@@ -186,20 +187,19 @@ def serve(library: Library, port: int = 0, started: Callable[[str], None] = lamb
         UsageError: The port is taken.
         UnreadableInputError: There is only one trace, and it cannot be read.
     """
-    keys = Secrets()
 
     def begin(link: str) -> None:
         library.start()
         started(link)
 
-    serve_app(make_app(library, keys), keys, port, begin, lambda: bool(library.failure()))
+    make = functools.partial(make_app, library)
+    serve_app(make, port, begin, lambda: bool(library.failure()))
     if failure := library.failure():
         raise UnreadableInputError(failure)
 
 
 def serve_app(
-    app: Guard,
-    keys: Secrets,
+    make: Callable[[Secrets], Guard],
     port: int,
     started: Callable[[str], None],
     is_over: Callable[[], bool] = lambda: False,
@@ -207,7 +207,7 @@ def serve_app(
     """Serve an application until interrupted.
 
     Args:
-        keys: What its guard asks for.
+        make: Makes it, guarded by what authorises a request.
         port: 0: any free one.
         started: Called with the link as soon as requests are accepted.
         is_over: Asked ten times a second whether to end.
@@ -216,6 +216,8 @@ def serve_app(
         KeyboardInterrupt: Ctrl-C came.
         UsageError: The port is taken.
     """
+    keys = Secrets()
+    app = make(keys)
     listening = listen(port)
     listening.listen(128)  # from here on a browser can connect
     try:

@@ -32,7 +32,9 @@ _NAMES = (_HEAD, *(f"{rows}-{column}.npy" for rows in _ROWS for column in _COLUM
 
 def _folder_of(trace: Trace) -> StoreFolder | None:
     files = trace.derived_files
-    return None if files is None else StoreFolder(files.store / _FOLDER, files.identity, _NAMES)
+    if files is None:
+        return None
+    return StoreFolder(files.store / _FOLDER, _NAMES, {"store": files.identity})
 
 
 def cached_index(trace: Trace) -> TraceIndex | None:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.analysis.compute import kind_words
 from stepscope.errors import UsageError
 from stepscope.run.figures import duration, percent, plural
 from stepscope.trace.model import Trace
@@ -247,7 +248,7 @@ def event_in_full(
         "category": row["category"],
         "raw_category": row["raw_category"],
         "kind": derived["kind"],
-        "group": derived["group"],
+        "group": derived["group"] and kind_words(derived["group"]),
         "step": derived["step"],
         "start_ns": row["start_ns"] - index.origin_ns,
         "dur_ns": row["dur_ns"],

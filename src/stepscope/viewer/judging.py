@@ -16,7 +16,9 @@ from stepscope.analysis.comparison.side import Side, make_side
 from stepscope.analysis.record.step_strip import StepStrip
 from stepscope.report import figures, units
 from stepscope.report.comparison import in_words, main_change
+from stepscope.report.diagnosis.json import partition_to_dict
 from stepscope.report.findings import findings_alike, ranks_with, saving
+from stepscope.report.plain import plain
 from stepscope.trace.paths import resolve_runs
 from stepscope.viewer.opened import Content
 
@@ -33,21 +35,13 @@ def findings_of(paths: tuple[str, ...], content: Content, rank: int) -> dict[str
     """
     diagnosis = diagnose(resolve_runs(paths)[0])
     mine = next((one for one in diagnosis.ranks if one.rank == rank), diagnosis.shown)
-    partition = mine.partition
     return {
         "verdict": diagnosis.verdict,
         "ranks": len(diagnosis.ranks),
         "shown_rank": mine.rank,
         "is_whole_file": mine.is_whole_file,
         "step_ns": mine.step_ns,
-        "partition": None
-        if partition is None
-        else {
-            "basis": partition.basis,
-            "steps": partition.steps,
-            "total_ns": partition.total_ns,
-            "parts": [{"name": p.name, "total_ns": p.total_ns} for p in partition.parts],
-        },
+        "partition": None if mine.partition is None else partition_to_dict(mine.partition),
         "findings": [
             _finding(group, content, rank, diagnosis)
             for group in findings_alike(diagnosis.findings, diagnosis.shown.rank)
@@ -102,7 +96,6 @@ def comparison_of(before: Content, after: Content) -> dict[str, Any]:
 
 
 def _comparison(found: Comparison) -> dict[str, Any]:
-    step = found.step
     tables = {
         name: in_words(found.changes.filter(pl.col("table") == name).head(MOST_CHANGES)).to_dicts()
         for name in ("part", "kernel", "operator")
@@ -110,14 +103,7 @@ def _comparison(found: Comparison) -> dict[str, Any]:
     return {
         "a": _side(found.a),
         "b": _side(found.b),
-        "step": {
-            "a_ns": step.a_ns,
-            "b_ns": step.b_ns,
-            "delta_ns": step.delta_ns,
-            "change_share": step.change_share,
-            "noise_ns": step.noise_ns,
-            "is_beyond_noise": step.is_beyond_noise,
-        },
+        "step": plain(found.step),
         "changed": main_change(found),
         "waterfall": _waterfall(found),
         "differences": list(found.differences),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import importlib.util
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -29,7 +29,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from stepscope.errors import UsageError
-from stepscope.viewer.app import SHARED, STATIC, ViewerServer, listen, serve_app
+from stepscope.viewer.app import SHARED, STATIC, ViewerServer, listen
 from stepscope.viewer.security import Guard, Secrets, static_route
 
 PERFETTO = "https://ui.perfetto.dev"
@@ -78,27 +78,6 @@ def make_handover(file: Path, title: str, address: str, keys: Secrets) -> Guard:
     )
     # The page must keep hold of the tab that it opens.
     return Guard(app, keys, opens_other_sites=True)
-
-
-def hand_over(
-    file: Path,
-    title: str,
-    address: str = PERFETTO,
-    port: int = 0,
-    started: Callable[[str], None] = lambda _: None,
-) -> None:
-    """Serve the page until interrupted.
-
-    Args:
-        address: Where Perfetto's page is.
-        port: 0: any free one.
-        started: Called with the link as soon as requests are accepted.
-
-    Raises:
-        UsageError: The port is taken, or the address is none.
-    """
-    keys = Secrets()
-    serve_app(make_handover(file, title, address, keys), keys, port, started)
 
 
 class _Files(StaticFiles):

@@ -119,7 +119,8 @@ def operator_forest(trace: Trace) -> OperatorForest:
         tolerance_ns=clock_resolution_ns(start),
     )
     table = pl.DataFrame([event, *rows["name_id", "dur_ns"], *derived])
-    return OperatorForest(table, nesting.parent, nesting.depth, nesting.self_ns)
+    parent = nesting.parent.astype(np.int64)
+    return OperatorForest(table, parent, nesting.depth, nesting.self_ns)
 
 
 @dataclass(frozen=True, eq=False)

@@ -89,21 +89,15 @@ class OutOfMemory:
     notes: tuple[str, ...]
 
 
-def out_of_memory(
-    view: MemoryView, device: int | None = None, total_bytes: int | None = None
-) -> OutOfMemory:
-    """Explains the last request that failed.
-
-    By default on the fullest device on which one failed. `total_bytes` is what the GPU has, if that
-    is known from elsewhere than samples.
-    """
+def out_of_memory(view: MemoryView, device: int | None = None) -> OutOfMemory:
+    """Explains the last request that failed, by default on the fullest device with one."""
     chosen = _device(view, device)
     failures = view.out_of_memory(chosen)
     row = failures.row(-1, named=True)
     moment = Moment(chosen, row["event"], row["time_ns"], "when a request failed")
     held = composition(view, moment)
     bounded = BoundedRuns(view.replay, chosen)
-    facts = _facts(view, moment, row, bounded.capacity, total_bytes)
+    facts = _facts(view, moment, row, bounded.capacity)
     parts = facts.parts
     later = view.replay.allocations.filter(
         (pl.col("device") == chosen) & (pl.col("start_event") > moment.event)
@@ -161,7 +155,7 @@ def failure_in_words(view: MemoryView, device: int) -> str | None:
         return None
     row = failures.row(-1, named=True)
     moment = Moment(device, row["event"], row["time_ns"], "when a request failed")
-    facts = _facts(view, moment, row, capacity_of(view.replay, device), None)
+    facts = _facts(view, moment, row, capacity_of(view.replay, device))
     return f"out of memory ({facts.cause.value}): {facts.why}"
 
 
@@ -170,11 +164,8 @@ def _facts(
     moment: Moment,
     row: dict[str, Any],
     capacity: Capacity,
-    total_bytes: int | None,
 ) -> _Facts:
     sampled = of_device(view.sampled, moment.device)
-    if sampled is not None and sampled.total_bytes:
-        total_bytes = sampled.total_bytes
     asked = int(row["size_bytes"] or 0)
     stack = row["stack"]
     return _Facts(
@@ -185,7 +176,7 @@ def _facts(
         place=(row["pool"] or 0, row["stream"] or 0, "large" if asked > SMALL_BYTES else "small"),
         parts=fragmentation(view, moment=moment),
         capacity=capacity,
-        total=total_bytes,
+        total=(sampled.total_bytes or None) if sampled is not None else None,
     )
 
 

@@ -47,7 +47,7 @@ def _rank(rank: RankSummary, diagnosis: Diagnosis) -> dict[str, Any]:
             "steps": list(summary.steps),
             "excluded": plain(summary.excluded),
         }
-        steps["partition"] = _partition(summary.partition)
+        steps["partition"] = partition_to_dict(summary.partition)
     trace = _trace(rank)
     return {
         "rank": rank.rank,
@@ -75,9 +75,9 @@ def _trace(rank: RankSummary) -> dict[str, Any] | None:
         return {
             "path": path,
             "scope": scope_to_dict(rank.scope),
-            "partition": _partition(rank.device),
+            "partition": partition_to_dict(rank.device),
             "steps": plain(rank.device_steps.to_dicts()),
-            "critical_path": _partition(rank.critical_path),
+            "critical_path": partition_to_dict(rank.critical_path),
             "compute": plain(rank.compute),
         }
     if rank.host is None:
@@ -88,7 +88,7 @@ def _trace(rank: RankSummary) -> dict[str, Any] | None:
             **scope_to_dict(rank.scope),
             "steps": list(rank.scope.steps),
         },
-        "partition": _partition(rank.host.partition),
+        "partition": partition_to_dict(rank.host.partition),
         "steps": rank.host.steps.to_dicts(),
         "compute": plain(rank.compute),
     }
@@ -113,7 +113,8 @@ def _between(between: RankComparison | None) -> dict[str, Any] | None:
     }
 
 
-def _partition(partition: Partition) -> dict[str, Any]:
+def partition_to_dict(partition: Partition) -> dict[str, Any]:
+    """A division of steps, with the share of each part."""
     return {
         "basis": partition.basis,
         "steps": partition.steps,

@@ -31,7 +31,6 @@ from stepscope.trace.categories import (
     mask_of,
 )
 from stepscope.trace.classify import COLLECTIVE_NAME
-from stepscope.trace.derive.ancestors import nearest_above
 from stepscope.trace.derive.clock_resolution import clock_resolution_ns
 from stepscope.trace.derive.kinds import kind_and_group
 from stepscope.trace.derive.links import (
@@ -44,9 +43,9 @@ from stepscope.trace.derive.links import (
 )
 from stepscope.trace.derive.narrow_columns import column, narrowed, row_numbers
 from stepscope.trace.derive.nesting import (
-    NarrowNesting,
+    Nesting,
     RowNumbers,
-    nest_narrow,
+    nest,
     outer_first,
 )
 from stepscope.trace.derive.overruns import find_overruns
@@ -133,9 +132,10 @@ def derive(
     """
     if callable(tables):
         tables = tables()
-    nesting, around = _nest(tables)
+    nesting = _nest(tables)
     self_ns = column("self_ns", narrowed(nesting.self_ns))
     parent, depth, crossing = nesting.parent, nesting.depth, nesting.crossing
+    around = nesting.around
     del nesting
     launches = link_launches(tables.events)
     operator = link_operators(tables, launches.launch, around)
@@ -221,13 +221,13 @@ def _believable_work(
     )
 
 
-def _nest(tables: Tables) -> tuple[NarrowNesting, RowNumbers]:
+def _nest(tables: Tables) -> Nesting:
     """Nests host events, and finds the innermost operator around each; others are roots."""
     events = tables.events
     rows = rows_where(~mask_of(events, _NOT_NESTED))
     start = events["start_ns"].to_numpy()
     is_around = is_operator(tables, step_names(tables))
-    found = nest_narrow(
+    return nest(
         events["lane_id"].to_numpy(),
         start,
         events["dur_ns"].to_numpy(),
@@ -236,10 +236,6 @@ def _nest(tables: Tables) -> tuple[NarrowNesting, RowNumbers]:
         rows=rows,
         chosen=is_around,
     )
-    around = found.around
-    if around is None:
-        around = nearest_above(found.parent, None, is_around)
-    return found, around
 
 
 def _step_of(

@@ -50,22 +50,6 @@ _OUTER_FIRST = (
 )
 
 
-@dataclass(frozen=True)
-class Nesting:
-    """The result of `nest`, row for row alongside its events."""
-
-    parent: Int64Array
-    """Row of the parent; -1 for a root."""
-
-    depth: npt.NDArray[np.int32]
-    """0 for a root."""
-
-    self_ns: Int64Array
-
-    crossing: npt.NDArray[np.bool_]
-    """Whether a sibling that started earlier is still open, so that the two cross."""
-
-
 RowNumbers = npt.NDArray[np.signedinteger[Any]]
 """Numbers of rows; -1 for none. 32 bits where that is enough."""
 
@@ -76,19 +60,22 @@ def no_rows(number: int) -> RowNumbers:
 
 
 @dataclass(frozen=True)
-class NarrowNesting:
-    """The result of `nest_narrow`: as `Nesting`, with narrow numbers of rows."""
+class Nesting:
+    """The result of `nest`, row for row alongside its events."""
 
     parent: RowNumbers
+    """Row of the parent, in 32 bits; -1 for a root."""
 
     depth: npt.NDArray[np.int32]
+    """0 for a root."""
 
     self_ns: Int64Array
 
     crossing: BoolArray
+    """Whether a sibling that started earlier is still open, so that the two cross."""
 
-    around: RowNumbers | None
-    """The nearest chosen row strictly above each row; None if none were looked for."""
+    around: RowNumbers
+    """The nearest chosen row strictly above each row; empty if none were looked for."""
 
 
 def outer_first() -> npt.NDArray[np.int8]:
@@ -107,6 +94,8 @@ def nest(
     durations: Int64Array,
     rank: npt.NDArray[np.generic] | None = None,
     tolerance_ns: int = 0,
+    rows: RowNumbers | None = None,
+    chosen: BoolArray | None = None,
 ) -> Nesting:
     """Nests the events of every lane.
 
@@ -114,25 +103,6 @@ def nest(
         durations: Duration of each event, in ns, not negative.
         rank: Order of events with the same span, outer events first. Default: the given order.
         tolerance_ns: How much later than its parent a child may end.
-    """
-    found = nest_narrow(lanes, starts, durations, rank, tolerance_ns)
-    parent = found.parent.astype(np.int64, copy=False)
-    return Nesting(parent, found.depth, found.self_ns, found.crossing)
-
-
-def nest_narrow(
-    lanes: npt.NDArray[np.generic],
-    starts: Int64Array,
-    durations: Int64Array,
-    rank: npt.NDArray[np.generic] | None = None,
-    tolerance_ns: int = 0,
-    rows: RowNumbers | None = None,
-    chosen: BoolArray | None = None,
-) -> NarrowNesting:
-    """Nests very many events: as `nest`, with numbers of rows in 32 bits.
-
-    Args:
-        lanes: As for `nest`, and so are the next four.
         rows: The events to nest, in order; the others are roots without children. Default: all.
         chosen: Events to look for above each event.
     """
@@ -183,7 +153,7 @@ def innermost_at(
         np.concatenate((starts, moments)),
         np.concatenate((ends - starts, np.zeros(len(moments), np.int64))),
     )
-    return nested.parent[number:]
+    return nested.parent[number:].astype(np.int64)
 
 
 def nest_by_stack(
@@ -194,7 +164,7 @@ def nest_by_stack(
     durations: Int64Array,
     tolerance: int,
     chosen: BoolArray | None = None,
-) -> NarrowNesting:
+) -> Nesting:
     """Nests rows with a stack, in one pass.
 
     Args:
@@ -217,7 +187,7 @@ def nest_by_stack(
     stack, inner = np.empty(deepest, np.int32), np.empty(deepest, np.int32)
     stacks = (stack, inner, np.empty(deepest, np.int64))
     loop(order, new_lane, starts, durations, tolerance, wanted, *stacks, *columns, around)
-    return NarrowNesting(*columns, None if chosen is None else around)
+    return Nesting(*columns, around)
 
 
 def nest_by_loop(
@@ -236,7 +206,7 @@ def nest_by_loop(
     crossing: Written[np.bool_],
     around: Written[np.int32],
 ) -> None:
-    """Fills in the columns of `NarrowNesting` for the rows to nest; see `nest_by_stack`.
+    """Fills in the columns of `Nesting` for the rows to nest; see `nest_by_stack`.
 
     A row that ends too early for the current row is never a better parent for a later row than the
     current row is, so it leaves the stack for good, and the pass is linear for any input. What is

@@ -129,9 +129,9 @@ class Content(Iterator[bytes]):
         return at
 
 
-def prefetched(items: Iterator[Item], ahead: int = 2) -> Generator[Item, None, None]:
-    """Produces the items in a separate thread, ahead of their consumer."""
-    ready: queue.Queue[tuple[Item | None, BaseException | None]] = queue.Queue(ahead)
+def prefetched(items: Iterator[Item]) -> Generator[Item, None, None]:
+    """Produces the items in a separate thread, one ahead of their consumer."""
+    ready: queue.Queue[tuple[Item | None, BaseException | None]] = queue.Queue(1)
     abandoned = threading.Event()
 
     def put(item: Item | None, error: BaseException | None = None) -> bool:

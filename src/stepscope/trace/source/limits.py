@@ -51,12 +51,11 @@ class Limits:
     events: int | None = None
 
 
-def limits_of(size_bytes: int | None, *, is_packed: bool, ratio: int = MOST_RATIO) -> Limits:
+def limits_of(size_bytes: int | None, *, is_packed: bool) -> Limits:
     """Returns the limits for an input.
 
     Args:
         size_bytes: Its size as stored; None if unknown.
-        ratio: Unpacked bytes for each packed byte.
     """
     if size_bytes is not None and not is_packed:
         return Limits(None, None)
@@ -67,7 +66,7 @@ def limits_of(size_bytes: int | None, *, is_packed: bool, ratio: int = MOST_RATI
     if size_bytes is None:
         return Limits(ENDLESS_BYTES, WITHOUT_EVENTS_BYTES)
     events = max(ALWAYS_EVENTS, size_bytes // PACKED_BYTES_PER_EVENT)
-    return Limits(max(ALWAYS_BYTES, ratio * size_bytes), WITHOUT_EVENTS_BYTES, events)
+    return Limits(max(ALWAYS_BYTES, MOST_RATIO * size_bytes), WITHOUT_EVENTS_BYTES, events)
 
 
 def _parsed(given: str) -> int:

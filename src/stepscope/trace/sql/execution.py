@@ -110,10 +110,7 @@ def execute(given: Execution) -> list[str]:
 
     with database(given.memory_bytes) as connection:
         select = _single_select(connection, given.query)
-        if given.ranks:
-            _create_over_ranks(connection, given.views, given.ranks)
-        else:
-            create(connection, given.views, given.files)
+        create(connection, given.views, given.files, given.ranks)
         _lock(connection, [*given.all_files, given.result])
         try:
             return _copy(connection, select, given.result, given.row_limit)
@@ -149,42 +146,26 @@ def create(
     connection: duckdb.DuckDBPyConnection,
     views: Sequence[tuple[str, str]],
     files: Mapping[str, Sequence[str]],
+    ranks: Sequence[tuple[int, Mapping[str, Sequence[str]]]] = (),
 ) -> None:
-    """Creates the views over their files."""
-    for table, paths in files.items():
-        sources = ", ".join(map(_literal, paths))
-        connection.execute(f"CREATE VIEW table_{table} AS FROM read_parquet([{sources}])")
-    for name, sql in views:
-        connection.execute(f"CREATE VIEW {name} AS {sql}")
-
-
-def _create_over_ranks(
-    connection: duckdb.DuckDBPyConnection,
-    views: Sequence[tuple[str, str]],
-    ranks: Sequence[tuple[int, Mapping[str, Sequence[str]]]],
-) -> None:
-    """Creates the views over the files of several ranks.
+    """Creates the views over their files, or over those of several ranks.
 
     Numbers of events, names and lanes mean something within one trace only, so each rank's rows are
     joined before they are put together.
     """
     connection.execute(f"CREATE SCHEMA {_OF_ONE_RANK}")
-    for rank, files in ranks:
-        for table, paths in files.items():
+    of_ranks = [(f"{_OF_ONE_RANK}.table{rank}_", of) for rank, of in ranks]
+    for prefix, of in of_ranks or [("table_", files)]:
+        for table, paths in of.items():
             sources = ", ".join(map(_literal, paths))
-            connection.execute(
-                f"CREATE VIEW {_table_of(rank, table)} AS FROM read_parquet([{sources}])"
-            )
+            source = f"read_parquet([{sources}])"
+            connection.execute(f"CREATE VIEW {prefix}{table} AS FROM {source}")
     for name, sql in views:
-        parts = (
-            f"SELECT {rank}::BIGINT AS rank, * FROM ({_TABLE.sub(_table_of(rank, ''), sql)})"  # noqa: S608
-            for rank, _ in ranks
-        )
-        connection.execute(f"CREATE VIEW {name} AS {' UNION ALL '.join(parts)}")
-
-
-def _table_of(rank: int, table: str) -> str:
-    return f"{_OF_ONE_RANK}.table{rank}_{table}"
+        parts = [
+            f"SELECT {rank}::BIGINT AS rank, * FROM ({_TABLE.sub(prefix, sql)})"  # noqa: S608
+            for (rank, _), (prefix, _) in zip(ranks, of_ranks, strict=True)
+        ]
+        connection.execute(f"CREATE VIEW {name} AS {' UNION ALL '.join(parts) or sql}")
 
 
 def _copy(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -25,10 +25,8 @@ DERIVED = "derived"
 """Name of the directory in a store."""
 FREED_FROM_EVENTS = 500_000
 """Events from which derived columns are freed once they are in the store, and read from there."""
-_NAMES = tuple(
-    f"{table}.parquet"
-    for table in ("columns", "host_steps", "device_steps", "overruns", "problems")
-)
+_SMALL = ("host_steps", "device_steps", "overruns", "problems")
+_NAMES = tuple(f"{table}.parquet" for table in ("columns", *_SMALL))
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class DerivedFiles:
 
     @property
     def _folder(self) -> StoreFolder:
-        return StoreFolder(self.store / DERIVED, self.identity, _NAMES)
+        return StoreFolder(self.store / DERIVED, _NAMES, {"store": self.identity})
 
     def read(self) -> DerivedTables | None:
         """Returns the cached tables, their columns lazily; None if there are no valid ones."""
@@ -55,14 +53,11 @@ class DerivedFiles:
 
         directory = folder.directory
         try:
-            return DerivedTables(
-                columns=pl.scan_parquet(directory / "columns.parquet", glob=False),
-                host_steps=pl.read_parquet(directory / "host_steps.parquet", glob=False),
-                device_steps=pl.read_parquet(directory / "device_steps.parquet", glob=False),
-                overruns=pl.read_parquet(directory / "overruns.parquet", glob=False),
-                problems=pl.read_parquet(directory / "problems.parquet", glob=False),
-                files=_tables_in(directory),
-            )
+            small: dict[str, Any] = {
+                name: pl.read_parquet(directory / f"{name}.parquet", glob=False) for name in _SMALL
+            }
+            columns = pl.scan_parquet(directory / "columns.parquet", glob=False)
+            return DerivedTables(columns, files=_tables_in(directory), **small)
         except (OSError, pl.exceptions.PolarsError):  # removed or replaced in the meantime
             return None
 
@@ -75,12 +70,6 @@ class DerivedFiles:
             The same tables, with their files if they could be cached. Long columns are in these
             files only.
         """
-        frames = {
-            "host_steps": derived.host_steps,
-            "device_steps": derived.device_steps,
-            "overruns": derived.overruns,
-            "problems": derived.problems,
-        }
 
         def write(directory: Path) -> None:
             target = directory / "columns.parquet"
@@ -88,8 +77,8 @@ class DerivedFiles:
                 write_table(derived.columns.collect(), target, COLUMNS)
             else:
                 write_table(derived.narrow, target, COLUMNS, row_number="event")
-            for name, frame in frames.items():
-                write_table(frame, directory / f"{name}.parquet")
+            for name in _SMALL:
+                write_table(getattr(derived, name), directory / f"{name}.parquet")
 
         folder = self._folder
         if not folder.keep(write):
@@ -102,9 +91,5 @@ class DerivedFiles:
 
 
 def _tables_in(directory: Path) -> Mapping[str, Path]:
-    return {
-        "derived": directory / "columns.parquet",
-        "host_steps": directory / "host_steps.parquet",
-        "device_steps": directory / "device_steps.parquet",
-        "overruns": directory / "overruns.parquet",
-    }
+    steps = {name: directory / f"{name}.parquet" for name in _SMALL if name != "problems"}
+    return {"derived": directory / "columns.parquet", **steps}

@@ -14,8 +14,8 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -138,35 +138,6 @@ def read_believed(path: Path, most_bytes: int) -> bytes:
     return data
 
 
-def write_whole(target: Path, write: Callable[[Path], None], is_valid: Callable[[], bool]) -> bool:
-    """Writes a directory, completely or not at all.
-
-    A read-only place or a full disk is not an error: what is kept there is made again next time.
-
-    Args:
-        write: Writes all files into the directory that it is given.
-        is_valid: Whether the directory at `target` is valid: another process may have been faster.
-
-    Returns:
-        Whether there is a valid directory at `target`.
-    """
-    from polars.exceptions import PolarsError  # readers of manifests start without polars
-
-    try:
-        claim = Claim(temporary_name(target))
-    except OSError:
-        return False
-    try:
-        remove_abandoned(target)
-        write(claim.directory)
-        claim.release()
-        return put_in_place(claim.directory, target, is_valid)
-    except (OSError, PolarsError):
-        return False
-    finally:
-        claim.remove()
-
-
 def put_in_place(temporary: Path, target: Path, is_valid: Callable[[], bool]) -> bool:
     """Renames a complete directory to its final name, replacing what it held.
 
@@ -202,31 +173,55 @@ def _escaped(name: str) -> str:
 
 @dataclass(frozen=True)
 class StoreFolder:
-    """One folder in a store."""
+    """A folder with files that are kept: in a store, or a store itself.
+
+    Attributes:
+        names: Of its files.
+        identity: What its manifest must say of what the files are made from.
+        about: What it says besides.
+    """
 
     directory: Path
-    identity: str
     names: tuple[str, ...]
+    identity: Mapping[str, Any]
+    about: Mapping[str, Any] = field(default_factory=dict)
 
     def is_valid(self) -> bool:
-        """Whether all files are there, belong to this store and are intact."""
+        """Whether all files are there, are made from the same, and are intact."""
         manifest = read_manifest(self.directory)
         return (
-            manifest.get("store") == self.identity
+            all(manifest.get(name) == value for name, value in self.identity.items())
             and is_own_directory(self.directory)
             and is_intact(self.directory, manifest.get("files"), self.names)
         )
 
     def keep(self, write: Callable[[Path], None]) -> bool:
-        """Writes the files, completely or not at all; see `write_whole`.
+        """Writes the files, completely or not at all.
+
+        A read-only place or a full disk is not an error: what is kept is made again next time.
+
+        Args:
+            write: Writes all files into the directory that it is given.
 
         Returns:
-            Whether the folder is valid now.
+            Whether the folder is valid now; another process may have been faster.
         """
+        from polars.exceptions import PolarsError  # readers of manifests start without polars
 
-        def write_all(directory: Path) -> None:
-            write(directory)
-            manifest = {"store": self.identity, "files": contents_of(directory, self.names)}
-            (directory / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
-
-        return write_whole(self.directory, write_all, self.is_valid)
+        try:
+            claim = Claim(temporary_name(self.directory))
+        except OSError:
+            return False
+        try:
+            remove_abandoned(self.directory)
+            write(claim.directory)
+            files = contents_of(claim.directory, self.names)
+            manifest = {**self.about, **self.identity, "files": files}
+            text = json.dumps(manifest, indent=2) + "\n"
+            (claim.directory / MANIFEST).write_text(text, "utf-8")
+            claim.release()
+            return put_in_place(claim.directory, self.directory, self.is_valid)
+        except (OSError, PolarsError):
+            return False
+        finally:
+            claim.remove()

@@ -1,4 +1,4 @@
-"""What is asked of a moment, an event, a range: details, search, totals, flame graphs, tables."""
+"""What is asked of a trace: details, search, totals, flame graphs, tables, findings, comparison."""
 
 from __future__ import annotations
 
@@ -124,6 +124,22 @@ def _critical_path(asked: Asked) -> bytes:
     return encode({}, {"start": start, "end": end, "lane": lane})
 
 
+def _findings(asked: Asked) -> dict[str, Any]:
+    from stepscope.viewer.judging import findings_of
+
+    opened = asked.library.find(asked.identifier)
+    content = asked.whole
+    return content.alone(lambda: findings_of(opened.origin.run, content, opened.origin.rank))
+
+
+def _compare(asked: Asked) -> dict[str, Any]:
+    from stepscope.viewer.judging import comparison_of
+
+    before, after = asked.whole, asked.library.whole(asked.text("with"))
+    with before.unchanged(), after.unchanged():
+        return comparison_of(before, after)
+
+
 ENDPOINTS = (
     Endpoint("/api/traces/{id}/event", _event),
     Endpoint("/api/traces/{id}/gap", _gap),
@@ -133,4 +149,6 @@ ENDPOINTS = (
     Endpoint("/api/questions", _questions),
     Endpoint("/api/traces/{id}/table", _table),
     Endpoint("/api/traces/{id}/critical-path", _critical_path),
+    Endpoint("/api/traces/{id}/findings", _findings),
+    Endpoint("/api/traces/{id}/compare", _compare),
 )

@@ -1,4 +1,4 @@
-"""Which traces there are, how far each is, what it is made of."""
+"""Which traces there are, how far each is, what it is made of; tiles of its slices and counters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from stepscope.run.step_record import read_steps
 from stepscope.trace.model import Trace
 from stepscope.trace.problems import counted
 from stepscope.trace.schema import DEVICE_STEPS
+from stepscope.viewer.encoding import encode_counter, encode_slices
 from stepscope.viewer.routes.answers import Asked, Endpoint
+from stepscope.viewer.slice_rows import SliceRows
+from stepscope.viewer.tiles import slice_tile
 
 MOST_STRIPS = 64
 
@@ -151,6 +154,35 @@ def _name(names: pl.Series, number: int) -> str:
     return IDLE_WORDS[IDLE_CAUSES[cause]] if cause < len(IDLE_CAUSES) else ""
 
 
+def _slices(asked: Asked) -> bytes:
+    rows = _rows(asked, asked.text("of", "events"))
+    wanted = asked.numbers("rows") or ()
+    if wanted and max(wanted) >= len(rows):
+        raise UsageError(f"there are rows 0 to {len(rows) - 1}")
+    return encode_slices(slice_tile(rows, *asked.tile(), wanted))
+
+
+def _rows(asked: Asked, of: str) -> SliceRows:
+    if of == "events":
+        return asked.content.index.events
+    if of == "extra":
+        return asked.content.index.extra
+    idle = asked.whole.extras.idle_rows if of == "idle" else None
+    if idle is None:
+        raise UsageError(f"there are no rows of '{of}'")
+    return idle
+
+
+def _counter(asked: Asked) -> bytes:
+    series = asked.whole.extras.counters
+    if not series:
+        raise UsageError("there are no counters")
+    from stepscope.viewer.counters import counter_tile
+
+    number = asked.number("number", 0, len(series) - 1)
+    return encode_counter(counter_tile(series[number], *asked.tile()))
+
+
 ENDPOINTS = (
     Endpoint("/api/traces", _traces),
     Endpoint("/api/traces/{id}/open", _open, "POST"),
@@ -159,4 +191,6 @@ ENDPOINTS = (
     Endpoint("/api/traces/{id}/extras", _extras),
     Endpoint("/api/traces/{id}/steps", _steps),
     Endpoint("/api/traces/{id}/names", _names),
+    Endpoint("/api/traces/{id}/slices", _slices),
+    Endpoint("/api/traces/{id}/counter", _counter),
 )

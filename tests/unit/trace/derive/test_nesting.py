@@ -13,7 +13,6 @@ from stepscope.trace.derive.nesting import (
     nest,
     nest_by_loop,
     nest_by_stack,
-    nest_narrow,
 )
 
 FIELDS = ("parent", "depth", "self_ns", "crossing")
@@ -122,7 +121,7 @@ def test_more_rows_than_32_bits_number_are_refused(monkeypatch):
 def test_events_that_are_not_nested_are_roots(events, random):
     rows = [row for row in range(len(events)) if random.random() < 0.7]
     lane, start, dur = columns(events)
-    found = nest_narrow(lane, start, dur, rows=np.array(rows, np.int64))
+    found = nest(lane, start, dur, rows=np.array(rows, np.int64))
     alone = nest(lane[rows], start[rows], dur[rows])
     parent = np.full(len(events), -1)
     parent[rows] = np.where(alone.parent >= 0, np.array(rows, np.int64)[alone.parent], -1)
@@ -211,6 +210,6 @@ def test_the_nearest_chosen_rows_are_those_of_the_parents():
     rank = random.integers(0, 3, size).astype(np.int8)
     rows = np.nonzero(random.random(size) < 0.8)[0]
     chosen = random.random(size) < 0.3
-    found = nest_narrow(lane, start, dur, rank, rows=rows, chosen=chosen)
+    found = nest(lane, start, dur, rank, rows=rows, chosen=chosen)
     assert found.parent.dtype == np.int32
     assert np.array_equal(found.around, nearest_above(found.parent, None, chosen))

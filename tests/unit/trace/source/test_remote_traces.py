@@ -21,7 +21,6 @@ from tests.support.trace_server import Served, serving
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.run.remote import redacted, version_of
 from stepscope.trace import load as load_module
-from stepscope.trace.formats.chrome import format as chrome
 from stepscope.trace.load import load
 from stepscope.trace.source import opening as source_module
 from stepscope.trace.source.opening import open_source
@@ -206,7 +205,6 @@ def test_http_refusals(path: str, words: list[str]) -> None:
 def test_http_that_breaks_in_the_middle(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("aiohttp", reason="reading over HTTP needs aiohttp")
     # In small blocks and with the store begun, as of a large file.
-    monkeypatch.setattr(chrome, "COMPILED_ABOVE_BYTES", 0)
     monkeypatch.setattr(source_module.Source.blocks, "__defaults__", (900, None))
     served = Served(CONTENT, breaks_at=5000)
     with serving(served) as root:

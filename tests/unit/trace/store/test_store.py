@@ -19,7 +19,6 @@ from tests.support.chrome_traces import assert_same_tables, kernel, operator, re
 from stepscope.commands.cache import command
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.terminal import status_line
-from stepscope.trace.formats.chrome import format as chrome
 from stepscope.trace.load import load
 from stepscope.trace.schema import ARGS, EVENTS
 from stepscope.trace.source.content import prefetched
@@ -63,7 +62,6 @@ def test_what_goes_in_comes_out(path: Path) -> None:
 def test_tables_of_several_parts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = dict.fromkeys(store_writer._ROWS_PER_PART, 7)
     monkeypatch.setattr(store_writer, "_ROWS_PER_PART", parts)
-    monkeypatch.setattr(chrome, "COMPILED_ABOVE_BYTES", 0)
     from stepscope.trace.source import opening as source
 
     monkeypatch.setattr(source.Source.blocks, "__defaults__", (900, None))
@@ -257,30 +255,13 @@ def in_new_process(script: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_small_traces_never_load_the_compiler(path: Path) -> None:
-    in_new_process(
-        f"from stepscope.trace.load import load\nload({str(path)!r}).events.collect()\n"
-        "assert 'llvmlite' not in sys.modules"
-    )
-
-
-def test_large_traces_are_read_by_machine_code(path: Path) -> None:
-    in_new_process(
-        "from stepscope.trace.formats.chrome import format\n"
-        "from stepscope.trace.load import load\nformat.COMPILED_ABOVE_BYTES = 0\n"
-        f"load({str(path)!r}, store=False).events.collect()\n"
-        "assert 'llvmlite' in sys.modules"
-    )
-
-
-def test_without_source_code_large_traces_are_read_slowly_and_that_is_said(
+def test_without_source_code_traces_are_read_slowly_and_that_is_said(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STEPSCOPE_COMPILED", str(tmp_path / "nothing is kept here"))
     rows = load(path, store=False).events.collect().height
     said = in_new_process(
-        "from stepscope.trace.formats.chrome import format\n"
-        "from stepscope.trace.load import load\nformat.COMPILED_ABOVE_BYTES = 0\n"
+        "from stepscope.trace.load import load\n"
         "import inspect\n"
         "def fail(function): raise OSError('no source')\n"
         "inspect.findsource = fail\n"

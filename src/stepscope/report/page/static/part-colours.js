@@ -32,8 +32,8 @@ const COLOUR_OF = /** @type {Record<string, number>} */ ({
   "pageable copy": 20, annotation: 6, "annotated phase": 21, "one-off call": 30, "waiting for communication": 27, profiler: 28, "host, cause not recorded": 32,
   "between operators of backward": 31, "launch latency": 16, "device gap": 29, "other wait": 24,
   // Kinds of kernels, as `colours.py` has them, and copies.
-  gemm: 1, attention: 12, convolution: 13, elementwise: 14, random: 14, normalisation: 15, softmax: 15, reduction: 33, loss: 33,
-  embedding: 34, pooling: 34, recurrent: 34, "sort scan index": 34, triton: 34,
+  "matrix products": 1, "fused attention": 12, convolutions: 13, elementwise: 14, "random numbers and dropout": 14, normalisation: 15, softmax: 15,
+  reductions: 33, loss: 33, embeddings: 34, pooling: 34, "recurrent cells": 34, "sorting and indexing": 34, "compiled (Triton)": 34, "not classified": 34,
   "host to device": 3, "device to host": 3, "device to device": 3,
   ...Object.fromEntries(Object.values(CAUSES)),
 });

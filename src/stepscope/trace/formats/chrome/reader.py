@@ -1,16 +1,16 @@
 """Reads Chrome traces, as written by PyTorch's recorder Kineto and other tools, into tables.
 
-Two readers for the list of events produce the same rows. The tolerant one (`event_text.py`), in
-Python, knows every layout and repairs what it can. The compiled scanner (`scan.py`) is about
-fifteen times faster. Where it does not recognise events, they are repaired if that is easy to tell
-(`repair_events.py`), and read by the tolerant reader otherwise.
+The list of events is read by the compiled scanner (`scan.py`). Where it does not recognise events,
+they are repaired if that is easy to tell (`repair_events.py`). The tolerant reader in Python
+(`event_text.py`), which knows every layout and repairs what it can, reads the others; where nothing
+can be compiled it reads all, with the same rows, in fifteen times the time.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from stepscope.errors import UnreadableInputError
 from stepscope.trace.formats.chrome.assemble import Assembler
@@ -37,9 +37,7 @@ from stepscope.trace.problems import Problems
 from stepscope.trace.source.content import Content
 from stepscope.trace.tables import Chunk, SmallTables, Tables
 
-if TYPE_CHECKING:
-    pass  # imports llvmlite
-
+_LOG = logging.getLogger(__name__)
 _SEPARATORS = re.compile(r"[ \t\r\n,]*")
 _COLON = re.compile(r"[ \t\r\n]*:[ \t\r\n]*")
 _EVENTS_KEY = re.compile(r'"traceEvents"\s*:\s*\[')
@@ -287,30 +285,19 @@ def _ends_early(text: str, at: int) -> bool:
     return end < 0
 
 
-def read_document(
-    name: str,
-    content: Content,
-    assembler: Assembler,
-    read_events: ReadEvents,
-    take: Take,
-) -> None:
-    """Reads a Chrome trace: an object with `traceEvents`, or a bare list of events."""
-    _Walk(name, content, assembler).walk(read_events, take)
-
-
 def read_tables(
-    name: str,
-    content: Content,
-    problems: Problems,
-    read_events: ReadEvents = read_events_tolerantly,
+    name: str, content: Content, problems: Problems, read_events: ReadEvents | None = None
 ) -> Tables:
     """Reads a Chrome trace into memory, repairing what it can.
+
+    Args:
+        read_events: Reads the list of events. Default: the compiled reader, where there is one.
 
     Returns:
         The tables. `problems` reports what was repaired or skipped.
     """
     chunks: list[Chunk] = []
-    small = read_in_chunks(name, content, problems, read_events, chunks.append)
+    small = read_in_chunks(name, content, problems, chunks.append, read_events)
     return Tables.joined(chunks, small)
 
 
@@ -318,8 +305,8 @@ def read_in_chunks(
     name: str,
     content: Content,
     problems: Problems,
-    read_events: ReadEvents,
     take: Callable[[Chunk], None],
+    read_events: ReadEvents | None = None,
 ) -> SmallTables:
     """Like `read_tables`, but passes on the growing tables in chunks.
 
@@ -327,7 +314,22 @@ def read_in_chunks(
         The tables that do not grow with the file.
     """
     assembler = Assembler()
-    read_document(name, content, assembler, read_events, lambda rows: take(assembler.add(rows)))
+    walk = _Walk(name, content, assembler)
+    walk.walk(read_events or _events_reader(name), lambda rows: take(assembler.add(rows)))
     take(assembler.close())
     assembler.problems.merge(problems)
     return assembler.small_tables()
+
+
+def _events_reader(name: str) -> ReadEvents:
+    """The compiled reader of the list of events; that in Python where it cannot be compiled."""
+    try:
+        from stepscope.trace.formats.chrome.scan import read_events_compiled
+    except OSError:  # raised while the first function is translated
+        _LOG.warning(
+            "%s: the source code of Stepscope is not available (a frozen program?), so the fast"
+            " reader cannot be compiled; the slow one takes fifteen times as long",
+            name,
+        )
+        return read_events_tolerantly
+    return read_events_compiled

@@ -239,7 +239,7 @@ def read_events_compiled(
     waiting: deque[Future[Scan]] = deque()
     with (
         ThreadPoolExecutor(count, thread_name_prefix="stepscope-scan") as pool,
-        closing(prefetched(cutter.pieces(), ahead=1)) as pieces,
+        closing(prefetched(cutter.pieces())) as pieces,
     ):
         between = Between.START
         for piece in pieces:

@@ -51,7 +51,7 @@ function event(picked, jump) {
       ["Duration", duration(picked.dur_ns)],
       ["Self", picked.self_ns !== picked.dur_ns ? duration(picked.self_ns) : null],
       ["Start", `${duration(picked.start_ns)} after the first event`],
-      ["Category", category + (picked.group ? `, ${picked.group.replaceAll("_", " ")}` : "")],
+      ["Category", category + (picked.group ? `, ${picked.group}` : "")],
       ["Step", picked.step === null ? null : String(picked.step)],
       ["Lane", picked.lane_title ?? null],
       ["Size", picked.bytes === null ? null : size(picked.bytes)],

@@ -12,12 +12,14 @@
  *   lane: Lane | null, counter: Counter | null, children: number}} Place
  */
 
-export const ROW = 18;
+const ROW = 18;
 const THIN_ROW = 14;
 const GROUP = 24;
 const LANE_GAP = 6;
 const COUNTER = 40;
 const BUSY = 30;
+/** How much higher than usual rows become on a screen that has room for more. */
+const MOST_STRETCH = 2;
 const COUNTER_GROUPS = { memory: "Memory", queue: "Queue", metrics: "Metrics", counters: "Counters", busy: "Share of time busy", bandwidth: "Bandwidth of copies" };
 /** Groups below the threads: other lanes show much of the same. */
 const LAST_GROUPS = new Set([COUNTER_GROUPS.busy, COUNTER_GROUPS.bandwidth]);
@@ -41,6 +43,7 @@ export class Layout {
     this.filter = "";
     this.scroll = 0;
     this.viewHeight = 1;
+    this.stretch = 1;
     /** @type {Place[]} */
     this.places = [];
     this.height = 0;
@@ -70,8 +73,19 @@ export class Layout {
     return isMinorLane ? !this.opened.has(key) : this.folded.has(key);
   }
 
-  /** Computes all places again. */
+  /** Computes all places again: rows as high as usual, or higher where the screen has room for that. */
   arrange() {
+    this.stretch = 1;
+    this._arrange();
+    const rows = this.places.reduce((sum, place) => sum + (place.type === "group" || place.folded ? 0 : place.height), 0);
+    if (rows && this.height < this.viewHeight) {
+      this.stretch = Math.min(MOST_STRETCH, 1 + (this.viewHeight - this.height) / rows);
+      this._arrange();
+    }
+    this.scrollTo(this.scroll);
+  }
+
+  _arrange() {
     const wanted = this.filter.toLowerCase();
     /** @param {string} text */
     const fits = (text) => !wanted || text.toLowerCase().includes(wanted);
@@ -114,7 +128,6 @@ export class Layout {
       }
     }
     this.height = y;
-    this.scrollTo(this.scroll);
   }
 
   /** Steps and GPUs first, then counters, the processes, and what is looked at least. @param {Map<string, Place[]>} groups */
@@ -130,7 +143,7 @@ export class Layout {
     const lane = { ...whole, first_row: whole.first_row + hidden, rows: whole.rows - hidden };
     const isFolded = this._isFolded(lane.key, isMinor(lane));
     const isDeep = lane.rows > 12;
-    const rowHeight = lane.kind === "busy" ? BUSY : isDeep ? THIN_ROW + 2 : ROW;
+    const rowHeight = Math.floor(this.stretch * (lane.kind === "busy" ? BUSY : isDeep ? THIN_ROW + 2 : ROW));
     const rows = isFolded ? Math.min(1, lane.rows) : lane.rows;
     return {
       type: "lane", key: lane.key, title: lane.title, y: 0, height: isFolded ? THIN_ROW : rows * rowHeight,
@@ -142,8 +155,9 @@ export class Layout {
   /** @param {Counter} counter @returns {Place} */
   _counterPlace(counter) {
     const key = `counter:${counter.name}`;
+    const height = Math.floor(this.stretch * COUNTER);
     return {
-      type: "counter", key, title: counter.name, y: 0, height: COUNTER, rowHeight: COUNTER, rows: 1,
+      type: "counter", key, title: counter.name, y: 0, height, rowHeight: height, rows: 1,
       folded: false, pinned: this.pinned.has(key), lane: null, counter, children: 0,
     };
   }

@@ -171,7 +171,7 @@ export class Timeline {
     const size = this._surface.resize();
     if (!size) return;
     [this.camera.width, this.layout.viewHeight] = size;
-    this.layout.scrollTo(this.layout.scroll);
+    this.layout.arrange();
     this._draw();
   }
 

@@ -23,7 +23,6 @@ from tests.support.recorder_mistakes import with_mistakes
 
 from stepscope.errors import UnreadableInputError
 from stepscope.trace.arrays.buffers import Buffers
-from stepscope.trace.formats.chrome import format as chrome
 from stepscope.trace.formats.chrome import scan
 from stepscope.trace.formats.chrome.scanner import repaired
 from stepscope.trace.formats.chrome.tolerant import event_text
@@ -179,10 +178,7 @@ def test_bytes_alone_take_no_more_than_their_replacements() -> None:
 
 @pytest.mark.parametrize("ending", [".json", ".json.gz"])
 @pytest.mark.parametrize("store", [False, True])
-def test_through_files(
-    tmp_path: Path, ending: str, store: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(chrome, "COMPILED_ABOVE_BYTES", 0)
+def test_through_files(tmp_path: Path, ending: str, store: bool) -> None:
     data = stacked().replace(b"a.py(1): ", b"a\xff\x80\xe2\x82").replace(b"gemm", b"gemm\xff")
     path = tmp_path / f"trace{ending}"
     path.write_bytes(gzip.compress(data) if ending.endswith(".gz") else data)

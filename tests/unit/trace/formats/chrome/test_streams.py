@@ -179,12 +179,10 @@ def test_ctrl_c_ends_the_wait_for_a_silent_stream(cache: Path) -> None:
         + f"""
 import os, signal, threading
 from stepscope.trace import load
-from stepscope.trace.formats.chrome import format as chrome
 from stepscope.trace.source import opening as source
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored where tests run
 
-chrome.COMPILED_ABOVE_BYTES = 0
 source.Source.blocks.__defaults__ = (900, None)
 
 class Silent:

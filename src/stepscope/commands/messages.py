@@ -1,4 +1,4 @@
-"""What a verb that trains says when it is interrupted: what it leaves behind."""
+"""Lines on standard error that several verbs print."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ import click
 from stepscope.terminal.plain_text import escaped
 
 
+def say(message: str) -> None:
+    """Print a line on standard error: standard output belongs to the result, or to a script."""
+    click.echo(f"stepscope: {message}", err=True)
+
+
 @contextmanager
 def telling_what_stays(folder: Path) -> Iterator[None]:
     """Name the folder with what was recorded so far, if the block is interrupted.
@@ -21,9 +26,8 @@ def telling_what_stays(folder: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if folder.is_dir():
-            click.echo(
-                f"stepscope: interrupted: {escaped(str(folder))} keeps what was written until"
-                " then; remove it if you do not need it",
-                err=True,
+            say(
+                f"interrupted: {escaped(str(folder))} keeps what was written until then; remove it"
+                " if you do not need it"
             )
         raise
