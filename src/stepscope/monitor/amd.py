@@ -77,22 +77,22 @@ class _Gpu(Gpu):
         clocks = ("clocks.current.graphics", "clocks.current.sm", "clocks.current.memory")
         errors = ("ecc.errors.corrected.volatile.total", "ecc.errors.uncorrected.volatile.total")
         return [
-            Reader(("pci.bus_id",), lambda: {"pci.bus_id": self._ask("amdsmi_get_gpu_device_bdf")}),
-            Reader(("driver_version",), self._driver),
-            Reader(("count",), lambda: {"count": self._count}),
+            Reader.of_one("pci.bus_id", lambda: self._ask("amdsmi_get_gpu_device_bdf")),
+            Reader.of_one("driver_version", self._driver),
+            Reader.of_one("count", lambda: self._count),
             Reader(("utilization.gpu", "utilization.memory"), self._activity),
             Reader(("memory.total", "memory.used", "memory.free"), self._memory),
             Reader(("temperature.gpu", "temperature.memory"), self._temperatures),
-            Reader(("power.draw",), self._power),
-            Reader(("energy.total",), self._energy),
+            Reader.of_one("power.draw", self._power),
+            Reader.of_one("energy.total", self._energy),
             Reader(clocks, self._clocks),
             Reader(errors, self._memory_errors),
-            Reader(("process.gpu.memory",), self._processes),
+            Reader.of_one("process.gpu.memory", self._processes),
         ]
 
-    def _driver(self) -> Mapping[str, Value]:
+    def _driver(self) -> Value:
         info = self._ask("amdsmi_get_gpu_driver_info") or {}
-        return {"driver_version": _text(info.get("driver_version")) or None}
+        return _text(info.get("driver_version")) or None
 
     def _activity(self) -> Mapping[str, Value]:
         activity = self._ask("amdsmi_get_gpu_activity") or {}
@@ -123,19 +123,17 @@ class _Gpu(Gpu):
         chip = of("HOTSPOT") if edge is None else edge
         return {"temperature.gpu": chip, "temperature.memory": of("VRAM")}
 
-    def _power(self) -> Mapping[str, Value]:
+    def _power(self) -> Value:
         power = self._ask("amdsmi_get_power_info") or {}
         now = _number(power.get("current_socket_power"))
         # Each generation has one of the two; the other is 0.
-        return {"power.draw": now or _number(power.get("average_socket_power"))}
+        return now or _number(power.get("average_socket_power"))
 
-    def _energy(self) -> Mapping[str, Value]:
+    def _energy(self) -> Value:
         energy = self._ask("amdsmi_get_energy_count") or {}
         counted = _number(energy.get("energy_accumulator"))
         microjoules = _number(energy.get("counter_resolution"))
-        if counted is None or microjoules is None:
-            return {}
-        return {"energy.total": counted * microjoules * 1e-6}
+        return None if counted is None or microjoules is None else counted * microjoules * 1e-6
 
     def _clocks(self) -> Mapping[str, Value]:
         def of(domain: str) -> float | None:
@@ -157,13 +155,13 @@ class _Gpu(Gpu):
             "ecc.errors.uncorrected.volatile.total": _number(errors.get("uncorrectable_count")),
         }
 
-    def _processes(self) -> Mapping[str, Value]:
+    def _processes(self) -> Value:
         running = self._ask("amdsmi_get_gpu_process_list") or []
         own = [
             _number(one["memory_usage"]["vram_mem"]) for one in running if one["pid"] in self.pids
         ]
         known = [size for size in own if size is not None]
-        return {"process.gpu.memory": sum(known) / MIB} if known else {}
+        return sum(known) / MIB if known else None
 
     def _constant(self, group: str, name: str) -> Any:
         return getattr(getattr(self._smi, group, None), name, None)

@@ -115,12 +115,7 @@ COLUMNS: dict[str, Column] = {
         Column("power.draw.instant", "W", "of the board, at this moment", 2, False),
         Column("enforced.power.limit", "W", "the limit in force", 2),
         Column("power.limit", "W", "the requested limit", 2, False),
-        Column(
-            "energy.total",
-            "J",
-            "energy used since the driver was loaded; use differences",
-            3,
-        ),
+        Column("energy.total", "J", "energy used since the driver was loaded; use differences", 3),
         Column("clocks.current.graphics", "MHz", "shader clock", 0, False),
         Column("clocks.current.sm", "MHz", "clock of the multiprocessors"),
         Column("clocks.current.memory", "MHz", "memory clock"),

@@ -21,6 +21,11 @@ class Reader:
     columns: tuple[str, ...]
     read: Callable[[], Mapping[str, Value]]
 
+    @staticmethod
+    def of_one(column: str, read: Callable[[], Value]) -> Reader:
+        """A way to read a single column."""
+        return Reader((column,), lambda: {column: read()})
+
 
 class Gpu:
     """One GPU, or a part of one, with the ways to read it that still work.

@@ -69,17 +69,18 @@ def answer(query: Query, show: Callable[[str], object], note: Callable[[Note], N
     def is_over() -> bool:
         return pid is not None and not is_running(pid)
 
-    def print_rows(rows: list[list[str]]) -> None:
-        show("".join(f"{', '.join(row)}\n" for row in rows))
-
     try:
+        samples = _samples(sampler, interval_s, query.count, is_over)
+        texts = ([row_of(columns, row, with_units=layout.has_units) for row in s] for s in samples)
         if query.file is None:
             if layout.has_header:
                 show(f"{header_of(columns)}\n")
-            stream(sampler, print_rows, layout, interval_s, query.count, is_over)
+            for rows in texts:
+                show("".join(f"{', '.join(row)}\n" for row in rows))
             return
         with _opened(query.file, sampler, layout) as file:
-            stream(sampler, file.write, layout, interval_s, query.count, is_over)
+            for rows in texts:
+                file.write(rows)
     finally:
         sampler.close()
 
@@ -123,35 +124,19 @@ class CsvFormat:
         return CsvFormat("noheader" not in words, "nounits" not in words)
 
 
-def stream(
-    sampler: Sampler,
-    show: Callable[[list[list[str]]], object],
-    layout: CsvFormat,
-    interval_s: float | None,
-    most_samples: int | None = None,
-    is_over: Callable[[], bool] = lambda: False,
-) -> None:
-    """Take samples and show them.
-
-    Args:
-        show: Called with each sample: its rows, with a text for each column.
-        interval_s: Seconds from one to the next; None for a single sample.
-        most_samples: Number of samples; None for no limit.
-        is_over: Called before each sample; ends the sampling if it returns True.
-    """
-
-    def texts(rows: list[dict[str, Value]]) -> list[list[str]]:
-        return [row_of(sampler.columns, row, with_units=layout.has_units) for row in rows]
-
+def _samples(
+    sampler: Sampler, interval_s: float | None, most: int | None, is_over: Callable[[], bool]
+) -> Iterator[list[dict[str, Value]]]:
+    """Take samples at intervals, or a single one, until there are enough or it is over."""
     if interval_s is None:
-        show(texts(sampler.read_once()))
+        yield sampler.read_once()
         return
     ticks = Ticks(interval_s)
     taken = 0
-    while most_samples is None or taken < most_samples:
+    while most is None or taken < most:
         time.sleep(ticks.wait_s())
         if is_over():
             return
         ticks.advance()
-        show(texts(sampler.read()))
+        yield sampler.read()
         taken += 1

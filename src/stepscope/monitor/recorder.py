@@ -15,7 +15,8 @@ from stepscope.monitor.metrics_file import MetricsFile, row_of
 from stepscope.monitor.notes import Notes
 from stepscope.monitor.sampler import Sampler, Ticks, Watched
 from stepscope.run.figures import error_in_words
-from stepscope.run.metrics import MetricsRecord, write_metrics_record
+from stepscope.run.manifest import write_record
+from stepscope.run.metrics import MetricsRecord, record_path
 
 STOP = "stop"
 GPU = "gpu "
@@ -152,4 +153,4 @@ class Recorder:
             notes=self._notes.entries,
         )
         with contextlib.suppress(OSError):
-            write_metrics_record(self._path, record)
+            write_record(record_path(self._path), record)

@@ -37,7 +37,14 @@ class RecordingBeside:
             self.problem = "the monitor does not run under Windows"
             return
         try:
-            self._child = _start(job)
+            self._child = subprocess.Popen(
+                command_of("stepscope.monitor", job.encode()),
+                env=environment_of(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
         except (OSError, ValueError) as error:
             self.problem = f"the monitor's process cannot be started: {error}"
 
@@ -82,17 +89,6 @@ class RecordingBeside:
             words = (messages or b"").decode("utf-8", "replace").strip().splitlines()
             words = words or [f"the sampler ended with {child.returncode}: see metrics.json"]
             self.problem = words[-1]
-
-
-def _start(job: RecordingJob) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command_of("stepscope.monitor", job.encode()),
-        env=environment_of(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
 
 
 class RankMonitor(RecordingBeside):
