@@ -14,7 +14,7 @@ from stepscope.capture.options.option import OptionNames
 from stepscope.capture.ranks import NOBODY, RankIdentity, records
 from stepscope.capture.record.journal import Journal
 from stepscope.capture.requests import TerminationSignalError
-from stepscope.run.figures import plural, said_by
+from stepscope.run.figures import plural, ranks_in_words, said_by
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import WindowRecord, exit_text
 
@@ -38,13 +38,6 @@ def name_of(error: BaseException) -> str:
     return "SIGTERM" if isinstance(error, TerminationSignalError) else type(error).__name__
 
 
-def _message_of(error: BaseException) -> str:
-    """The first line of what an error says; nothing of an exit code, which its name contains."""
-    if isinstance(error, SystemExit) and not isinstance(error.code, str):
-        return ""
-    return said_by(error).strip().split("\n")[0]
-
-
 def describe_end(
     error: BaseException | None,
     note: str,
@@ -58,7 +51,9 @@ def describe_end(
     """
     if error is not None:
         text = f"{name_of(error)} in step {step}"
-        message = _message_of(error)
+        # The name of an exit code contains it.
+        has_message = not isinstance(error, SystemExit) or isinstance(error.code, str)
+        message = said_by(error).strip().split("\n")[0] if has_message else ""
         text += f": {message}" if message else ""
     elif step == 0:
         text = "step() was never called: call it at the end of each iteration, or use watch()"
@@ -134,9 +129,7 @@ class Recorded:
 
     def recorded(self) -> str:
         """The windows and steps that were recorded."""
-        steps = (
-            "no step" if not self.steps else "1 step" if self.steps == 1 else f"{self.steps} steps"
-        )
+        steps = plural(self.steps, "step") if self.steps else "no step"
         windows = [window for window in self.windows if window.state in _RECORDED]
         if not windows:
             if not self.steps:
@@ -146,10 +139,10 @@ class Recorded:
             return f"recorded the times of {steps}, and no window"
         if not self.steps:
             return "recorded one section without steps, which the report judges as a whole"
-        count = "1 window" if len(windows) == 1 else f"{len(windows)} windows"
         parts = listed(filter(None, map(_what, windows)))
         times = f"the times of {steps} and " if self.config.step_record else ""
-        return f"recorded {times}{count}" + (f": {parts}" if parts else "")
+        text = f"recorded {times}{plural(len(windows), 'window')}"
+        return f"{text}: {parts}" if parts else text
 
     def missed(self) -> list[str]:
         """What was not recorded, why, and what to set; empty if nothing is missing."""
@@ -194,8 +187,7 @@ class Recorded:
         if not absent:
             return []
         given, here = self._ranks_in_words(option)
-        names = f"rank{'s' if len(absent) > 1 else ''} {', '.join(map(str, absent))}"
-        return [f"there is no {names}, which {given} names: {here}"]
+        return [f"there is no {ranks_in_words(absent)}, which {given} names: {here}"]
 
     def _other_ranks(self) -> str:
         option, world_size = self.config.ranks, self.identity.world_size
@@ -236,8 +228,8 @@ class Recorded:
             text = f"no {'scheduled ' if on_request else ''}window was recorded"
             which = "first"
         would = steps_text(next_steps.start, next_steps.stop - 1)
-        ended = "1 step" if self.steps == 1 else f"{self.steps} steps"
-        text += f": the training ended after {ended}, and the {which} window would be {would}"
+        text += f": the training ended after {plural(self.steps, 'step')}, and the {which} window "
+        text += f"would be {would}"
         return [f"{text}: train {needed} steps or more{self._or_set(cycles)}"]
 
     def _or_set(self, cycles: int) -> str:

@@ -1,4 +1,4 @@
-"""Lines on standard error about the capture and its windows; steps, sizes and durations as text."""
+"""Lines on standard error about the capture and its windows; steps and sizes of files as text."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from stepscope.run.figures import duration
 
 if TYPE_CHECKING:
     from stepscope.capture.windows.planner import WindowPlan
@@ -32,30 +34,10 @@ def steps_text(first: int, last: int) -> str:
 
 def size_text(size_bytes: int) -> str:
     """The size of files in the decimal unit that a person would choose."""
-    return _in_unit(size_bytes, (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)))
-
-
-def memory_text(size_bytes: int) -> str:
-    """An amount of memory in the binary unit that a person would choose."""
-    return _in_unit(size_bytes, (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)))
-
-
-def _in_unit(size_bytes: int, units: tuple[tuple[str, int], ...]) -> str:
-    for unit, scale in units:
+    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if size_bytes >= scale:
             return f"{size_bytes / scale:.1f} {unit}"
     return f"{size_bytes} bytes"
-
-
-def duration_text(duration_ns: int) -> str:
-    """A duration in the unit that a person would choose."""
-    if duration_ns >= 1_000_000_000:
-        return f"{duration_ns / 1e9:.1f} s"
-    return (
-        f"{duration_ns / 1e6:.0f} ms"
-        if duration_ns >= 10_000_000
-        else f"{duration_ns / 1e6:.1f} ms"
-    )
 
 
 def listed(parts: Iterable[str], most: int = 4) -> str:
@@ -99,7 +81,7 @@ class WindowAnnouncer:
             what += f" ({record.reason})"
         size = sum(item.bytes for item in record.artifacts if not item.problem)
         text = f"window {record.index}: {what}, {size_text(size)}"
-        text += f", training paused for {duration_text(record.pause_ns)}"
+        text += f", training paused for {duration(record.pause_ns)}"
         files = [*placed, *self._tensorboard_files(record)]
         if files:
             self._say(f"{text}:", *(f"  {self._relative(path)}" for path in files))

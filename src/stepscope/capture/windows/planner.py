@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.capture.messages import duration_text, size_text
+from stepscope.capture.messages import size_text
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.schedule import Action
 from stepscope.capture.ranks import RankIdentity, parse_ranks, records
 from stepscope.errors import UsageError
+from stepscope.run.figures import duration
 from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import WindowRecord
 from stepscope.run.triggers import Trigger
@@ -274,7 +275,7 @@ class Budget:
                 "max_window_bytes": self._config.max_window_bytes,
             }
             given = ", ".join(f"{k}={v}" for k, v in limits.items() if v is not None)
-            pause, size = duration_text(round(sample.pause_ns)), size_text(round(sample.raw_bytes))
+            pause, size = duration(sample.pause_ns), size_text(round(sample.raw_bytes))
             note = f"{note} to stay within {given}: a step costs about {pause} of pause and {size}"
             log.warning("stepscope: window %d: %s", plan.index, note)
         return dataclasses.replace(
