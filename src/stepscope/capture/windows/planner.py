@@ -111,12 +111,6 @@ class WindowPlanner:
             due.append(self._schedule.next_save(step - 1) + 1)
         return max(step, min(due))
 
-    def wants_window(self, step: int) -> bool:
-        """Whether a window may begin at this step; a cheap check."""
-        if self._requests:
-            return True
-        return self.follows_schedule and self._schedule.action(step) is not Action.NONE
-
     def others_window(self, ended: int) -> int | None:
         """First step of a window that ends here and that only other ranks recorded."""
         first_step = self._others.pop(ended, None)
@@ -132,7 +126,7 @@ class WindowPlanner:
             first = step + warmup if request.first_step is None else request.first_step
             if step >= first - warmup:
                 self._requests.popleft()
-                if not applies_to(request, self._identity, self.follows_schedule):
+                if not self._records(request):
                     self._others[first + request.steps - 1] = first
                     return None
                 plan = self._plan(first, request.steps, request.cause, request)
@@ -144,12 +138,10 @@ class WindowPlanner:
                     "it should have begun while another window was open, or before this rank knew",
                 )
                 return None
-        if not self.follows_schedule:
+        if not self.follows_schedule or self._schedule.action(step) is Action.NONE:
             return None
         cycle = self._schedule.window(step)
         if cycle is None or cycle == self._last_cycle:
-            return None
-        if self._schedule.action(step) is Action.NONE:
             return None
         self._last_cycle = cycle
         steps = self._schedule.recorded_steps(cycle)
@@ -158,6 +150,13 @@ class WindowPlanner:
             self._note(plan, "skipped", "another window was open when it should have begun")
             return None
         return plan
+
+    def _records(self, request: Trigger) -> bool:
+        """Whether this rank records the window that was requested."""
+        if request.ranks:
+            with contextlib.suppress(UsageError):
+                return records(parse_ranks(request.ranks), self._identity)
+        return self.follows_schedule
 
     def _plan(
         self, first_step: int, steps: int, cause: str, request: Trigger | None = None
@@ -179,16 +178,6 @@ class WindowPlanner:
         )
 
 
-def applies_to(trigger: Trigger, identity: RankIdentity, default: bool) -> bool:
-    """Whether a rank should record the window that a trigger requests."""
-    if not trigger.ranks:
-        return default
-    try:
-        return records(parse_ranks(trigger.ranks), identity)
-    except UsageError:
-        return default
-
-
 def another_profiler_runs() -> bool:
     """Whether a torch profiler is already recording in this process."""
     import torch
@@ -199,6 +188,8 @@ def another_profiler_runs() -> bool:
 
 _ROOM_FACTOR = 2.0
 """A window needs its raw trace and its finished files at the same time."""
+_LIMITS = ("max_pause_s", "max_window_bytes")
+"""The options that limit what a window costs."""
 
 
 @dataclass(frozen=True)
@@ -228,8 +219,7 @@ class Budget:
     @property
     def wants_sample(self) -> bool:
         """Whether a step must be recorded on trial before a window can be fitted."""
-        config = self._config
-        return config.max_pause_s is not None or config.max_window_bytes is not None
+        return any(getattr(self._config, name) is not None for name in _LIMITS)
 
     def learn(self, sample: StepSample, details: tuple[str, ...] = ()) -> None:
         """Store the cost of a trial step of a window with these details."""
@@ -270,11 +260,8 @@ class Budget:
         if fitted < plan.steps:
             note += f"{', ' if note else ''}{fitted} of {plan.steps} steps recorded"
         if note:
-            limits = {
-                "max_pause_s": self._config.max_pause_s,
-                "max_window_bytes": self._config.max_window_bytes,
-            }
-            given = ", ".join(f"{k}={v}" for k, v in limits.items() if v is not None)
+            limits = ((name, getattr(self._config, name)) for name in _LIMITS)
+            given = ", ".join(f"{name}={limit}" for name, limit in limits if limit is not None)
             pause, size = duration(sample.pause_ns), size_text(round(sample.raw_bytes))
             note = f"{note} to stay within {given}: a step costs about {pause} of pause and {size}"
             log.warning("stepscope: window %d: %s", plan.index, note)
@@ -324,15 +311,10 @@ class Budget:
             with contextlib.suppress(OSError):
                 shutil.rmtree(self._layout.window(window.index))
             total -= sizes[window.index]
-            limit = (
-                f"max_run_bytes={config.max_run_bytes}"
-                if is_over
-                else f"keep_windows={config.keep_windows}"
-            )
+            name = "max_run_bytes" if is_over else "keep_windows"
+            reason = f"removed to stay within {name}={getattr(config, name)}"
             removed.append(
-                dataclasses.replace(
-                    window, state="removed", artifacts=(), reason=f"removed to stay within {limit}"
-                )
+                dataclasses.replace(window, state="removed", artifacts=(), reason=reason)
             )
         return removed
 

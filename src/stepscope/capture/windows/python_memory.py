@@ -211,7 +211,7 @@ class PythonMemoryWindow(Window):
                 f"{change.size_diff:>+16,} {change.size_diff / whole:>+16,.0f} "
                 f"{change.count_diff:>+10,} {change.size:>16,}  {_place(change.traceback)}"
             )
-            lines += [f"{'':>62}  called from {_frame(f)}" for f in reversed(change.traceback[:-1])]
+            lines += [f"{'':>62}  called from {frame}" for frame in reversed(change.traceback[:-1])]
         rest = changes[len(shown) :]
         if rest:
             size, blocks = sum(c.size_diff for c in rest), sum(c.count_diff for c in rest)
@@ -244,11 +244,7 @@ def _place(traceback: tracemalloc.Traceback) -> str:
     """The innermost line and its source code."""
     frame = traceback[-1]
     code = linecache.getline(frame.filename, frame.lineno).strip()[:_LONGEST_LINE]
-    return f"{_frame(frame)}  {code}".rstrip()
-
-
-def _frame(frame: tracemalloc.Frame) -> str:
-    return f"{frame.filename}:{frame.lineno}"
+    return f"{frame}  {code}".rstrip()
 
 
 RECORDER = PythonMemoryWindow
