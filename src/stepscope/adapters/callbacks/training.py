@@ -39,27 +39,10 @@ class BrokenOffError(StepscopeError):
     """A training that had not ended when another one began."""
 
 
-def prototype_of(profiler: Profiler | CaptureConfig | None, options: dict[str, Any]) -> Profiler:
-    """The profiler to copy for each training; never started itself.
-
-    Args:
-        profiler: A profiler that was not started, or its options.
-        options: The options as keywords, if `profiler` is None.
-
-    Raises:
-        UsageError: Both are given.
-        ConfigError: An option is invalid.
-    """
-    if not isinstance(profiler, Profiler):
-        return Profiler(profiler, **options)
-    if options:
-        raise UsageError("give either a Profiler or options, not both")
-    return profiler
-
-
-def unit_of(config: CaptureConfig) -> str:
-    """The unit of a step: the optimizer step, unless micro-batches are requested."""
-    return MICRO_BATCH if config.step_unit == MICRO_BATCH else OPTIMIZER_STEP
+def with_unit(config: CaptureConfig) -> CaptureConfig:
+    """The options where a framework ends steps: of the optimizer, unless of micro-batches."""
+    unit = MICRO_BATCH if config.step_unit == MICRO_BATCH else OPTIMIZER_STEP
+    return dataclasses.replace(config, step_unit=unit, auto_phases=False)
 
 
 def identity_of(rank: int, local_rank: int, world_size: int) -> RankIdentity:
@@ -145,10 +128,7 @@ class TrainingRecorder(Policy):
         if not self._prototype.config.enabled:
             return
         given = self._prototype
-        config = dataclasses.replace(
-            given.config, step_unit=unit_of(given.config), auto_phases=False
-        )
-        profiler = Profiler(config, identity=identity, **given._beside)
+        profiler = Profiler(with_unit(given.config), identity=identity, **given._beside)
         profiler.session.option_names = given.session.option_names
         if not self.counts_micro_batches:
             profiler.session.steps_before = steps_before
@@ -185,7 +165,7 @@ class TrainingRecorder(Policy):
             sys.excepthook = self._hook_before
         if error is None and not profiler.session.steps.number:
             log.warning("stepscope: %s", _NO_STEP)
-        profiler.__exit__(type(error) if error is not None else None, error, None)
+        profiler.session.finish(error)
 
     def warn_of_no_training(self) -> None:
         """Warn that the framework ended without beginning to train."""
@@ -335,7 +315,11 @@ class CallbackBase:
 
     def __init__(self, profiler: Profiler | CaptureConfig | None = None, **options: Any) -> None:
         super().__init__()
-        self._recorder = TrainingRecorder(prototype_of(profiler, options))
+        if not isinstance(profiler, Profiler):
+            profiler = Profiler(profiler, **options)
+        elif options:
+            raise UsageError("give either a Profiler or options, not both")
+        self._recorder = TrainingRecorder(profiler)
 
     @classmethod
     def from_args(

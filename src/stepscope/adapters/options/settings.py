@@ -128,6 +128,20 @@ def resolve(
     return _settled(dialect, _around(dialect, environment), given)
 
 
+def config_of_section(options: Mapping[str, Any], section: str, **more: Any) -> CaptureConfig:
+    """A configuration of our own options, with the values that a framework's section has.
+
+    Args:
+        section: The name of the section, for messages.
+        **more: Fields that only code can set, or that code decides.
+
+    Raises:
+        ConfigError: A value is invalid, or options contradict each other.
+    """
+    given = {name: (value, f"{section} ({name})") for name, value in options.items()}
+    return resolve(find_dialect("native"), given).config(enabled=True, **more)
+
+
 def settings_of(args: Any, dialect: str | None = None) -> Settings:
     """The settings that parsed arguments stand for, each with its origin.
 

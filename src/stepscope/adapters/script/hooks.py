@@ -104,7 +104,7 @@ class ScriptRecorder(Policy, EngineFollower):
         self.detector = Detector(
             self, finds_forward=not self._is_inference, times_calls=True, finds_modes=True
         )
-        self.detector.thread = _main_thread()
+        self.detector.thread = threading.main_thread().ident or 0
         self.engines = Engines(self)
         self.error: BaseException | None = None
         self.after_step: Callable[[int], None] | None = None
@@ -339,7 +339,7 @@ class ScriptRecorder(Policy, EngineFollower):
         if self.error is None and steps.number and (rest := self._rest_kind()):
             profiler.session.restart_step(rest)
         with repeated_interrupts_ignored():
-            profiler.__exit__(type(error) if error is not None else None, error, None)
+            profiler.session.finish(error)
         if not self._steps.has_trained and not steps.number:
             _remove_run(profiler)
         self.note(profiler)
@@ -373,10 +373,6 @@ class ScriptRecorder(Policy, EngineFollower):
         }
         with contextlib.suppress(OSError):
             write_atomically(self._notes / f"{os.getpid()}.json", json.dumps(note).encode())
-
-
-def _main_thread() -> int:
-    return threading.main_thread().ident or 0
 
 
 def _key_of(data: Any) -> tuple[int, bool]:
