@@ -54,6 +54,18 @@ def write_atomically(path: Path, data: bytes) -> None:
         temporary.write_bytes(data)
 
 
+def numbered(path: Path) -> Iterator[Path]:
+    """Paths to choose a free one from: this one, and with a number at its end, `path-2` and so on.
+
+    Raises:
+        FileExistsError: None of ten thousand was chosen.
+    """
+    yield path
+    for number in range(2, 10_000):
+        yield path.with_name(f"{path.name}-{number}")
+    raise FileExistsError(f"{path}: too many have this name")
+
+
 def digest_of(path: Path) -> str:
     """The file's BLAKE2b digest of 16 bytes, in hexadecimal."""
     digest = hashlib.blake2b(digest_size=16)

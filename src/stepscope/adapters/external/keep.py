@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.capture.record.home import hide_secrets
-from stepscope.run.files import digest_of
+from stepscope.run.files import digest_of, numbered
 from stepscope.run.layout import MANIFEST_FILE, RunLayout
 from stepscope.run.manifest import ArtifactRecord, ExternalRecord, write_record
 
@@ -37,12 +37,8 @@ def scratch_folder(output: Path, tool: str) -> Path:
     Raises:
         OSError: It cannot be created.
     """
-    name = f"{tool}-{socket.gethostname()}-{os.getpid()}"
-    folder = output.absolute() / f"external-{name}"
-    number = 2
-    while folder.exists():
-        folder = output.absolute() / f"external-{name}-{number}"
-        number += 1
+    name = f"external-{tool}-{socket.gethostname()}-{os.getpid()}"
+    folder = next(one for one in numbered(output.absolute() / name) if not one.exists())
     folder.mkdir(parents=True)
     return folder
 

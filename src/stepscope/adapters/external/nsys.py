@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.adapters.external.tools import require_program
+from stepscope.adapters.external.tools import Tool, require_program, version_of
 from stepscope.adapters.options.layouts import put_file
 
 INSTALL = (
@@ -35,7 +35,7 @@ OURS = {
 
 
 @dataclass(frozen=True)
-class NsysOptions:
+class NsysOptions(Tool):
     """How nsys records.
 
     Attributes:
@@ -44,6 +44,7 @@ class NsysOptions:
         output: Where its reports are put as well, without the suffix; empty for only in the run.
     """
 
+    name = "nsys"
     trace: str = "cuda,nvtx,osrt"
     gpu_metrics: str = ""
     cuda_memory: bool = False
@@ -52,10 +53,28 @@ class NsysOptions:
     output: str = ""
     arguments: tuple[str, ...] = ()
 
+    def require(self, command: Sequence[str]) -> str:  # noqa: ARG002
+        """The path of nsys."""
+        return require_program("nsys", INSTALL)
 
-def require_nsys() -> str:
-    """The path of nsys."""
-    return require_program("nsys", INSTALL)
+    def command(
+        self, folder: Path, below: Sequence[str], program: str, *, windows: int
+    ) -> list[str]:
+        """The command that records what is launched below it."""
+        version = version_of(program)
+        return profile_command(
+            self, folder / REPORT, below, windows=windows, program=program, version=version
+        )
+
+    def missing(self, folder: Path) -> str:
+        """That it wrote no report, and why."""
+        if reports_in(folder):
+            return ""
+        why = (
+            ": no window was marked for it, which requires a training on CUDA; "
+            "--nsys-range all records without windows"
+        )
+        return f"it wrote no report{why if self.only_windows else ''}"
 
 
 def profile_command(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import click
@@ -12,10 +11,9 @@ from stepscope.adapters.external import nsys, py_spy
 from stepscope.adapters.external.memray import MemrayOptions
 from stepscope.adapters.external.nsys import NsysOptions
 from stepscope.adapters.external.py_spy import FORMATS, PySpyOptions
-from stepscope.adapters.external.session import Tool, tool_command
-from stepscope.adapters.external.tools import split_arguments
+from stepscope.adapters.external.tools import Tool, split_arguments
 from stepscope.adapters.options.dialects import find_dialect
-from stepscope.adapters.options.settings import Settings, resolve
+from stepscope.adapters.options.settings import resolve
 
 Given = Mapping[str, tuple[Any, str]]
 """Canonical option to the value that was given for it, and where."""
@@ -191,27 +189,3 @@ def as_flags(given: Given, step_on: str) -> list[str]:
         else:
             flags += [f"--{word}", str(value)]
     return flags
-
-
-def planned_command(
-    command: Sequence[str], tool: Tool | None, flags: Sequence[str], settings: Settings
-) -> list[str]:
-    """The command line that would run: the command, wrapped in the tool if there is one."""
-    if tool is None:
-        return list(command)
-    folder = Path(settings.value("output_dir")).absolute() / "external"
-    return tool_command(tool, folder, command, flags, settings)
-
-
-def what_it_lacks(tool: Tool) -> Callable[[], str]:
-    """A function that says what a tool that did not start may lack."""
-    if isinstance(tool, PySpyOptions):
-        return _allowance
-    return lambda: "see its own output above; `stepscope doctor` checks what it needs"
-
-
-def _allowance() -> str:
-    from stepscope.doctor.permissions import attaching_allowance
-    from stepscope.system import this_machine
-
-    return attaching_allowance(this_machine())

@@ -1,4 +1,4 @@
-"""Finds other tools, and explains how to install one that is missing."""
+"""What other tools have in common; finds them, and explains how to install one that is missing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from stepscope.errors import UsageError
 
@@ -17,6 +18,34 @@ _VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 class MissingToolError(UsageError):
     """A requested tool is not installed. The message has the command that installs it."""
+
+
+class Tool:
+    """Another tool that records a training; its subclasses are its options."""
+
+    name: ClassVar[str]
+
+    def require(self, command: Sequence[str]) -> str:
+        """Check that it is available before anything starts; returns the path of its program."""
+        raise NotImplementedError
+
+    def command(
+        self, folder: Path, below: Sequence[str], program: str, *, windows: int
+    ) -> list[str]:
+        """The command that records into a folder what is launched below the tool.
+
+        Args:
+            windows: Number of scheduled windows; 0 for no limit.
+        """
+        raise NotImplementedError
+
+    def missing(self, folder: Path) -> str:  # noqa: ARG002
+        """What it should have written there and did not, and why; empty for nothing."""
+        return ""
+
+    def lacks(self) -> str:
+        """What it may lack if it did not start."""
+        return "see its own output above; `stepscope doctor` checks what it needs"
 
 
 def find_program(name: str) -> str | None:
@@ -65,8 +94,3 @@ def split_arguments(option: str, text: str, ours: Mapping[str, str]) -> tuple[st
         if name in ours:
             raise UsageError(f"{option}={text!r}: leave {name} out: {ours[name]}")
     return words
-
-
-def shown(command: Sequence[str]) -> str:
-    """A command as one would type it."""
-    return shlex.join(command)

@@ -7,6 +7,7 @@ names are moved away first: a recording that makes fewer files would leave the r
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import glob
 import re
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.capture.messages import say
 from stepscope.capture.ranks import RankIdentity
-from stepscope.run.files import replacing, write_atomically
+from stepscope.run.files import numbered, replacing, write_atomically
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 from stepscope.system import peak_resident_bytes
 
@@ -208,7 +209,6 @@ def _plain(text: str, otherwise: str) -> str:
 
 EARLIER = "earlier"
 """Folder that the files are moved to, beside the new ones."""
-_MOST_RANKS = 4096
 
 
 def move_earlier(layout: str, destination: Destination) -> list[Path]:
@@ -268,15 +268,11 @@ _ANY_RANK = {
 def _target(folder: Path, paths: set[Path]) -> Path:
     newest_s = max(path.stat().st_mtime for path in paths)
     time = datetime.datetime.fromtimestamp(newest_s, datetime.timezone.utc)
-    name = f"{time:%Y%m%dT%H%M%SZ}"
-    for number in range(1, _MOST_RANKS):
-        target = folder / EARLIER / (name if number == 1 else f"{name}-{number}")
-        try:
+    for target in numbered(folder / EARLIER / f"{time:%Y%m%dT%H%M%SZ}"):
+        with contextlib.suppress(FileExistsError):
             target.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        return target
-    raise FileExistsError(f"{folder / EARLIER / name}: too many folders have this name")
+            break
+    return target
 
 
 class Placing:
