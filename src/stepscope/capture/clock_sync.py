@@ -13,8 +13,9 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from stepscope.run.manifest import ClockSample
 
 log = logging.getLogger("stepscope")
 
@@ -33,20 +34,6 @@ ReadClock = Callable[[], int]
 """Returns epoch nanoseconds of the rank's own clock, which never jumps."""
 
 
-@dataclass(frozen=True)
-class ClockOffset:
-    """Rank 0's clock minus this rank's, at one moment.
-
-    Attributes:
-        offset_ns: What to add to this rank's epoch times to get rank 0's.
-        time_ns: When it was measured, on this rank's clock.
-    """
-
-    offset_ns: int
-    error_ns: int
-    time_ns: int = 0
-
-
 class ClockRounds:
     """Takes part in rounds of clock comparison; rank 0 answers, the others ask.
 
@@ -63,7 +50,7 @@ class ClockRounds:
         local_rank: int,
         world_size: int,
         read_clock: ReadClock,
-        found: Callable[[ClockOffset], None],
+        found: Callable[[ClockSample], None],
     ) -> None:
         self._rank = rank
         self._local_rank = local_rank
@@ -102,12 +89,10 @@ class ClockRounds:
         if announced <= self._round:
             return
         self._round = announced
-        self._has_come = True
         offset = measure(store, prefix, announced, self._read_clock, is_over)
+        self._has_come = offset is not None
         if offset is not None:
             self._found(offset)
-        else:
-            self._has_come = False
 
 
 def measure(
@@ -116,9 +101,9 @@ def measure(
     number: int,
     read_clock: ReadClock,
     is_over: Callable[[], bool] = lambda: False,
-) -> ClockOffset | None:
+) -> ClockSample | None:
     """Ask rank 0 for the time in a round; None if it does not answer."""
-    best: ClockOffset | None = None
+    best: ClockSample | None = None
     try:
         turn = store.add(f"{prefix}clock/{number}/come", 1)
     except Exception as error:  # noqa: BLE001 - a store can fail in many ways
@@ -139,7 +124,7 @@ def measure(
         error_ns = (told_ns - asked_ns + 1) // 2
         offset_ns = answer_ns - (asked_ns + told_ns) // 2
         if best is None or error_ns < best.error_ns:
-            best = ClockOffset(offset_ns, error_ns, told_ns)
+            best = ClockSample(told_ns, offset_ns, error_ns)
     return best
 
 

@@ -227,7 +227,7 @@ class CaptureSession:
         probe = DeviceProbe()
         steps.probe = probe if probe.is_available else None
         layout = journal.layout.rank(self.identity.rank)
-        self._writer = StepWriter(steps, self._wall, journal.lines, layout.ring, journal.look)
+        self._writer = StepWriter(steps, self._wall, journal.lines, layout.ring)
         self._start_memory(layout, journal)
         if self.config.memory_census and records(self.config.ranks, self.identity):
             self._start_census(layout)

@@ -180,11 +180,11 @@ class ProblemRecord:
 
 @dataclass(frozen=True)
 class ClockSample:
-    """The offset of a rank's clock from rank 0's at one moment, because clocks drift.
+    """Rank 0's clock minus a rank's at one moment: clocks drift.
 
     Attributes:
         time_ns: When it was measured, nanoseconds since the epoch on the rank's own clock.
-        offset_ns: Rank 0's clock minus this rank's.
+        offset_ns: What to add to the rank's epoch times to get rank 0's.
     """
 
     time_ns: int

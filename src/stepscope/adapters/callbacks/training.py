@@ -6,9 +6,9 @@ import dataclasses
 import logging
 import sys
 from collections import deque
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from stepscope.adapters.profiler import Profiler
@@ -73,7 +73,7 @@ class TrainingRecorder(Policy):
     Attributes:
         profiler: The profiler of the current or last training; None before the first.
         is_in_step: Whether the work of a step has begun and not ended.
-        replaced: What an integration replaced in its framework, until the training ends.
+        replaced: What was replaced in the framework and in Python, until the training ends.
     """
 
     def __init__(self, prototype: Profiler) -> None:
@@ -84,7 +84,6 @@ class TrainingRecorder(Policy):
         self._data: int | None = None
         self._fetched: deque[Work] | None = None
         self._excluded: tuple[str, AbstractContextManager[None]] | None = None
-        self._hook_before: Any = None
         self.replaced = Replacements()
 
     @property
@@ -147,8 +146,7 @@ class TrainingRecorder(Policy):
         self._training = _Training(profiler, detector)
         detector.attach(profiler.session.steps)
         detector.install(fetches=times_fetches)
-        self._hook_before = sys.excepthook
-        sys.excepthook = self._on_uncaught
+        self.replaced.replace(sys, "excepthook", self._around_excepthook)
 
     def finish(self, error: BaseException | None = None) -> None:
         """End the recording, with the error that ended the training if any. Idempotent."""
@@ -161,8 +159,6 @@ class TrainingRecorder(Policy):
             self.replaced.restore()
         detector.remove()
         self._end_exclusion(error)
-        if sys.excepthook == self._on_uncaught:
-            sys.excepthook = self._hook_before
         if error is None and not profiler.session.steps.number:
             log.warning("stepscope: %s", _NO_STEP)
         profiler.session.finish(error)
@@ -172,12 +168,12 @@ class TrainingRecorder(Policy):
         if self._prototype.config.enabled and self.profiler is None:
             log.warning("stepscope: %s", _NO_STEP)
 
-    def _on_uncaught(
-        self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None
-    ) -> None:
-        before = self._hook_before
-        self.finish(error)
-        before(kind, error, traceback)
+    def _around_excepthook(self, before: Callable[..., Any]) -> Callable[..., Any]:
+        def on_uncaught(kind: object, error: BaseException, traceback: object) -> None:
+            self.finish(error)
+            before(kind, error, traceback)
+
+        return on_uncaught
 
     # -- what the framework tells ---------------------------------------------------------------
 

@@ -56,16 +56,13 @@ def install(launch: dict[str, Any]) -> ScriptRecorder:
     recorder.note()
     recorder.install()
     os.register_at_fork(after_in_child=recorder.forked)
-    before = sys.excepthook
+    before, leave = sys.excepthook, sys.exit
 
-    def keep_error(
-        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
-    ) -> None:
+    def keep_error(kind: Any, error: BaseException, traceback: TracebackType | None) -> None:
         recorder.error = error
         before(kind, error, traceback)
 
     sys.excepthook = keep_error
-    leave = sys.exit
 
     @functools.wraps(leave)
     def keep_code(*code: Any) -> None:

@@ -33,7 +33,7 @@ class StepWriter:
         ring: The path of the ring beside it.
 
     Attributes:
-        looks: The same, to add to.
+        looks: Called once a second, in the thread.
     """
 
     def __init__(
@@ -42,7 +42,6 @@ class StepWriter:
         containment: Containment,
         lines: LineFile | None,
         ring: Path,
-        *looks: Callable[[], object],
     ) -> None:
         self.tally = StepTally()
         self.takers: list[tuple[str, Callable[[StepRecord], object]]] = [
@@ -53,7 +52,7 @@ class StepWriter:
         self._containment = containment
         self._lines = lines
         self._ring_path = ring
-        self.looks = list(looks)
+        self.looks: list[Callable[[], object]] = []
         self._lock = threading.RLock()
         self._wakeup = threading.Event()
         self._is_closed = False

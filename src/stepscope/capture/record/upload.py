@@ -15,7 +15,6 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +32,6 @@ _PAUSES_S = (1.0, 4.0)
 """Pauses between the first and second attempt, and the second and third."""
 _BLOCK_BYTES = 4 << 20
 _OF_A_RANK = re.compile(r"rank(\d+)[_.]")
-
-
-@dataclass(frozen=True)
-class _Version:
-    """The state of a file when it was uploaded."""
-
-    size: int
-    modified_ns: int
 
 
 class Uploader:
@@ -72,7 +63,7 @@ class Uploader:
         self._file_system: Any = None
         self._remote = ""
         self._beside: set[Path] = set()
-        self._copied: dict[Path, _Version] = {}
+        self._copied: dict[Path, tuple[int, int]] = {}
         self._copied_at: dict[Path, float] = {}
         self._failed: dict[Path, str] = {}
         self._problem = ""
@@ -201,7 +192,7 @@ class Uploader:
         remote = f"{folder}/{path.relative_to(base).as_posix()}"
         parent = remote.rpartition("/")[0]
         self._file_system.makedirs(parent, exist_ok=True)
-        left = version.size
+        left = version[0]
         with path.open("rb") as source, self._file_system.open(remote, "wb") as sink:
             while left:
                 block = source.read(min(left, _BLOCK_BYTES))
@@ -211,8 +202,8 @@ class Uploader:
                 left -= len(block)
         self._file_system.invalidate_cache(parent)
         arrived = self._file_system.info(remote)["size"]
-        if arrived != version.size:
-            raise OSError(f"{arrived} of {version.size} bytes arrived")
+        if arrived != version[0]:
+            raise OSError(f"{arrived} of {version[0]} bytes arrived")
         self._copied[path] = version
         self._copied_at[path] = time.monotonic()
 
@@ -259,9 +250,10 @@ class Uploader:
             thread.join(0.05)
 
 
-def _version(path: Path) -> _Version:
+def _version(path: Path) -> tuple[int, int]:
+    """The size of a file, and when it was changed."""
     status = path.stat()
-    return _Version(status.st_size, status.st_mtime_ns)
+    return status.st_size, status.st_mtime_ns
 
 
 def _file_system(url: str) -> tuple[Any, str]:
