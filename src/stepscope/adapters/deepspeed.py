@@ -120,11 +120,7 @@ class _FirstEngine(EngineFollower):
 
 
 class EngineWatch(EngineFollower):
-    """The wrappers around one engine.
-
-    Args:
-        ends_steps: Whether the engine's steps end those of the capture. If not, the loop does.
-    """
+    """The wrappers around one engine, whose steps end those of the capture unless the loop does."""
 
     def __init__(self, engine: Any, profiler: Profiler, *, ends_steps: bool = True) -> None:
         self._engine = engine

@@ -66,9 +66,6 @@ class profile(torch_profiler.profile):  # noqa: N801 - torch's own name
 
     With `with_stack`, torch is also told to keep stacks with its events, without which its
     `export_stacks` writes an empty file.
-
-    Args:
-        **arguments: Those of `torch.profiler.profile`.
     """
 
     def __init__(self, **arguments: Any) -> None:

@@ -98,11 +98,7 @@ class Profiler:
 
 
 class SnapshotRing:
-    """Takes a memory snapshot every few steps under torchtitan's names; does nothing without CUDA.
-
-    Args:
-        leaf: Folder inside that of a step.
-    """
+    """Takes a memory snapshot every few steps, under torchtitan's names, if there is CUDA."""
 
     def __init__(
         self,
@@ -147,14 +143,7 @@ class SnapshotRing:
 
 
 def take_over() -> Callable[[], None]:
-    """Let torchtitan's own `Profiler.Config` build the profiler of this module.
-
-    Returns:
-        A function that undoes it.
-
-    Raises:
-        ImportError: This torchtitan has no such class.
-    """
+    """Let torchtitan's `Profiler.Config` build the profiler of this module; returns the undo."""
     from torchtitan.tools.profiler import Profiler as Theirs
 
     replaced = Replacements()

@@ -99,14 +99,7 @@ def setup_torch_profiler(
 
 
 def take_over() -> Callable[[], None]:
-    """Replace torchtune's own function, for recipes that insist on it.
-
-    Returns:
-        A function that undoes it.
-
-    Raises:
-        ImportError: torchtune is not installed.
-    """
+    """Replace torchtune's own function, for recipes that insist on it; returns the undo."""
     from torchtune import training
 
     replaced = Replacements()

@@ -39,9 +39,6 @@ class ClockRounds:
 
     Every rank joins once. After that, one rank of each machine does, since its processes share a
     clock.
-
-    Args:
-        found: Called with each measured offset; never on rank 0.
     """
 
     def __init__(
@@ -63,12 +60,7 @@ class ClockRounds:
         self._next_s = 0.0
 
     def look(self, store: Any, prefix: str, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Hold a round if one is due (rank 0), or join one that was announced (the others).
-
-        Args:
-            store: The store, over a connection that nobody else uses.
-            is_over: Returns whether to stop waiting at once because the capture ends.
-        """
+        """Hold a round if one is due (rank 0), or join one that was announced (the others)."""
         if self._rank == 0:
             if time.monotonic() < self._next_s:
                 return
@@ -136,11 +128,7 @@ def tell(
     read_clock: ReadClock,
     is_over: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Announce a round and answer every rank that joins, one after the other. Only on rank 0.
-
-    Returns:
-        How many ranks joined.
-    """
+    """Announce a round, and answer every rank that joins; returns how many did. Only on rank 0."""
     came = 0
     store.set(f"{prefix}clock/round", str(number).encode())
     until_s = time.monotonic() + _COME_S

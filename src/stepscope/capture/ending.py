@@ -44,11 +44,7 @@ def describe_end(
     step: int,
     missed: Sequence[str],
 ) -> str:
-    """Describe how the run ended, in one sentence.
-
-    Args:
-        missed: What was not recorded, and why.
-    """
+    """Describe how the run ended, in one sentence."""
     if error is not None:
         text = f"{name_of(error)} in step {step}"
         # The name of an exit code contains it.
@@ -82,14 +78,7 @@ def finish_upload(
     ended: str,
     step: int,
 ) -> str:
-    """Upload the rest of the run, and note what could not be uploaded.
-
-    Args:
-        patience_s: Returns how long to wait, in seconds.
-
-    Returns:
-        Where to read the run.
-    """
+    """Upload the rest of the run, note what could not be, and return where to read the run."""
     uploader.finish(patience_s)
     problems = uploader.problems()
     for problem in problems:

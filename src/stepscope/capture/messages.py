@@ -67,11 +67,7 @@ class WindowAnnouncer:
         self._say(f"window {plan.index}: {doing}{cause}")
 
     def saved(self, record: WindowRecord, placed: Sequence[Path]) -> None:
-        """Report a window whose files exist, with the files that were promised.
-
-        Args:
-            placed: The files beside the run that a layout put in place.
-        """
+        """Report a window whose files exist, with those that a layout put beside the run."""
         if record.state not in {"complete", "partial"} or not self._announces(record.index):
             return
         what = "saved"

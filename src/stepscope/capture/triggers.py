@@ -277,12 +277,7 @@ def _asks_the_same(trigger: Trigger, agreed: Trigger) -> bool:
 
 
 class SlowStepWatch:
-    """Detects steps that take much longer than usual.
-
-    Args:
-        factor: How many times the rolling median a step must take.
-        cooldown: Number of steps after a slow one in which none is reported.
-    """
+    """Detects steps of `factor` times the rolling median; after one, none within the cooldown."""
 
     _MEMORY = 50
     _LEAST = 10

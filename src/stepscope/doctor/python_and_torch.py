@@ -15,12 +15,7 @@ OLDEST_TORCH = (2, 4)
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python interpreter.
-
-    Attributes:
-        version: Major, minor and micro version.
-        has_gil: False for the free-threaded build.
-    """
+    """A Python interpreter."""
 
     version: tuple[int, int, int]
     implementation: str

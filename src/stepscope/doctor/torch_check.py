@@ -113,12 +113,7 @@ def _run(
 
 
 def read_report(lines: Sequence[str], reason: str, complaints: Sequence[str]) -> TorchReport:
-    """Create the report from the lines that the process printed.
-
-    Args:
-        lines: Its standard output. Other programs' lines are ignored.
-        reason: How it was ended; empty if it ended by itself.
-    """
+    """Create the report from the lines that the process printed, other programs' left out."""
     stages: dict[str, Mapping[str, Any]] = {}
     open_stage = ""
     for line in lines:

@@ -100,11 +100,7 @@ class Gpu:
 
 
 class GpuSource:
-    """The sampled GPUs of one vendor.
-
-    Args:
-        release: Releases the driver.
-    """
+    """The sampled GPUs of one vendor."""
 
     def __init__(self, gpus: Sequence[Gpu], notes: Notes, release: Callable[[], object]) -> None:
         self._gpus = list(gpus)

@@ -36,11 +36,7 @@ _GPM_METRICS = {
 
 
 class NvidiaSource(GpuSource):
-    """The NVIDIA GPUs that are sampled.
-
-    Args:
-        nvml: The module pynvml, initialised; `close` shuts it down.
-    """
+    """The NVIDIA GPUs that are sampled."""
 
     def __init__(
         self, nvml: Any, devices: NvmlDevices, chosen: Sequence[Found], notes: Notes

@@ -50,12 +50,7 @@ class Query:
 
 
 def answer(query: Query, show: Callable[[str], object], note: Callable[[Note], None]) -> None:
-    """Take samples until there are enough, or until the watched process ends.
-
-    Args:
-        show: Called with lines to print, if there is no file.
-        note: Called with what could not be read.
-    """
+    """Take samples until there are enough, or until the watched process ends."""
     columns = DEFAULT_COLUMNS if query.columns is None else parse_columns(query.columns)
     pid, layout, interval_s = query.pid, query.layout, query.interval_s
     if (query.count is not None or pid is not None) and interval_s is None:

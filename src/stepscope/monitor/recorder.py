@@ -32,11 +32,7 @@ UUID; None if none arrived."""
 
 @dataclass(frozen=True)
 class RecordingJob:
-    """What a recorder should do.
-
-    Attributes:
-        interval_s: Seconds from one sample to the next.
-    """
+    """What a recorder should do."""
 
     path: str
     watched: Watched

@@ -141,11 +141,7 @@ def timestamp(time_ns: int) -> str:
 
 
 class LocalSampler:
-    """Samples this machine. The first sample opens the drivers.
-
-    Args:
-        ids: GPUs to sample; empty for the visible ones.
-    """
+    """Samples this machine's GPUs with these IDs, or the visible ones, from the first sample on."""
 
     def __init__(self, ids: tuple[str, ...] = ()) -> None:
         self._ids = ids

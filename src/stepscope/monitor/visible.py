@@ -16,13 +16,7 @@ _OLD_MIG_NAME = re.compile(r"MIG-(GPU-[^/]+)/(\d+)/(\d+)")
 
 @dataclass(frozen=True)
 class Found:
-    """A GPU in NVML.
-
-    Attributes:
-        handle: NVML's handle; for a MIG device, that of the device.
-        physical: NVML's handle of the whole GPU.
-        index: NVML's index of the whole GPU.
-    """
+    """A GPU in NVML, or a MIG device, with the handle and index of the whole GPU."""
 
     handle: Any
     physical: Any
@@ -31,11 +25,7 @@ class Found:
 
 
 class NvmlDevices:
-    """The GPUs of this machine, and the ways to name them.
-
-    Args:
-        nvml: The module pynvml, initialised.
-    """
+    """The GPUs of this machine, and the ways to name them."""
 
     def __init__(self, nvml: Any, notes: Notes) -> None:
         self._nvml = nvml

@@ -65,11 +65,7 @@ class RunLayout:
 
 @dataclass(frozen=True)
 class RankLayout:
-    """The paths of one rank of a run.
-
-    Attributes:
-        root: The rank's directory; no other process writes to it.
-    """
+    """The paths of one rank of a run, to whose directory no other process writes."""
 
     root: Path
     manifest = _Inside(MANIFEST_FILE)

@@ -36,11 +36,7 @@ THROTTLE_MASK = sum(CLOCK_REASON_BITS[reason] for reason in THROTTLE_REASONS)
 
 @dataclass(frozen=True)
 class GpuDescription:
-    """One sampled GPU.
-
-    Attributes:
-        vendor: "nvidia" or "amd".
-    """
+    """One sampled GPU, of the vendor "nvidia" or "amd"."""
 
     index: int
     uuid: str

@@ -82,11 +82,7 @@ def attach(
 
 
 def process_of_rank(run: Run, rank: int | None) -> int:
-    """The process ID of a rank that runs on this machine.
-
-    Args:
-        rank: Which rank; None: the lowest that runs here.
-    """
+    """The process ID of a rank, or of the lowest one, that runs on this machine."""
     here = socket.gethostname()
     known = {r.rank: r.manifest for r in run.ranks if r.manifest is not None}
     if rank is not None and rank not in known:

@@ -18,11 +18,7 @@ from stepscope.run.manifest import ArtifactRecord, ExternalRecord, write_record
 
 @dataclass(frozen=True)
 class Recording:
-    """A recording by a tool, outside any run until there is one.
-
-    Attributes:
-        started_ns: When it began, nanoseconds since the epoch.
-    """
+    """A recording by a tool, outside any run until there is one."""
 
     tool: str
     folder: Path

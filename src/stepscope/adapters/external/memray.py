@@ -29,12 +29,7 @@ _LIMIT_S = 600
 
 @dataclass(frozen=True)
 class MemrayOptions(Tool):
-    """How memray tracks memory.
-
-    Attributes:
-        native: Whether to record C and C++ frames as well.
-        follow_fork: Whether to track forked children, each in a separate file.
-    """
+    """How memray tracks memory: with C and C++ frames, and in forked children, each in its file."""
 
     name = "memray"
     native: bool = False
@@ -63,11 +58,7 @@ class MemrayOptions(Tool):
 
 @dataclass(frozen=True)
 class MemrayResult:
-    """What was made from memray's files.
-
-    Attributes:
-        peak_bytes: Peak of allocated bytes by rank, for ranks with statistics.
-    """
+    """What was made from memray's files: peaks of allocated bytes by rank, where known."""
 
     peak_bytes: Mapping[int, int]
     problems: tuple[str, ...]

@@ -57,11 +57,7 @@ class NotAllowedError(UsageError):
 
 @dataclass(frozen=True)
 class PySpyOptions(Tool):
-    """How py-spy records.
-
-    Attributes:
-        rate: Samples per second.
-    """
+    """How py-spy records; `rate` is in samples per second."""
 
     name = "py-spy"
     format: str = "chrometrace"

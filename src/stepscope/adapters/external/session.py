@@ -25,11 +25,7 @@ RESULT_FILE = "result.json"
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a training and of the tool.
-
-    Attributes:
-        peak_bytes: Peak of host memory by rank, if memray tracked it.
-    """
+    """The outcome of a training and of the tool, with peaks of host memory by rank from memray."""
 
     launched: Launched
     tool: str = ""
@@ -46,11 +42,7 @@ def tool_command(
     settings: Settings,
     program: str = "",
 ) -> list[str]:
-    """The full command: the tool if any, below it `stepscope run`, and below that the training.
-
-    Args:
-        program: The path of the tool; searched by default, and its bare name if it is missing.
-    """
+    """The full command: the tool if any, below it `stepscope run`, and below that the training."""
     if tool is None or isinstance(tool, MemrayOptions):
         return list(command)  # memray tracks memory from inside the processes
     program = program or find_program(tool.name) or tool.name

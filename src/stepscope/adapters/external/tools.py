@@ -32,11 +32,7 @@ class Tool:
     def command(
         self, folder: Path, below: Sequence[str], program: str, *, windows: int
     ) -> list[str]:
-        """The command that records into a folder what is launched below the tool.
-
-        Args:
-            windows: Number of scheduled windows; 0 for no limit.
-        """
+        """The command that records into a folder what runs below it; 0 windows for no limit."""
         raise NotImplementedError
 
     def missing(self, folder: Path) -> str:  # noqa: ARG002

@@ -109,12 +109,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Rule:
-    """An option that overrides others.
-
-    Attributes:
-        unless: The rule applies to every value of it except this one.
-        sets: The values that the other options get.
-    """
+    """An option that sets others unless it has one value."""
 
     option: str
     unless: Any

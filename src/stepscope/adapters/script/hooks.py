@@ -46,11 +46,7 @@ _THEIRS = (
 
 
 def install(launch: dict[str, Any]) -> ScriptRecorder:
-    """Hook into torch, which has just been imported.
-
-    Args:
-        launch: The request of `stepscope run`: "options", "step_on", "notes".
-    """
+    """Hook into torch, which has just been imported, as `stepscope run` requests."""
     options = dict(launch["options"])
     recorder = ScriptRecorder(options, launch["step_on"], Path(launch["notes"]))
     recorder.note()

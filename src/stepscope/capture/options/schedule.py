@@ -96,13 +96,9 @@ class Schedule:
         return max(first, self._origin + self.repeat * self.cycle) if self.repeat else first
 
     def room_for(self, first: int, steps: int, warmup: int) -> int:
-        """Where a window can begin, with its warm-up, without overlapping the scheduled ones.
+        """The first step from `first` on where a window with its warm-up overlaps no scheduled one.
 
-        Args:
-            first: The earliest step to record.
-
-        Returns:
-            The first suitable step from `first` on, or `first` if the next cycle has no room.
+        It is `first` if the next cycle has no room.
         """
         start = first
         while start <= max(first, self.first_end()) + self.cycle:
@@ -138,11 +134,7 @@ Values = dict[str, Any]
 
 
 def settle(values: Values) -> None:
-    """Check the options against each other and normalise them in place.
-
-    Args:
-        values: All options, each already checked on its own.
-    """
+    """Check the options, each checked on its own before, against each other; normalise in place."""
     # In this order: later rules see the results of earlier ones.
     _trial_step(values)
     _cycle(values)

@@ -26,11 +26,7 @@ _LASTING = ("parameter", "buffer", "optimizer_state")
 
 
 class MemoryCensus:
-    """Writes the census of one rank.
-
-    Args:
-        is_recording: Returns whether memory is being recorded.
-    """
+    """Writes the census of one rank."""
 
     def __init__(
         self,

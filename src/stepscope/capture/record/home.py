@@ -128,12 +128,7 @@ def _launcher_name() -> str:
 
 @dataclass(frozen=True)
 class Clock:
-    """One clock per rank: epoch time read once, then advanced by the monotonic clock.
-
-    Attributes:
-        epoch_ns: Nanoseconds since the epoch at the anchor.
-        monotonic_ns: `time.perf_counter_ns()` at the anchor.
-    """
+    """One clock per rank: epoch time, read once and advanced by the monotonic clock."""
 
     epoch_ns: int
     monotonic_ns: int

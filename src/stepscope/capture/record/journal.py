@@ -114,11 +114,7 @@ class Journal:
         self._write_quietly()
 
     def update_window(self, record: WindowRecord) -> tuple[WindowRecord, list[Path]]:
-        """Note what became of a window whose files were being made.
-
-        Returns:
-            The record as it was noted, and the files that were put beside the run.
-        """
+        """Note what became of a window; returns its record, and its files beside the run."""
         if record.state == "failed":
             log.warning("stepscope: window %d: %s", record.index, record.reason)
         for artifact in record.artifacts:

@@ -20,14 +20,7 @@ busy that the recorder, which has low priority, has hardly started."""
 
 
 class RecordingBeside:
-    """Records metrics until it is closed or this process ends, in whatever way.
-
-    Args:
-        job: What to record; it watches this process.
-
-    Attributes:
-        problem: What has gone wrong, or an empty text.
-    """
+    """Records metrics until it is closed or this process ends, in whatever way."""
 
     def __init__(self, job: RecordingJob) -> None:
         self._child: subprocess.Popen[bytes] | None = None
@@ -58,11 +51,7 @@ class RecordingBeside:
         self._tell(f"{GPU}{uuid}")
 
     def close(self, patience_s: float = PATIENCE_S) -> str:
-        """End it, with a last sample; returns what went wrong, or an empty text.
-
-        Args:
-            patience_s: A recorder that takes longer than this to end is killed.
-        """
+        """End it with a last sample, or kill it if that takes longer; returns what went wrong."""
         self._tell(STOP)
         child, self._child = self._child, None
         if child is not None:

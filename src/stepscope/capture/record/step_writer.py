@@ -161,11 +161,7 @@ _HOST_EVERY = 50
 
 
 class StepTally:
-    """Sums and samples of the steps so far, without those inside windows and right after one.
-
-    Args:
-        resident: Returns the process's memory on the host, or None if unknown.
-    """
+    """Sums and samples of the steps so far, without those inside windows and right after one."""
 
     def __init__(self, resident: Callable[[], int | None] = resident_bytes) -> None:
         self._resident = resident

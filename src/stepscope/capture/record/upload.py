@@ -35,13 +35,7 @@ _OF_A_RANK = re.compile(r"rank(\d+)[_.]")
 
 
 class Uploader:
-    """Uploads one rank's part of a run.
-
-    Args:
-        url: Folder in which the copy is created; the copy has the name of the run.
-        file_system: Returns the file system and path of a URL; fsspec's by default.
-        pauses_s: How long to wait before each further attempt, in seconds.
-    """
+    """Uploads one rank's part of a run, into a folder with the run's name below the URL."""
 
     def __init__(
         self,

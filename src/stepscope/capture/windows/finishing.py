@@ -35,11 +35,7 @@ log = logging.getLogger("stepscope")
 
 @dataclass(frozen=True)
 class PendingWindow:
-    """A window whose files are being made.
-
-    Attributes:
-        deadline_ns: When to give up, on the monotonic clock.
-    """
+    """A window whose files are being made, up to a deadline on the monotonic clock."""
 
     job: FinishJob
     record: WindowRecord
@@ -48,12 +44,7 @@ class PendingWindow:
 
 
 class WindowFinisher:
-    """Has windows' files made beside the training, and collects the results.
-
-    Args:
-        timeout_s: How long a finishing process may take.
-        done: Called with a window's record once its files exist or cannot be made.
-    """
+    """Has windows' files made beside the training, and hands each window's record to `done`."""
 
     def __init__(self, timeout_s: float, done: Callable[[WindowRecord], None]) -> None:
         self._timeout_ns = round(timeout_s * 1e9)
@@ -113,12 +104,9 @@ class WindowFinisher:
         return has_worked
 
     def finish(self, limit_s: Callable[[], float]) -> None:
-        """Wait for all windows up to a limit, then leave the remaining processes alone.
+        """Wait for all windows up to a limit, which a signal may lower; then leave the rest alone.
 
         A process that is left continues: its result is found beside the window.
-
-        Args:
-            limit_s: Returns the limit, and is called repeatedly: a signal may shorten it.
         """
         started_ns = time.monotonic_ns()
         self.collect()

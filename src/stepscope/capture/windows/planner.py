@@ -194,13 +194,7 @@ _LIMITS = ("max_pause_s", "max_window_bytes")
 
 @dataclass(frozen=True)
 class StepSample:
-    """The cost of one recorded step.
-
-    Attributes:
-        pause_ns: Time to stop and hand over, per step.
-        raw_bytes: Size of the trace before compression, per step.
-        stack_share: Share of the events that are Python functions; 0 without stacks.
-    """
+    """The cost of one recorded step; of its events, the share that are Python functions."""
 
     pause_ns: float
     raw_bytes: float
@@ -293,11 +287,7 @@ class Budget:
         )
 
     def prune(self, windows: tuple[WindowRecord, ...]) -> list[WindowRecord]:
-        """Remove the files of the oldest windows that exceed the limits.
-
-        Returns:
-            The new records of the windows that were removed.
-        """
+        """Remove the files of the oldest windows above the limits; returns their new records."""
         config = self._config
         finished = [window for window in windows if window.state in {"complete", "partial"}]
         sizes = {window.index: sum(item.bytes for item in window.artifacts) for window in finished}

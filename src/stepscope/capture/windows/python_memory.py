@@ -46,12 +46,7 @@ class StepMemory:
 
 
 class MeasuredSteps:
-    """The steps of the window and the memory of each.
-
-    Args:
-        max_bytes: Size of tracemalloc's own memory at which tracing ends.
-        end: Called when that size is reached.
-    """
+    """The steps of the window and their memory; ends where tracing itself takes too much."""
 
     def __init__(self, max_bytes: int, end: Callable[[], None]) -> None:
         self.measured: list[StepMemory] = []
@@ -226,11 +221,7 @@ class PythonMemoryWindow(Window):
 def changes_between(
     first: tracemalloc.Snapshot, last: tracemalloc.Snapshot, *, by_stack: bool
 ) -> list[tracemalloc.StatisticDiff]:
-    """The changes by location, largest first, without those of this recorder and of tracemalloc.
-
-    Args:
-        by_stack: Whether a location is a whole stack rather than its innermost line.
-    """
+    """The changes by line or whole stack, largest first, without those of this recorder's own."""
     own = [
         tracemalloc.Filter(inclusive=False, filename_pattern=pattern)
         for pattern in (f"{PACKAGE}/adapters/*", f"{PACKAGE}/capture/*", tracemalloc.__file__)

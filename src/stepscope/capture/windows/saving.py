@@ -28,11 +28,7 @@ log = logging.getLogger("stepscope")
 
 
 class WindowSaver:
-    """Makes and saves windows, and notes what became of them.
-
-    Attributes:
-        budget: The limits on windows; it learns from each.
-    """
+    """Makes and saves windows, and notes what became of them."""
 
     def __init__(
         self,
@@ -81,11 +77,7 @@ class WindowSaver:
         return self.kind(self._tools, plan)
 
     def save(self, window: Window, reason: str, step_number: int) -> None:
-        """Stop a window and hand it over, while other ranks wait.
-
-        Args:
-            reason: Why it is incomplete; empty if it is complete.
-        """
+        """Stop a window and hand it over, with the reason if incomplete, while other ranks wait."""
         plan = window.plan
         try:
             if self._pauses is not None:

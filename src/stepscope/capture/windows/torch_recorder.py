@@ -109,10 +109,6 @@ def release_events(profiler: Any, *, keep_events: bool) -> None:
 
     Torch's profiler refers to itself. Without this, its events would stay until Python's garbage
     collector runs, in the middle of whatever the training is doing then.
-
-    Args:
-        profiler: The profiler, stopped and no longer needed by us.
-        keep_events: Whether a user function may still read its events.
     """
     getattr(profiler, "action_map", {}).clear()
     if keep_events:
