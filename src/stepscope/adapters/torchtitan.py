@@ -152,11 +152,7 @@ def take_over() -> Callable[[], None]:
 
 
 def _check(section: Mapping[str, Any]) -> int:
-    """The number of waiting steps in a cycle.
-
-    Raises:
-        ConfigError: It would be negative.
-    """
+    """The number of waiting steps in a cycle."""
     frequency = section.get("profile_freq", 10)
     warmup, active = section.get("profiler_warmup", 3), section.get("profiler_active", 1)
     wait: int = frequency - warmup - active

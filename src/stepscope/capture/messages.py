@@ -12,7 +12,7 @@ from stepscope.run.figures import duration
 
 if TYPE_CHECKING:
     from stepscope.capture.windows.planner import WindowPlan
-    from stepscope.run.manifest import WindowRecord
+    from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
 _MOST_WINDOWS = 5
 """Number of windows that get lines; a capture may record thousands."""
@@ -55,7 +55,7 @@ class WindowAnnouncer:
         self._where = f"rank {rank}: " if rank else ""
         self._is_on = is_on
         self._run = run
-        self._base = _working_directory()
+        self._base = working_directory()
 
     def warms_up(self, plan: WindowPlan, step: int) -> None:
         """Announce a window whose warm-up, or recording, begins with this step."""
@@ -75,14 +75,14 @@ class WindowAnnouncer:
             what = f"saved {steps_text(record.first_step, record.last_step)}"
         if record.reason:
             what += f" ({record.reason})"
-        size = sum(item.bytes for item in record.artifacts if not item.problem)
-        text = f"window {record.index}: {what}, {size_text(size)}"
+        good = [item for item in record.artifacts if not item.problem]
+        text = f"window {record.index}: {what}, {size_text(sum(item.bytes for item in good))}"
         text += f", training paused for {duration(record.pause_ns)}"
-        files = [*placed, *self._tensorboard_files(record)]
+        files = [*placed, *(Path(item.path) for item in good if item.kind == "tensorboard")]
         if files:
             self._say(f"{text}:", *(f"  {self._relative(path)}" for path in files))
         else:
-            self._say(f"{text}: {self._in_run(record)}")
+            self._say(f"{text}: {self._in_run(good)}")
         if record.index + 1 == _MOST_WINDOWS:
             self._say("further windows are saved without a message; manifest.json lists them all")
 
@@ -92,22 +92,10 @@ class WindowAnnouncer:
     def _say(self, *lines: str) -> None:
         say(*(self._where + line for line in lines))
 
-    @staticmethod
-    def _tensorboard_files(record: WindowRecord) -> list[Path]:
-        """The traces in TensorBoard's folder."""
-        return [
-            Path(item.path)
-            for item in record.artifacts
-            if item.kind == "tensorboard" and not item.problem
-        ]
-
-    def _in_run(self, record: WindowRecord) -> str:
+    def _in_run(self, artifacts: Iterable[ArtifactRecord]) -> str:
         """The window's folder and the files in it."""
-        names = [
-            Path(item.path)
-            for item in record.artifacts
-            if not item.problem and item.kind in _IN_RUN and not Path(item.path).is_absolute()
-        ]
+        paths = [Path(item.path) for item in artifacts if item.kind in _IN_RUN]
+        names = [path for path in paths if not path.is_absolute()]
         if not names:
             return self._relative(self._run)
         folder = self._relative(self._run / names[0].parent)
@@ -120,8 +108,9 @@ class WindowAnnouncer:
         return str(path)
 
 
-def _working_directory() -> Path | None:
+def working_directory() -> Path | None:
+    """The working directory; None if it has been removed."""
     try:
         return Path.cwd()
-    except OSError:  # it has been removed
+    except OSError:
         return None

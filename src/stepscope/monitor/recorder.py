@@ -17,6 +17,7 @@ from stepscope.monitor.sampler import Sampler, Ticks, Watched
 from stepscope.run.figures import error_in_words
 from stepscope.run.manifest import write_record
 from stepscope.run.metrics import MetricsRecord, record_path
+from stepscope.run.side_json import decode
 
 STOP = "stop"
 GPU = "gpu "
@@ -46,18 +47,12 @@ class RecordingJob:
     @staticmethod
     def decode(text: str) -> RecordingJob:
         """The job in an argument that `encode` made."""
-        data = json.loads(text)
-        watched = data.pop("watched")
-        watched["ids"] = tuple(watched["ids"])
-        return RecordingJob(watched=Watched(**watched), **data)
+        job: RecordingJob = decode(RecordingJob, json.loads(text))
+        return job
 
 
 class Recorder:
-    """Takes samples and writes them.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Takes samples and writes them."""
 
     def __init__(self, job: RecordingJob, notes: Notes | None = None) -> None:
         self._job = job

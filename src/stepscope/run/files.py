@@ -55,11 +55,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def numbered(path: Path) -> Iterator[Path]:
-    """Paths to choose a free one from: this one, and with a number at its end, `path-2` and so on.
-
-    Raises:
-        FileExistsError: None of ten thousand was chosen.
-    """
+    """Paths to choose a free one from: this one, and with numbers at its end, from `-2` on."""
     yield path
     for number in range(2, 10_000):
         yield path.with_name(f"{path.name}-{number}")
@@ -100,11 +96,7 @@ class LineFile:
             self._put(b"".join(lines), len(lines))
 
     def reopen_if_removed(self) -> bool:
-        """Start a new file if this one was deleted; returns whether it was.
-
-        Raises:
-            OSError: The new file cannot be created.
-        """
+        """Start a new file if this one was deleted; returns whether it was."""
         if self._descriptor is None or self._path.exists():
             return False
         descriptor = _open_for_lines(self._path)

@@ -97,11 +97,7 @@ def checked_details(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def ask(run: Path, trigger: Trigger) -> Path:
-    """Put a trigger into a run directory; returns the file.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Put a trigger into a run directory; returns the file."""
     manifests = sorted(run.glob("rank*/manifest.json"))
     if not manifests:
         raise UsageError(f"{run}: not a run directory (it has no rank*/manifest.json)")

@@ -119,11 +119,7 @@ def reports_in(folder: Path) -> list[Path]:
 
 
 def put_reports(reports: Sequence[Path], output: str) -> list[Path]:
-    """Put reports under the user's name as well: `NAME.nsys-rep`, or `NAME.1.nsys-rep` and so on.
-
-    Raises:
-        OSError: A file cannot be written.
-    """
+    """Put reports under the user's name as well: `NAME.nsys-rep`, or `NAME.1.nsys-rep` etc."""
     stem = output.removesuffix(".nsys-rep")
     names = [stem] if len(reports) == 1 else [f"{stem}.{at + 1}" for at in range(len(reports))]
     return [

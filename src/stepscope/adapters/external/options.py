@@ -24,19 +24,16 @@ _PY_SPY = (
     click.option(
         "--py-spy-format",
         type=click.Choice(list(FORMATS)),
-        default=None,
         help="Format of py-spy's file.  [default: chrometrace]",
     ),
     click.option(
         "--py-spy-rate",
         type=click.IntRange(1, 1000),
         metavar="N",
-        default=None,
         help="Samples per second.  [default: 100]",
     ),
     click.option(
         "--py-spy-arguments",
-        default=None,
         metavar="TEXT",
         help='More arguments of `py-spy record`, as in --py-spy-arguments="--native --gil".',
     ),
@@ -45,13 +42,11 @@ _NSYS = (
     click.option("--nsys", is_flag=True, help="Record with nsys, in the scheduled windows."),
     click.option(
         "--nsys-trace",
-        default=None,
         metavar="LIST",
         help="What nsys traces, such as cuda,nvtx,osrt,mpi.  [default: cuda,nvtx,osrt]",
     ),
     click.option(
         "--nsys-gpu-metrics",
-        default=None,
         metavar="GPUS",
         help="Sample hardware counters of these GPUs: all, or a list such as 0,1.",
     ),
@@ -61,25 +56,18 @@ _NSYS = (
     click.option(
         "--nsys-range",
         type=click.Choice(["windows", "all"]),
-        default=None,
         help="Collect only in windows, or all the time.  [default: windows]",
     ),
     click.option(
-        "--nsys-run-as",
-        default=None,
-        metavar="USER",
-        help="Run nsys as root and the training as this user.",
+        "--nsys-run-as", metavar="USER", help="Run nsys as root and the training as this user."
     ),
     click.option(
         "-o",
         "--nsys-output",
-        default=None,
         metavar="NAME",
         help="Also put nsys's reports here, as NAME.nsys-rep.",
     ),
-    click.option(
-        "--nsys-arguments", default=None, metavar="TEXT", help="More arguments of `nsys profile`."
-    ),
+    click.option("--nsys-arguments", metavar="TEXT", help="More arguments of `nsys profile`."),
 )
 _MEMRAY = (
     click.option("--memray", is_flag=True, help="Track host memory with memray."),

@@ -70,11 +70,7 @@ class PySpyOptions(Tool):
         return f"py-spy{FORMATS[self.format]}"
 
     def require(self, command: Sequence[str] = ()) -> str:  # noqa: ARG002
-        """The path of py-spy.
-
-        Raises:
-            NotAllowedError: Only root may use it on this system.
-        """
+        """The path of py-spy, which only root may use on macOS."""
         program = require_program("py-spy", INSTALL)
         if sys.platform == "darwin" and os.geteuid() != 0:
             raise NotAllowedError(

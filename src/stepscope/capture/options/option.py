@@ -73,14 +73,7 @@ class Option:
         return self.kind == "float" and self.name.endswith("_s")
 
     def parse(self, value: object, origin: str) -> Any:
-        """Parse a text, or a value from TOML or a parser.
-
-        Args:
-            origin: Where it was given, for the error message; empty if the reader knows.
-
-        Raises:
-            ConfigError: The value is invalid.
-        """
+        """Parse a text, or a value from TOML or a parser; `origin` is for the error message."""
         if self.is_optional and is_none(value):
             return None
         wanted = f"one of {', '.join(self.choices)}" if self.choices else "a text"

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope._version import __version__
+from stepscope.capture.messages import working_directory
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.ranks import RankIdentity
 from stepscope.run.files import numbered
@@ -160,7 +161,7 @@ def describe_job(
         name=name,
         created_ns=clock.epoch_ns,
         command=hide_secrets([sys.executable, *sys.argv]),
-        working_directory=_working_directory(),
+        working_directory=str(working_directory() or ""),
         host=socket.gethostname(),
         versions=_versions(),
         platform=platform.platform(),
@@ -188,13 +189,6 @@ def hide_secrets(arguments: Sequence[str]) -> tuple[str, ...]:
             result.append(_LOGIN_IN_ADDRESS.sub(_HIDDEN, argument))
         hide_next = is_option and not equals and bool(_SECRET_NAME.search(name))
     return tuple(result)
-
-
-def _working_directory() -> str:
-    try:
-        return os.getcwd()  # noqa: PTH109 - Path.cwd() says the same and also raises
-    except OSError:
-        return ""
 
 
 def _versions() -> dict[str, str]:

@@ -16,7 +16,7 @@ from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.ranks import RankIdentity
 from stepscope.capture.record.home import Clock, choose_home, describe_job
 from stepscope.run.figures import error_in_words
-from stepscope.run.files import LineFile, digest_of, write_atomically
+from stepscope.run.files import LineFile, write_atomically
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import (
     ArtifactRecord,
@@ -70,11 +70,7 @@ class Journal:
 
     @classmethod
     def open(cls, config: CaptureConfig, identity: RankIdentity, clock: Clock) -> Journal:
-        """Create the run directory, describe the job and begin the manifest.
-
-        Raises:
-            OSError: The directory cannot be created or written.
-        """
+        """Create the run directory, describe the job and begin the manifest."""
         layout = choose_home(config, identity, clock)
         rank = layout.rank(identity.rank)
         rank.root.mkdir(parents=True, exist_ok=True)
@@ -139,7 +135,7 @@ class Journal:
         path = self.layout.rank(self._identity.rank).root / name
         try:
             write_atomically(path, text.encode("utf-8", errors="replace"))
-            record = ArtifactRecord(kind, name, path.stat().st_size, digest_of(path))
+            record = ArtifactRecord.of(kind, path, path.parent)
         except OSError as error:
             record = ArtifactRecord(kind, name, problem=error_in_words(error))
             log.warning("stepscope: %s could not be written: %s", name, error)
@@ -208,11 +204,7 @@ class Journal:
                 self._change(problems=(*known, problem))
 
     def close(self, error: BaseException | None, ended: str, verdict: str = "") -> None:
-        """Write how the run ended and what its steps show, and close the files.
-
-        Raises:
-            OSError: The manifest cannot be written.
-        """
+        """Write how the run ended and what its steps show, and close the files."""
         if self.lines is not None:
             self.lines.close()
             if self.lines.problem is not None:

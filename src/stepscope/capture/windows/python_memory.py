@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from stepscope._package import PACKAGE
 from stepscope.capture.windows.planner import WindowPlan
 from stepscope.capture.windows.recorder import Window, WindowTools, finished
-from stepscope.run.files import digest_of, write_atomically
+from stepscope.run.files import write_atomically
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
 PYTHON_MEMORY_FILE = "python_memory.txt"
@@ -134,12 +134,7 @@ class PythonMemoryWindow(Window):
         record: WindowRecord,
         step_number: int,  # noqa: ARG002 - there are no functions to tell it
     ) -> tuple[WindowRecord, BaseException | None]:
-        """Write the table of changes; see `Window.save`.
-
-        Raises:
-            OSError: The file cannot be written.
-            RuntimeError: The script stopped the tracing.
-        """
+        """Write the table of changes; see `Window.save`."""
         files = () if record.last_step is None else (self._write(),)
         return finished(record, files), None
 
@@ -149,8 +144,7 @@ class PythonMemoryWindow(Window):
             raise RuntimeError("tracemalloc was stopped by the script while the window was open")
         path = self.plan.directory / PYTHON_MEMORY_FILE
         write_atomically(path, self._text(first, last).encode("utf-8", "backslashreplace"))
-        relative = f"{path.parent.name}/{path.name}"
-        return ArtifactRecord("python_memory", relative, path.stat().st_size, digest_of(path))
+        return ArtifactRecord.of("python_memory", path, path.parent.parent)
 
     def _end_tracing(self) -> None:
         """Take the last snapshot and stop tracing; a second call does nothing."""

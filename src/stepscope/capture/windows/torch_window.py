@@ -116,11 +116,7 @@ class TorchWindow(Window):
         self.is_recording = True
 
     def stop(self) -> int:
-        """Stop recording; returns how long that took, in nanoseconds.
-
-        Raises:
-            WindowLostError: Another profiler has taken the recorder in the meantime.
-        """
+        """Stop recording; returns how long that took, in nanoseconds."""
         started_ns = time.perf_counter_ns()
         self.is_recording = False
         try:
