@@ -222,10 +222,12 @@ class TriggerDesk:
         if self._step_now is not None:
             self._step = self._step_now()
         coming = self._agreed
-        if coming is not None and _last_step(coming) < self._step:
+        if coming is not None and coming.last_step < self._step:
             coming = None
-        if coming is not None and trigger.cause != "file" and _asks_the_same(trigger, coming):
-            return
+        if coming is not None and trigger.cause != "file":
+            first_step, created_ns = coming.first_step, coming.created_ns
+            if coming == dataclasses.replace(trigger, first_step=first_step, created_ns=created_ns):
+                return
         lead = self._warmup + 1
         if has_others:
             usual_s = sorted(self._recent_s)[len(self._recent_s) // 4] if self._recent_s else 1.0
@@ -233,7 +235,7 @@ class TriggerDesk:
             lead += 1 + math.ceil(hear_s / max(usual_s, 1e-4))
         first = self._step + lead
         if coming is not None:
-            first = max(first, _last_step(coming) + 1 + self._warmup)
+            first = max(first, coming.last_step + 1 + self._warmup)
         first = self._room_for(first, trigger.steps, self._warmup)
         agreed = self._agreed = dataclasses.replace(trigger, first_step=first)
         if has_others:
@@ -263,17 +265,6 @@ class TriggerDesk:
     def _hand_out(self, trigger: Trigger) -> None:
         if not self._is_closed:
             self._accept(trigger)
-
-
-def _last_step(agreed: Trigger) -> int:
-    return (agreed.first_step or 0) + agreed.steps - 1
-
-
-def _asks_the_same(trigger: Trigger, agreed: Trigger) -> bool:
-    placed = dataclasses.replace(
-        trigger, first_step=agreed.first_step, created_ns=agreed.created_ns
-    )
-    return placed == agreed
 
 
 class SlowStepWatch:

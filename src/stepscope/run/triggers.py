@@ -51,6 +51,11 @@ class Trigger:
     details: tuple[str, ...] = ()
     format: str = _FORMAT
 
+    @property
+    def last_step(self) -> int:
+        """The last step to record, once the ranks have agreed on the first."""
+        return (self.first_step or 0) + self.steps - 1
+
     def encode(self) -> bytes:
         """The trigger as a line of JSON."""
         return orjson.dumps(dataclasses.asdict(self), option=orjson.OPT_APPEND_NEWLINE)

@@ -262,7 +262,7 @@ class WindowControl:
         window.start()
         self._owner, self._has_foreign_steps = threading.current_thread(), False
         if self._pauses is not None and self._state is State.WARMUP:
-            self._pauses.open(plan.first_step)
+            self._pauses.announce(plan.first_step, "open")
 
     def _end_trial(self, plan: WindowPlan, _: str = "") -> None:
         """Learn what the trial step cost, and warm up for a window that fits."""

@@ -81,7 +81,7 @@ class WindowSaver:
         plan = window.plan
         try:
             if self._pauses is not None:
-                self._pauses.begin(plan.first_step)
+                self._pauses.announce(plan.first_step, "begun")
             self._stop_and_hand_over(window, reason, step_number)
         except Exception as error:  # noqa: BLE001 - the training must go on
             _remove_if_empty(plan)
@@ -90,7 +90,7 @@ class WindowSaver:
             self.note(plan, "failed", error_in_words(error))
         finally:
             if self._pauses is not None:
-                self._pauses.end(plan.first_step)
+                self._pauses.announce(plan.first_step, "done")
 
     def note(self, plan: WindowPlan, state: str, reason: str) -> None:
         """Note a window that was not recorded."""

@@ -367,16 +367,16 @@ def test_nobody_waits_where_nobody_records(clock):
 
 def test_nobody_waits_without_a_process_group(clock):
     pauses = PauseTogether(lambda: None, limit_s=60)
-    pauses.open(5)
+    pauses.announce(5, "open")
     assert pauses.wait(5) == 0
 
 
 def test_a_pause_that_is_over_costs_nothing(clock):
     store = SharedStore(FakeStore(), "")
     pauses = PauseTogether(lambda: store, limit_s=60)
-    pauses.open(5)
-    pauses.begin(5)
-    pauses.end(5)
+    pauses.announce(5, "open")
+    pauses.announce(5, "begun")
+    pauses.announce(5, "done")
     assert pauses.wait(5) == 0
 
 
@@ -384,9 +384,9 @@ def test_a_pause_that_is_over_costs_nothing(clock):
 def test_waiting_for_a_dead_rank_has_a_limit(clock, caplog, has_begun, waits_s):
     store = SharedStore(FakeStore(), "")
     pauses = PauseTogether(lambda: store, limit_s=10.0)
-    pauses.open(5)
+    pauses.announce(5, "open")
     if has_begun:
-        pauses.begin(5)
+        pauses.announce(5, "begun")
     with caplog.at_level(logging.WARNING, "stepscope"):
         assert pauses.wait(5) == pytest.approx(waits_s, abs=0.1)
     assert "continued after waiting" in caplog.text
@@ -396,6 +396,6 @@ def test_a_dead_store_ends_the_waiting(clock):
     store = FakeStore()
     shared = SharedStore(store, "")
     pauses = PauseTogether(lambda: shared, limit_s=60)
-    pauses.open(5)
+    pauses.announce(5, "open")
     store.is_broken = True
     assert pauses.wait(5) == 0
