@@ -54,9 +54,9 @@ class RecordingJob:
 class Recorder:
     """Takes samples and writes them."""
 
-    def __init__(self, job: RecordingJob, notes: Notes | None = None) -> None:
+    def __init__(self, job: RecordingJob) -> None:
         self._job = job
-        self._notes = notes or Notes()
+        self._notes = Notes()
         self._path = Path(job.path)
         self._sampler = Sampler(DEFAULT_COLUMNS, job.watched, self._notes)
         try:

@@ -41,14 +41,7 @@ class Watched:
 class Sampler:
     """Reads columns, one row per GPU; one row on a machine without GPUs."""
 
-    def __init__(
-        self,
-        columns: Sequence[Column],
-        watched: Watched,
-        notes: Notes,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
-        variables = os.environ if environment is None else environment
+    def __init__(self, columns: Sequence[Column], watched: Watched, notes: Notes) -> None:
         self.columns = tuple(columns)
         self.notes = notes
         # In the file's order, which is also the order of the notes.
@@ -61,9 +54,8 @@ class Sampler:
         self._host = HostSource(watched.pid, notes, is_root_watched=watched.is_root)
         self._gpus: GpuSource | None = None
         if self._wanted_of_gpus:
-            self._gpus = NvidiaSource.open(notes, variables, watched.ids) or AmdSource.open(
-                notes, variables, watched.ids
-            )
+            given = notes, os.environ, watched.ids
+            self._gpus = NvidiaSource.open(*given) or AmdSource.open(*given)
             if self._gpus is None and watched.ids and watched.ids != ("all",):
                 raise UsageError(
                     f"--id: {','.join(watched.ids)}: no GPU of this machine can be read: "

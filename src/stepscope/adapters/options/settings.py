@@ -114,18 +114,13 @@ class Settings:
             raise ConfigError(self.names.translated(str(error))) from None
 
 
-def resolve(
-    dialect: Dialect,
-    given: Given,
-    *,
-    environment: Mapping[str, str] | None = None,
-) -> Settings:
+def resolve(dialect: Dialect, given: Given) -> Settings:
     """Determine the value of each option from all sources.
 
     Raises:
         ConfigError: A value is invalid.
     """
-    return _settled(dialect, _around(dialect, environment), given)
+    return _settled(dialect, _around(dialect), given)
 
 
 def config_of_section(options: Mapping[str, Any], section: str, **more: Any) -> CaptureConfig:
@@ -208,14 +203,13 @@ def values_of(args: Any) -> Mapping[str, Any]:
     return values
 
 
-def _around(dialect: Dialect, environment: Mapping[str, str] | None = None) -> dict[str, Setting]:
+def _around(dialect: Dialect) -> dict[str, Setting]:
     """What holds for each option where nothing is given."""
-    variables = os.environ if environment is None else environment
     found: dict[str, Setting] = {}
     for name, option in OPTIONS.items():
-        if option.variable in variables:
-            origin = option.variable
-            found[name] = Setting(option, option.parse(variables[origin], origin), origin)
+        origin = option.variable
+        if origin in os.environ:
+            found[name] = Setting(option, option.parse(os.environ[origin], origin), origin)
         elif name in dialect.defaults:
             found[name] = Setting(option, dialect.defaults[name], f"default of {dialect.name}")
         else:
@@ -279,12 +273,11 @@ def _single_window(found: Mapping[str, Setting]) -> dict[str, Any]:
     }
 
 
-def misspelled_variables(environment: Mapping[str, str] | None = None) -> list[str]:
+def misspelled_variables() -> list[str]:
     """A line for each STEPSCOPE_* variable that is no option, with the nearest option."""
-    variables = os.environ if environment is None else environment
     known = [option.variable for option in OPTIONS.values()]
     lines = []
-    for name in sorted(variables):
+    for name in sorted(os.environ):
         if name.startswith(PREFIX) and name not in known and name not in _NOT_OPTIONS:
             near = difflib.get_close_matches(name, known, n=1)
             rest = (

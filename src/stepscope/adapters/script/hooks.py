@@ -233,22 +233,16 @@ class ScriptRecorder(Policy, EngineFollower):
             session.option_names = flags_of_run(options_of(CaptureConfig))
             profiler.start()
         except NestedProfilerError as error:
-            self._turn_off()
             self._theirs = running_profiler()
-            self._problem = _THEIRS if self._theirs is not None else str(error)
-            self.note()
+            self._refuse(_THEIRS if self._theirs is not None else str(error))
             return None
         except Exception as error:  # noqa: BLE001 - nothing of ours may end the script
-            self._turn_off()
-            self._problem = f"{type(error).__name__}: {error}"
             log.warning("stepscope: nothing is recorded: %s", error)
-            self.note()
+            self._refuse(f"{type(error).__name__}: {error}")
             return None
         if profiler.run_path is None:
             # The log has the reason.
-            self._turn_off()
-            self._problem = f"no run could be created in {profiler.config.output_dir}"
-            self.note()
+            self._refuse(f"no run could be created in {profiler.config.output_dir}")
             return None
         if not is_from_start:
             # Its start was not seen, so it must not count as a complete step.
@@ -260,6 +254,11 @@ class ScriptRecorder(Policy, EngineFollower):
         process_util.Finalize(None, self.finish, exitpriority=100)
         self.note()
         return profiler
+
+    def _refuse(self, problem: str) -> None:
+        self._turn_off()
+        self._problem = problem
+        self.note()
 
     def _turn_off(self) -> None:
         self._is_off = self.detector.is_off = True

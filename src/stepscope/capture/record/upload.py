@@ -43,17 +43,13 @@ class Uploader:
         layout: RunLayout,
         rank: int,
         *,
-        file_system: Callable[[str], tuple[Any, str]] | None = None,
         look_s: float = _LOOK_S,
-        pauses_s: tuple[float, ...] | None = None,
     ) -> None:
         self.target = f"{url.rstrip('/')}/{layout.root.name}"
         self._root = layout.root
         self._own = layout.rank(rank).root
         self._rank = rank
-        self._open = file_system or _file_system
         self._look_s = look_s
-        self._pauses_s = _PAUSES_S if pauses_s is None else pauses_s
         self._file_system: Any = None
         self._remote = ""
         self._beside: set[Path] = set()
@@ -152,7 +148,10 @@ class Uploader:
         """Resolve the URL; returns the problem, or an empty string."""
         if self._file_system is None:
             try:
-                self._file_system, self._remote = self._open(self.target)
+                from fsspec.core import url_to_fs
+
+                self._file_system, path = url_to_fs(self.target)
+                self._remote = path.rstrip("/")
             except Exception as error:  # noqa: BLE001 - a service can fail in any way
                 self._problem = error_in_words(error)
                 return self._problem
@@ -162,7 +161,7 @@ class Uploader:
     def _try(self, path: Path) -> str:
         """Upload one file; returns the problem, or an empty string."""
         problem = ""
-        for pause_s in (0.0, *self._pauses_s):
+        for pause_s in (0.0, *_PAUSES_S):
             if pause_s and self._is_ending:
                 time.sleep(min(pause_s, 1.0))
             elif pause_s:
@@ -248,10 +247,3 @@ def _version(path: Path) -> tuple[int, int]:
     """The size of a file, and when it was changed."""
     status = path.stat()
     return status.st_size, status.st_mtime_ns
-
-
-def _file_system(url: str) -> tuple[Any, str]:
-    from fsspec.core import url_to_fs
-
-    file_system, path = url_to_fs(url)
-    return file_system, path.rstrip("/")
