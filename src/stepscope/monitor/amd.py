@@ -6,9 +6,8 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stepscope.errors import UsageError
 from stepscope.monitor.columns import MIB, Value, same_uuid
-from stepscope.monitor.gpus import Gpu, GpuSource, Reader
+from stepscope.monitor.gpus import Gpu, GpuSource, Reader, chosen_devices, visible_devices
 from stepscope.monitor.notes import Notes
 from stepscope.run.figures import error_in_words
 from stepscope.run.metrics import GpuDescription
@@ -193,22 +192,16 @@ def _visible(
     left = list(numbered)
     has_own = "HIP_VISIBLE_DEVICES" in environment
     second = "HIP_VISIBLE_DEVICES" if has_own else "CUDA_VISIBLE_DEVICES"
+
+    def find(word: str) -> list[tuple[int, Any]]:
+        if word.isdecimal():
+            return left[int(word) : int(word) + 1]
+        return [one for one in left if same_uuid(_uuid(smi, one[1]), word)]
+
     for variable in ("ROCR_VISIBLE_DEVICES", second):
         text = environment.get(variable)
-        if text is None:
-            continue
-        kept = []
-        for word in (part.strip() for part in text.split(",")):
-            if word.isdecimal():
-                found = left[int(word) : int(word) + 1]
-            else:
-                found = [one for one in left if same_uuid(_uuid(smi, one[1]), word)]
-            if not found:
-                if word not in {"", "-1"}:
-                    notes.add(f"{variable}={text}", f"{word!r} is not a GPU of this machine")
-                break
-            kept += found
-        left = kept
+        if text is not None:
+            left = visible_devices(text, find, notes, variable)
     return left
 
 
@@ -217,15 +210,13 @@ def _chosen(
 ) -> list[tuple[int, Any]]:
     if list(ids) == ["all"]:
         return list(numbered)
-    chosen = []
-    for word in ids:
-        found = [
+
+    def find(word: str) -> list[tuple[int, Any]]:
+        return [
             one for one in numbered if word == str(one[0]) or same_uuid(_uuid(smi, one[1]), word)
         ]
-        if not found:
-            raise UsageError(f"--id: {word!r} is not a GPU of this machine")
-        chosen += found
-    return chosen
+
+    return chosen_devices(ids, find, (index for index, _ in numbered))
 
 
 def _uuid(smi: Any, handle: Any) -> str:

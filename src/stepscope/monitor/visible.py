@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stepscope.errors import UsageError
+from stepscope.monitor.gpus import chosen_devices, visible_devices
 from stepscope.monitor.notes import Notes
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -51,36 +51,20 @@ class NvmlDevices:
         text = environment.get(VARIABLE)
         if text is None:
             return self.all()
-        words = [word.strip() for word in text.split(",")]
-        if any(word.isdecimal() for word in words) and not self._numbers_are_certain(environment):
+        has_numbers = any(word.strip().isdecimal() for word in text.split(","))
+        if has_numbers and not self._numbers_are_certain(environment):
             self._notes.add(
                 f"{VARIABLE}={text}",
                 "the GPUs differ, and CUDA puts the fastest first while the driver counts by bus "
                 "address: all GPUs are sampled; set CUDA_DEVICE_ORDER=PCI_BUS_ID, or give UUIDs",
             )
             return self.all()
-        found: list[Found] = []
-        for word in words:
-            devices = self._named(word)
-            if not devices:
-                if word not in {"", "-1", "NoDevFiles"}:
-                    self._notes.add(f"{VARIABLE}={text}", f"{word!r} is not a GPU of this machine")
-                break
-            found += devices
-        return found
+        return visible_devices(text, self._named, self._notes, VARIABLE)
 
     def chosen(self, words: Sequence[str]) -> list[Found]:
         """The requested GPUs: NVML's indices, UUIDs or bus IDs."""
-        found: list[Found] = []
-        for word in words:
-            devices = self._named(word) or self._on_bus(word)
-            if not devices:
-                raise UsageError(
-                    f"--id: {word!r} is not a GPU of this machine, which has the indices "
-                    f"{', '.join(str(index) for index, _ in self._handles) or '(none)'}"
-                )
-            found += devices
-        return found
+        known = (index for index, _ in self._handles)
+        return chosen_devices(words, lambda one: self._named(one) or self._on_bus(one), known)
 
     def uuid_of(self, handle: Any) -> str:
         """The UUID of a device; empty if the driver does not report it."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from stepscope.adapters.external.tools import Tool, require_program, version_of
 from stepscope.adapters.options.layouts import put_file
+from stepscope.doctor.python_and_torch import version_of as numbers_of
 
 INSTALL = (
     "install NVIDIA Nsight Systems (apt install nsight-systems, from NVIDIA's package repository; "
@@ -100,7 +101,8 @@ def profile_command(
         command += ["sudo", "--preserve-env"]
     command += [program, "profile", f"--trace={options.trace}", f"--output={output}"]
     if options.gpu_metrics:
-        name = "devices" if _numbers(version) >= _SEVERAL_DEVICES_FROM else "device"
+        has_several = (numbers_of(version)[:2] or _SEVERAL_DEVICES_FROM) >= _SEVERAL_DEVICES_FROM
+        name = "devices" if has_several else "device"
         command.append(f"--gpu-metrics-{name}={options.gpu_metrics}")
     if options.cuda_memory:
         command.append("--cuda-memory-usage=true")
@@ -130,8 +132,3 @@ def put_reports(reports: Sequence[Path], output: str) -> list[Path]:
 
 def _is_no_root() -> bool:
     return hasattr(os, "geteuid") and os.geteuid() != 0
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    numbers = tuple(int(word) for word in version.split(".") if word.isdecimal())
-    return numbers[:2] or _SEVERAL_DEVICES_FROM

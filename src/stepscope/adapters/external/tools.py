@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from stepscope.errors import UsageError
+from stepscope.system import this_machine
 
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 
@@ -46,8 +45,7 @@ class Tool:
 
 def find_program(name: str) -> str | None:
     """The path of a program, on PATH or beside this interpreter; None if there is none."""
-    beside = Path(sys.executable).parent
-    return shutil.which(name) or shutil.which(name, path=str(beside))
+    return this_machine().find_program(name)
 
 
 def require_program(name: str, remedy: str) -> str:
