@@ -114,13 +114,15 @@ class Settings:
             raise ConfigError(self.names.translated(str(error))) from None
 
 
-def resolve(dialect: Dialect, given: Given) -> Settings:
+def resolve(
+    dialect: Dialect, given: Given, *, environment: Mapping[str, str] | None = None
+) -> Settings:
     """Determine the value of each option from all sources.
 
     Raises:
         ConfigError: A value is invalid.
     """
-    return _settled(dialect, _around(dialect), given)
+    return _settled(dialect, _around(dialect, environment), given)
 
 
 def config_of_section(options: Mapping[str, Any], section: str, **more: Any) -> CaptureConfig:
@@ -203,13 +205,14 @@ def values_of(args: Any) -> Mapping[str, Any]:
     return values
 
 
-def _around(dialect: Dialect) -> dict[str, Setting]:
+def _around(dialect: Dialect, environment: Mapping[str, str] | None = None) -> dict[str, Setting]:
     """What holds for each option where nothing is given."""
+    variables = os.environ if environment is None else environment
     found: dict[str, Setting] = {}
     for name, option in OPTIONS.items():
         origin = option.variable
-        if origin in os.environ:
-            found[name] = Setting(option, option.parse(os.environ[origin], origin), origin)
+        if origin in variables:
+            found[name] = Setting(option, option.parse(variables[origin], origin), origin)
         elif name in dialect.defaults:
             found[name] = Setting(option, dialect.defaults[name], f"default of {dialect.name}")
         else:
