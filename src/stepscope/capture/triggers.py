@@ -249,14 +249,9 @@ class TriggerDesk:
 
     def _look_for_agreements(self) -> None:
         while True:
-            data = None
-            if self._store is not None:
-                data = self._store.get(f"agreed/{self._next_agreed}")
-            trigger = (
-                Trigger.decode(data)
-                if data is not None
-                else files.agreed(self._run, self._next_agreed)
-            )
+            number = self._next_agreed
+            data = self._store.get(f"agreed/{number}") if self._store is not None else None
+            trigger = files.agreed(self._run, number) if data is None else Trigger.decode(data)
             if trigger is None:
                 return
             self._next_agreed += 1

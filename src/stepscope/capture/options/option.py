@@ -124,33 +124,15 @@ class Option:
 
 
 def option(
-    default: object,
-    help_line: str,
-    detail: str = "",
-    *,
-    kind: str = "",
-    choices: Sequence[str] = (),
-    least: float | None = None,
-    above: float | None = None,
-    artifact: str = "",
+    default: object, help_line: str, detail: str = "", *, kind: str = "", **limits: Any
 ) -> Any:
-    """Declare a field of `CaptureConfig`; see `Option`.
+    """Declare a field of `CaptureConfig`; see `Option`, which has the other keywords.
 
     The kind is derived from the annotation if it is empty. An option with the default None may be
     left unset.
     """
-    described = Option(
-        "",
-        kind,
-        help_line,
-        detail,
-        default,
-        tuple(choices),
-        least,
-        above,
-        default is None,
-        artifact,
-    )
+    is_optional = default is None
+    described = Option("", kind, help_line, detail, default, is_optional=is_optional, **limits)
     return dataclasses.field(default=default, metadata={_KEY: described})
 
 
