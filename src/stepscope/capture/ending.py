@@ -141,7 +141,8 @@ class Recorded:
         sentences = [
             f"window {window.index} was not recorded: {window.reason}"
             for window in self.windows
-            if window.state in {"skipped", "failed"} or self._is_empty_request(window)
+            if window.state in {"skipped", "failed"}
+            or (window.state in {"abandoned", "empty"} and window.cause != "schedule")
         ][:_MOST_REASONS]
         if config.ranks == NOBODY:
             if self.windows or not self.steps:
@@ -156,9 +157,6 @@ class Recorded:
                 "no step ended: call step() at the end of each iteration, or use watch()",
             ]
         return [*sentences, *self._missed_cycles()]
-
-    def _is_empty_request(self, window: WindowRecord) -> bool:
-        return window.state in {"abandoned", "empty"} and window.cause != "schedule"
 
     def _ranks_in_words(self, option: Sequence[int]) -> tuple[str, str]:
         """What was given for `ranks`, and which ranks there are."""

@@ -69,8 +69,9 @@ def parse_ranks(option: RanksOption) -> RanksOption:
             return text
         if _LIST.fullmatch(text):
             return tuple(int(word) for word in re.split(r"[,\s]+", text))
-    elif isinstance(option, (list, tuple, range)) and option and all(map(_is_rank, option)):
-        return tuple(option)
+    ranks = option if isinstance(option, (list, tuple, range)) else ()
+    if ranks and all(type(rank) is int and rank >= 0 for rank in ranks):
+        return tuple(ranks)
     raise UsageError(
         f"ranks={option!r} is not understood: give 'all', 'node-first', 'every:8', "
         "a rank such as '0', or a list such as [0, 1]"
@@ -94,10 +95,6 @@ def first_to_record(option: RanksOption, identity: RankIdentity) -> int:
     if isinstance(option, str):
         return 0
     return min((rank for rank in option if rank < identity.world_size), default=-1)
-
-
-def _is_rank(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _first(*variables: str) -> int | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,25 +73,18 @@ def answer(query: Query, show: Callable[[str], object], note: Callable[[Note], N
             for rows in texts:
                 show("".join(f"{', '.join(row)}\n" for row in rows))
             return
-        with _opened(query.file, sampler, layout) as file:
+        try:
+            file = MetricsFile(query.file, columns, with_header=layout.has_header)
+        except OSError as error:
+            reason = error.strerror or error
+            raise UsageError(f"{query.file}: cannot be written: {reason}") from error
+        with contextlib.closing(file):
             for rows in texts:
                 file.write(rows)
+        if file.problem:
+            raise UsageError(f"{query.file}: {file.problem}")
     finally:
         sampler.close()
-
-
-@contextmanager
-def _opened(path: Path, sampler: Sampler, layout: CsvFormat) -> Iterator[MetricsFile]:
-    try:
-        file = MetricsFile(path, sampler.columns, with_header=layout.has_header)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
-    try:
-        yield file
-    finally:
-        file.close()
-    if file.problem:
-        raise UsageError(f"{path}: {file.problem}")
 
 
 def column_lines() -> Iterator[str]:

@@ -104,7 +104,7 @@ class Ticks:
 
     def __init__(self, interval_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._interval_s = interval_s
+        self.interval_s = interval_s
         self._next_s = clock()
 
     def wait_s(self) -> float:
@@ -114,16 +114,11 @@ class Ticks:
     def advance(self) -> None:
         """The moment has passed: set the next one."""
         late_s = max(0.0, self._clock() - self._next_s)
-        self._next_s += self._interval_s * (1 + int(late_s / self._interval_s))
+        self._next_s += self.interval_s * (1 + int(late_s / self.interval_s))
 
     def slow_down(self) -> None:
         """Double the interval from now on."""
-        self._interval_s *= 2
-
-    @property
-    def interval_s(self) -> float:
-        """The interval, in seconds."""
-        return self._interval_s
+        self.interval_s *= 2
 
 
 def timestamp(time_ns: int) -> str:
