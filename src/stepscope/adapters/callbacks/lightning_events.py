@@ -95,14 +95,7 @@ class CallbackEvents(_Events):
         """Start recording: the training begins after the sanity check."""
         self._begin_training(trainer)
 
-    def on_train_batch_start(
-        self,
-        trainer: Any,  # noqa: ARG002 - given by position
-        module: Any,  # noqa: ARG002
-        batch: Any,
-        *_: Any,
-        **__: Any,
-    ) -> None:
+    def on_train_batch_start(self, _trainer: Any, _module: Any, batch: Any, *_: Any) -> None:
         """Begin the forward phase: a batch has arrived."""
         self._recorder.forward()
         self._recorder.use_batch(batch)
