@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 import stepscope
-from stepscope.adapters.callbacks.training import TrainingRecorder, prototype_of
+from stepscope.adapters.callbacks.training import CallbackBase
 from stepscope.adapters.deepspeed import follow
 from stepscope.adapters.megatron import follow_timers
 from stepscope.adapters.ray import OptimizerSteps
@@ -125,7 +125,7 @@ def drop_in(training: Training, _: str) -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def callback(training: Training, folder: str) -> Iterator[Callable[[], None]]:
-    recorder = TrainingRecorder(prototype_of(None, {"output_dir": folder, **QUIET}))
+    recorder = CallbackBase(output_dir=folder, **QUIET)._recorder
     recorder.begin(RankIdentity())
 
     def step() -> None:

@@ -206,10 +206,10 @@ def _with_callback(
     options: dict[str, Any], recording: contextlib.ExitStack
 ) -> Callable[[], object]:
     """A step as a framework announces it."""
-    from stepscope.adapters.callbacks.training import TrainingRecorder, prototype_of
+    from stepscope.adapters.callbacks.training import CallbackBase
     from stepscope.capture.ranks import RankIdentity
 
-    recorder = TrainingRecorder(prototype_of(None, options))
+    recorder = CallbackBase(**options)._recorder
     recorder.begin(RankIdentity())
     recording.callback(recorder.finish)
     train = _training(recorder.step_ended)

@@ -54,6 +54,13 @@ class Machine:
         except ValueError:
             return None
 
+    def memory_bytes(self, kind: str) -> int | None:
+        """Memory of a kind that Linux counts, such as "MemTotal"; None if it is unknown."""
+        with contextlib.suppress(ValueError, IndexError):
+            text = self.read("/proc/meminfo") or ""
+            return int(text.partition(f"{kind}:")[2].split()[0]) << 10
+        return None
+
     def path(self, path: str) -> Path:
         """The path of a system file, below the root."""
         return self.root / path.lstrip("/")
@@ -132,10 +139,7 @@ def shared_memory_bytes() -> int | None:
 def available_bytes() -> int | None:
     """Memory that new processes may take: the machine's, or what a control group leaves."""
     machine = this_machine()
-    available = None
-    with contextlib.suppress(ValueError, IndexError):
-        text = machine.read("/proc/meminfo") or ""
-        available = int(text.partition("MemAvailable:")[2].split()[0]) << 10
+    available = machine.memory_bytes("MemAvailable")
     used, limit = ControlGroups(machine).memory()
     if used is None or limit is None:
         return available

@@ -173,7 +173,7 @@ def test_a_service_that_cannot_be_reached_costs_the_copy_and_nothing_else(tmp_pa
     def unreachable(url):
         raise OSError("no route to host")
 
-    monkeypatch.setattr("stepscope.capture.record.upload._file_system", unreachable)
+    monkeypatch.setattr("fsspec.core.url_to_fs", unreachable)
     train(output_dir="memory://bucket")
     (problem,) = manifest_of(tmp_path / "profiles").problems
     assert problem.message == "nothing was copied to memory://bucket/run: OSError: no route to host"

@@ -13,13 +13,12 @@ accumulation it has several batches. With `step_unit="micro-batch"`, each batch 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from accelerate.state import GradientState, PartialState
 
-from stepscope.adapters.callbacks.training import identity_of, unit_of
+from stepscope.adapters.callbacks.training import identity_of, with_unit
 from stepscope.adapters.profiler import Profiler
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.ranks import RankIdentity
@@ -49,15 +48,8 @@ class AccelerateProfiler(Profiler):
 
     def __init__(self, config: CaptureConfig | None = None, **options: Any) -> None:
         given = Profiler(config, **options)
-        config = dataclasses.replace(
-            given.config, step_unit=unit_of(given.config), auto_phases=False
-        )
-        identity = _identity() if config.enabled else None
-        super().__init__(config, identity=identity, **given._beside)
-
-    def __enter__(self) -> AccelerateProfiler:
-        self.start()
-        return self
+        identity = _identity() if given.config.enabled else None
+        super().__init__(with_unit(given.config), identity=identity, **given._beside)
 
     def start(self) -> None:
         """Start the capture; see `Profiler.start`."""

@@ -120,11 +120,7 @@ class _FirstEngine(EngineFollower):
 
 
 class EngineWatch(EngineFollower):
-    """The wrappers around one engine.
-
-    Args:
-        ends_steps: Whether the engine's steps end those of the capture. If not, the loop does.
-    """
+    """The wrappers around one engine, whose steps end those of the capture unless the loop does."""
 
     def __init__(self, engine: Any, profiler: Profiler, *, ends_steps: bool = True) -> None:
         self._engine = engine
@@ -144,7 +140,7 @@ class EngineWatch(EngineFollower):
             self._flops = FlopsProfile(self._engine, self._profiler)
         if config.deepspeed_memory:
             self._memory = MemoryLines(self._profiler)
-        if has_deepspeed():
+        if "deepspeed" in sys.modules:  # the real one
             session.overviews.append(memory_overview)
         self._engines = Engines(self)
         self._engines.wrap(self._engine, ("forward", "backward", "step", "train_batch"))
@@ -230,7 +226,6 @@ class FlopsProfile:
         self._engine = engine
         self._profiler = profiler
         self._step = profiler.config.detail_step
-        self._profile: Any = None
         self._text = ""
         self._latency_ns: dict[str, int] = {}
         self._is_over = False
@@ -242,13 +237,16 @@ class FlopsProfile:
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
         """Profile the block if it is the first forward pass of the step."""
-        self._begin()
+        profile = self._begin()
         try:
             yield
         except BaseException:
-            self._drop()
+            if profile is not None:
+                with contextlib.suppress(Exception):
+                    profile.end_profile()
             raise
-        self._end()
+        if profile is not None:
+            self._end(profile)
 
     @contextlib.contextmanager
     def timing(self, part: str) -> Iterator[None]:
@@ -259,10 +257,10 @@ class FlopsProfile:
         _synchronise()
         self._latency_ns[part] = time.perf_counter_ns() - started_ns
 
-    def _begin(self) -> None:
-        """Start the profile if this is the first forward pass of the step."""
+    def _begin(self) -> Any:
+        """The profile, started if this is the first forward pass of the step; None if not."""
         if self._is_over or self._profiler.session.steps.number != self._step:
-            return
+            return None
         self._is_over = True
         try:
             from deepspeed.profiling.flops_profiler import FlopsProfiler
@@ -272,15 +270,12 @@ class FlopsProfile:
             profile.start_profile(ignore_list=None)
         except Exception as error:  # noqa: BLE001 - DeepSpeed's own failure is not the training's
             log.warning("stepscope: no flops profile of DeepSpeed: %s", error)
-            return
-        self._profile = profile
+            return None
         self._profiler.mark("flops profile")
+        return profile
 
-    def _end(self) -> None:
+    def _end(self, profile: Any) -> None:
         """End the profile and keep its text."""
-        if self._profile is None:
-            return
-        profile, self._profile = self._profile, None
         try:
             profile.stop_profile()
             with contextlib.redirect_stdout(io.StringIO()) as said:
@@ -329,13 +324,6 @@ class FlopsProfile:
                 self._step,
             )
 
-    def _drop(self) -> None:
-        """Drop the profile of a pass that raised."""
-        profile, self._profile = self._profile, None
-        if profile is not None:
-            with contextlib.suppress(Exception):
-                profile.end_profile()
-
 
 def _synchronise() -> None:
     import torch
@@ -365,11 +353,6 @@ class MemoryLines:
         """Write the lines to a file."""
         if self._lines:
             self._profiler.session.add_text(MEMORY_KIND, MEMORY_FILE, "".join(self._lines))
-
-
-def has_deepspeed() -> bool:
-    """Whether the real DeepSpeed is loaded in this process."""
-    return "deepspeed" in sys.modules
 
 
 def see_memory_usage(message: str) -> str:

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stepscope.capture.containment import attempt
@@ -198,12 +197,7 @@ class Profiler:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         self.session.finish(error)
 
     def start(self) -> None:
@@ -217,11 +211,11 @@ class Profiler:
         if self.config.enabled and self._takes_over and gives_way is not None:
             gives_way(self)
         session.start()
-        if session.journal is not None:
+        if session.journal is not None and session.rank_path is not None:
             if self._beside["layout"] or self._beside["snapshot_path"]:
                 from stepscope.adapters.options.layouts import Placing
 
-                placing = Placing(session, **self._beside)
+                placing = Placing(session, session.rank_path, **self._beside)
                 session.journal.window_ready = placing.put_window
                 session.journal.file_ready = placing.put_file
             if self._printed_rows:

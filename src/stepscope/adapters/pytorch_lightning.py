@@ -1,12 +1,4 @@
-"""A callback and a profiler for the Trainer of the package `pytorch_lightning`; use either one.
-
-    from stepscope.adapters.pytorch_lightning import StepscopeCallback, StepscopeProfiler
-
-    trainer = Trainer(callbacks=[StepscopeCallback(output_dir="profiles")])
-    trainer = Trainer(profiler=StepscopeProfiler(output_dir="profiles"))
-
-`stepscope.adapters.callbacks.lightning_events` defines what counts as a step.
-"""
+"""`stepscope.adapters.lightning`, for the Trainer of the package `pytorch_lightning`."""
 
 from __future__ import annotations
 
@@ -19,15 +11,8 @@ __all__ = ["StepscopeCallback", "StepscopeProfiler"]
 
 
 class StepscopeCallback(CallbackEvents, Callback):
-    """Records each training of its Trainer as a separate run.
-
-    Its arguments are those of `stepscope.Profiler`.
-    """
+    """Records each training of its Trainer as a run: see `stepscope.adapters.lightning`."""
 
 
 class StepscopeProfiler(ProfilerEvents, LightningProfiler):
-    """Records each training of its Trainer as a separate run.
-
-    Its arguments are those of `stepscope.Profiler`. It times waits for batches of any iterable, and
-    shows the hooks of callbacks and of the module in the trace.
-    """
+    """The same, as a profiler of the Trainer."""

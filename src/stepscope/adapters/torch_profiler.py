@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -31,8 +30,7 @@ from torch.profiler import (
     tensorboard_trace_handler,
 )
 
-from stepscope.adapters.options.dialects import find_dialect
-from stepscope.adapters.options.settings import misspelled_variables, resolve
+from stepscope.adapters.options.settings import config_of_section, misspelled_variables
 from stepscope.adapters.profiler import Profiler
 from stepscope.artifacts.compress import compress, format_of
 from stepscope.artifacts.job import FinishJob, RawTrace, RawTraceError
@@ -68,9 +66,6 @@ class profile(torch_profiler.profile):  # noqa: N801 - torch's own name
 
     With `with_stack`, torch is also told to keep stacks with its events, without which its
     `export_stacks` writes an empty file.
-
-    Args:
-        **arguments: Those of `torch.profiler.profile`.
     """
 
     def __init__(self, **arguments: Any) -> None:
@@ -101,12 +96,7 @@ class profile(torch_profiler.profile):  # noqa: N801 - torch's own name
             if self._run is not None:
                 self._run.end(self._error)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self._error = error
         super().__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
 
@@ -168,10 +158,7 @@ class _RunOfTorch(Profiler):
     def begin(cls, with_stack: bool) -> _RunOfTorch | None:
         """Start a run; returns None, with a warning, if that is impossible."""
         try:
-            settings = resolve(find_dialect("native"), {})
-            config = settings.config(
-                enabled=True, ranks=NOBODY, triggers=False, pause_together_s=0.0
-            )
+            config = config_of_section({}, "", ranks=NOBODY, triggers=False, pause_together_s=0.0)
             for line in misspelled_variables():
                 log.warning("stepscope: %s", line)
             run = cls(config, with_stack)
@@ -254,9 +241,7 @@ class _RunOfTorch(Profiler):
             steps=tuple(steps),
             rank=self.session.identity.rank,
             artifacts=artifact_options(
-                self.config,
-                with_stack=self._with_stack,
-                memory_timeline="off",
+                self.config, with_stack=self._with_stack, memory_timeline="off"
             ),
         )
         job.raw_path.parent.mkdir(parents=True, exist_ok=True)

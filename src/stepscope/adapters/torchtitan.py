@@ -14,15 +14,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from stepscope.adapters import profiler as adapted
-from stepscope.adapters.options.dialects import find_dialect
 from stepscope.adapters.options.layouts import put_file
-from stepscope.adapters.options.settings import resolve, values_of
+from stepscope.adapters.options.settings import config_of_section, values_of
 from stepscope.capture.options.option import ConfigError
 from stepscope.capture.ranks import NOBODY, identify
+from stepscope.capture.steps.replacements import Replacements
 from stepscope.errors import StepscopeError
 from stepscope.run.layout import MANIFEST_FILE
 from stepscope.run.manifest import read_rank
@@ -83,15 +82,10 @@ class Profiler:
             self._snapshots = SnapshotRing(profiler, folder, self._leaf, self._global_step, every)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         profiler, self.profiler = self.profiler, None
         if profiler is not None:
-            profiler.__exit__(kind, error, traceback)
+            profiler.session.finish(error)
             if self._snapshots is not None:
                 self._snapshots.end(profiler)
 
@@ -104,11 +98,7 @@ class Profiler:
 
 
 class SnapshotRing:
-    """Takes a memory snapshot every few steps under torchtitan's names; does nothing without CUDA.
-
-    Args:
-        leaf: Folder inside that of a step.
-    """
+    """Takes a memory snapshot every few steps, under torchtitan's names, if there is CUDA."""
 
     def __init__(
         self,
@@ -153,31 +143,16 @@ class SnapshotRing:
 
 
 def take_over() -> Callable[[], None]:
-    """Let torchtitan's own `Profiler.Config` build the profiler of this module.
-
-    Returns:
-        A function that undoes it.
-
-    Raises:
-        ImportError: This torchtitan has no such class.
-    """
+    """Let torchtitan's `Profiler.Config` build the profiler of this module; returns the undo."""
     from torchtitan.tools.profiler import Profiler as Theirs
 
-    before = Theirs.Config._owner
-    Theirs.Config._owner = Profiler
-
-    def undo() -> None:
-        Theirs.Config._owner = before
-
-    return undo
+    replaced = Replacements()
+    replaced.replace(Theirs.Config, "_owner", lambda _: Profiler)
+    return replaced.restore
 
 
 def _check(section: Mapping[str, Any]) -> int:
-    """The number of waiting steps in a cycle.
-
-    Raises:
-        ConfigError: It would be negative.
-    """
+    """The number of waiting steps in a cycle."""
     frequency = section.get("profile_freq", 10)
     warmup, active = section.get("profiler_warmup", 3), section.get("profiler_active", 1)
     wait: int = frequency - warmup - active
@@ -220,13 +195,8 @@ def _profiler_of(
         "memory_history": bool(section.get("enable_memory_snapshot")),
         "memory_max_entries": section.get("memory_snapshot_max_entries", 100_000),
     }
-    given: dict[str, tuple[object, str]] = {
-        name: (value, f"torchtitan's profiling section ({name})") for name, value in options.items()
-    }
-    more: dict[str, Any] = {"enabled": True}
-    if not is_profiling:
-        more |= {"ranks": NOBODY, "pause_together_s": 0.0}
-    config = resolve(find_dialect("native"), given).config(**more)
+    more = {} if is_profiling else {"ranks": NOBODY, "pause_together_s": 0.0}
+    config = config_of_section(options, "torchtitan's profiling section", **more)
     words = {"steps_before": str(global_step), "leaf": leaf}
     return adapted.Profiler(
         config, layout="torchtitan", words=words, placed=_post_processor(section)

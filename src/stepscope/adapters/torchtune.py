@@ -15,9 +15,9 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from stepscope.adapters.options.dialects import find_dialect
-from stepscope.adapters.options.settings import resolve
+from stepscope.adapters.options.settings import config_of_section
 from stepscope.adapters.profiler import Profiler
+from stepscope.capture.steps.replacements import Replacements
 from stepscope.run.step_record import OPTIMIZER_STEP
 
 log = logging.getLogger("stepscope")
@@ -82,14 +82,11 @@ def setup_torch_profiler(
         "with_flops": with_flops,
         **steps,
     }
+    shared = ("output_dir", "profile_memory", "with_stack", "record_shapes", "with_flops")
     options: dict[str, Any] = {
-        "output_dir": section["output_dir"],
+        **{name: section[name] for name in shared},
         "activities": _activities(words),
-        "profile_memory": profile_memory,
         "memory_timeline": "trace" if profile_memory else "off",
-        "with_stack": section["with_stack"],
-        "record_shapes": section["record_shapes"],
-        "with_flops": with_flops,
         "wait": steps["wait_steps"],
         "warmup": steps["warmup_steps"],
         "active": steps["active_steps"],
@@ -97,31 +94,17 @@ def setup_torch_profiler(
         "key_averages_rows": _ROWS,
         "step_unit": OPTIMIZER_STEP,
     }
-    given: dict[str, tuple[object, str]] = {
-        name: (value, f"torchtune's profiler section ({name})") for name, value in options.items()
-    }
-    config = resolve(find_dialect("native"), given).config(enabled=True)
+    config = config_of_section(options, "torchtune's profiler section")
     return Profiler(config, layout="torchtune"), _section(section)
 
 
 def take_over() -> Callable[[], None]:
-    """Replace torchtune's own function, for recipes that insist on it.
-
-    Returns:
-        A function that undoes it.
-
-    Raises:
-        ImportError: torchtune is not installed.
-    """
+    """Replace torchtune's own function, for recipes that insist on it; returns the undo."""
     from torchtune import training
 
-    before = training.setup_torch_profiler
-    training.setup_torch_profiler = setup_torch_profiler
-
-    def undo() -> None:
-        training.setup_torch_profiler = before
-
-    return undo
+    replaced = Replacements()
+    replaced.replace(training, "setup_torch_profiler", lambda _: setup_torch_profiler)
+    return replaced.restore
 
 
 def _activities(words: list[str]) -> str | tuple[str, ...]:

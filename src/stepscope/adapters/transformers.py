@@ -12,7 +12,6 @@ record.
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any
 
 from transformers import TrainerCallback
@@ -53,12 +52,7 @@ class StepscopeCallback(CallbackBase, TrainerCallback):
     def __enter__(self) -> StepscopeCallback:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         self._recorder.finish(error)
 
     # -- what the Trainer calls -----------------------------------------------------------------

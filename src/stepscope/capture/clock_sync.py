@@ -13,8 +13,9 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from stepscope.run.manifest import ClockSample
 
 log = logging.getLogger("stepscope")
 
@@ -33,28 +34,11 @@ ReadClock = Callable[[], int]
 """Returns epoch nanoseconds of the rank's own clock, which never jumps."""
 
 
-@dataclass(frozen=True)
-class ClockOffset:
-    """Rank 0's clock minus this rank's, at one moment.
-
-    Attributes:
-        offset_ns: What to add to this rank's epoch times to get rank 0's.
-        time_ns: When it was measured, on this rank's clock.
-    """
-
-    offset_ns: int
-    error_ns: int
-    time_ns: int = 0
-
-
 class ClockRounds:
     """Takes part in rounds of clock comparison; rank 0 answers, the others ask.
 
     Every rank joins once. After that, one rank of each machine does, since its processes share a
     clock.
-
-    Args:
-        found: Called with each measured offset; never on rank 0.
     """
 
     def __init__(
@@ -63,7 +47,7 @@ class ClockRounds:
         local_rank: int,
         world_size: int,
         read_clock: ReadClock,
-        found: Callable[[ClockOffset], None],
+        found: Callable[[ClockSample], None],
     ) -> None:
         self._rank = rank
         self._local_rank = local_rank
@@ -76,12 +60,7 @@ class ClockRounds:
         self._next_s = 0.0
 
     def look(self, store: Any, prefix: str, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Hold a round if one is due (rank 0), or join one that was announced (the others).
-
-        Args:
-            store: The store, over a connection that nobody else uses.
-            is_over: Returns whether to stop waiting at once because the capture ends.
-        """
+        """Hold a round if one is due (rank 0), or join one that was announced (the others)."""
         if self._rank == 0:
             if time.monotonic() < self._next_s:
                 return
@@ -102,12 +81,10 @@ class ClockRounds:
         if announced <= self._round:
             return
         self._round = announced
-        self._has_come = True
         offset = measure(store, prefix, announced, self._read_clock, is_over)
+        self._has_come = offset is not None
         if offset is not None:
             self._found(offset)
-        else:
-            self._has_come = False
 
 
 def measure(
@@ -116,9 +93,9 @@ def measure(
     number: int,
     read_clock: ReadClock,
     is_over: Callable[[], bool] = lambda: False,
-) -> ClockOffset | None:
+) -> ClockSample | None:
     """Ask rank 0 for the time in a round; None if it does not answer."""
-    best: ClockOffset | None = None
+    best: ClockSample | None = None
     try:
         turn = store.add(f"{prefix}clock/{number}/come", 1)
     except Exception as error:  # noqa: BLE001 - a store can fail in many ways
@@ -139,7 +116,7 @@ def measure(
         error_ns = (told_ns - asked_ns + 1) // 2
         offset_ns = answer_ns - (asked_ns + told_ns) // 2
         if best is None or error_ns < best.error_ns:
-            best = ClockOffset(offset_ns, error_ns, told_ns)
+            best = ClockSample(told_ns, offset_ns, error_ns)
     return best
 
 
@@ -151,11 +128,7 @@ def tell(
     read_clock: ReadClock,
     is_over: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Announce a round and answer every rank that joins, one after the other. Only on rank 0.
-
-    Returns:
-        How many ranks joined.
-    """
+    """Announce a round, and answer every rank that joins; returns how many did. Only on rank 0."""
     came = 0
     store.set(f"{prefix}clock/round", str(number).encode())
     until_s = time.monotonic() + _COME_S

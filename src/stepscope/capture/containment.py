@@ -7,7 +7,6 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, TypeVar
 
 from stepscope.run.figures import error_in_words
@@ -103,12 +102,7 @@ class _Contained:
                 wall.busy -= 1
                 raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:
         if self._lock is not None:
             self._lock.release()
         try:

@@ -14,7 +14,7 @@ from stepscope.capture.options.option import OptionNames
 from stepscope.capture.ranks import NOBODY, RankIdentity, records
 from stepscope.capture.record.journal import Journal
 from stepscope.capture.requests import TerminationSignalError
-from stepscope.run.figures import plural, said_by
+from stepscope.run.figures import plural, ranks_in_words, said_by
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import WindowRecord, exit_text
 
@@ -38,27 +38,18 @@ def name_of(error: BaseException) -> str:
     return "SIGTERM" if isinstance(error, TerminationSignalError) else type(error).__name__
 
 
-def _message_of(error: BaseException) -> str:
-    """The first line of what an error says; nothing of an exit code, which its name contains."""
-    if isinstance(error, SystemExit) and not isinstance(error.code, str):
-        return ""
-    return said_by(error).strip().split("\n")[0]
-
-
 def describe_end(
     error: BaseException | None,
     note: str,
     step: int,
     missed: Sequence[str],
 ) -> str:
-    """Describe how the run ended, in one sentence.
-
-    Args:
-        missed: What was not recorded, and why.
-    """
+    """Describe how the run ended, in one sentence."""
     if error is not None:
         text = f"{name_of(error)} in step {step}"
-        message = _message_of(error)
+        # The name of an exit code contains it.
+        has_message = not isinstance(error, SystemExit) or isinstance(error.code, str)
+        message = said_by(error).strip().split("\n")[0] if has_message else ""
         text += f": {message}" if message else ""
     elif step == 0:
         text = "step() was never called: call it at the end of each iteration, or use watch()"
@@ -87,14 +78,7 @@ def finish_upload(
     ended: str,
     step: int,
 ) -> str:
-    """Upload the rest of the run, and note what could not be uploaded.
-
-    Args:
-        patience_s: Returns how long to wait, in seconds.
-
-    Returns:
-        Where to read the run.
-    """
+    """Upload the rest of the run, note what could not be, and return where to read the run."""
     uploader.finish(patience_s)
     problems = uploader.problems()
     for problem in problems:
@@ -134,9 +118,7 @@ class Recorded:
 
     def recorded(self) -> str:
         """The windows and steps that were recorded."""
-        steps = (
-            "no step" if not self.steps else "1 step" if self.steps == 1 else f"{self.steps} steps"
-        )
+        steps = plural(self.steps, "step") if self.steps else "no step"
         windows = [window for window in self.windows if window.state in _RECORDED]
         if not windows:
             if not self.steps:
@@ -146,10 +128,10 @@ class Recorded:
             return f"recorded the times of {steps}, and no window"
         if not self.steps:
             return "recorded one section without steps, which the report judges as a whole"
-        count = "1 window" if len(windows) == 1 else f"{len(windows)} windows"
         parts = listed(filter(None, map(_what, windows)))
         times = f"the times of {steps} and " if self.config.step_record else ""
-        return f"recorded {times}{count}" + (f": {parts}" if parts else "")
+        text = f"recorded {times}{plural(len(windows), 'window')}"
+        return f"{text}: {parts}" if parts else text
 
     def missed(self) -> list[str]:
         """What was not recorded, why, and what to set; empty if nothing is missing."""
@@ -159,7 +141,8 @@ class Recorded:
         sentences = [
             f"window {window.index} was not recorded: {window.reason}"
             for window in self.windows
-            if window.state in {"skipped", "failed"} or self._is_empty_request(window)
+            if window.state in {"skipped", "failed"}
+            or (window.state in {"abandoned", "empty"} and window.cause != "schedule")
         ][:_MOST_REASONS]
         if config.ranks == NOBODY:
             if self.windows or not self.steps:
@@ -174,9 +157,6 @@ class Recorded:
                 "no step ended: call step() at the end of each iteration, or use watch()",
             ]
         return [*sentences, *self._missed_cycles()]
-
-    def _is_empty_request(self, window: WindowRecord) -> bool:
-        return window.state in {"abandoned", "empty"} and window.cause != "schedule"
 
     def _ranks_in_words(self, option: Sequence[int]) -> tuple[str, str]:
         """What was given for `ranks`, and which ranks there are."""
@@ -194,8 +174,7 @@ class Recorded:
         if not absent:
             return []
         given, here = self._ranks_in_words(option)
-        names = f"rank{'s' if len(absent) > 1 else ''} {', '.join(map(str, absent))}"
-        return [f"there is no {names}, which {given} names: {here}"]
+        return [f"there is no {ranks_in_words(absent)}, which {given} names: {here}"]
 
     def _other_ranks(self) -> str:
         option, world_size = self.config.ranks, self.identity.world_size
@@ -236,8 +215,8 @@ class Recorded:
             text = f"no {'scheduled ' if on_request else ''}window was recorded"
             which = "first"
         would = steps_text(next_steps.start, next_steps.stop - 1)
-        ended = "1 step" if self.steps == 1 else f"{self.steps} steps"
-        text += f": the training ended after {ended}, and the {which} window would be {would}"
+        text += f": the training ended after {plural(self.steps, 'step')}, and the {which} window "
+        text += f"would be {would}"
         return [f"{text}: train {needed} steps or more{self._or_set(cycles)}"]
 
     def _or_set(self, cycles: int) -> str:

@@ -1,4 +1,4 @@
-"""Lines on standard error about the capture and its windows; steps, sizes and durations as text."""
+"""Lines on standard error about the capture and its windows; steps and sizes of files as text."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.run.figures import duration
+
 if TYPE_CHECKING:
     from stepscope.capture.windows.planner import WindowPlan
-    from stepscope.run.manifest import WindowRecord
+    from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
 _MOST_WINDOWS = 5
 """Number of windows that get lines; a capture may record thousands."""
@@ -32,30 +34,10 @@ def steps_text(first: int, last: int) -> str:
 
 def size_text(size_bytes: int) -> str:
     """The size of files in the decimal unit that a person would choose."""
-    return _in_unit(size_bytes, (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)))
-
-
-def memory_text(size_bytes: int) -> str:
-    """An amount of memory in the binary unit that a person would choose."""
-    return _in_unit(size_bytes, (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)))
-
-
-def _in_unit(size_bytes: int, units: tuple[tuple[str, int], ...]) -> str:
-    for unit, scale in units:
+    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if size_bytes >= scale:
             return f"{size_bytes / scale:.1f} {unit}"
     return f"{size_bytes} bytes"
-
-
-def duration_text(duration_ns: int) -> str:
-    """A duration in the unit that a person would choose."""
-    if duration_ns >= 1_000_000_000:
-        return f"{duration_ns / 1e9:.1f} s"
-    return (
-        f"{duration_ns / 1e6:.0f} ms"
-        if duration_ns >= 10_000_000
-        else f"{duration_ns / 1e6:.1f} ms"
-    )
 
 
 def listed(parts: Iterable[str], most: int = 4) -> str:
@@ -73,7 +55,7 @@ class WindowAnnouncer:
         self._where = f"rank {rank}: " if rank else ""
         self._is_on = is_on
         self._run = run
-        self._base = _working_directory()
+        self._base = working_directory()
 
     def warms_up(self, plan: WindowPlan, step: int) -> None:
         """Announce a window whose warm-up, or recording, begins with this step."""
@@ -85,11 +67,7 @@ class WindowAnnouncer:
         self._say(f"window {plan.index}: {doing}{cause}")
 
     def saved(self, record: WindowRecord, placed: Sequence[Path]) -> None:
-        """Report a window whose files exist, with the files that were promised.
-
-        Args:
-            placed: The files beside the run that a layout put in place.
-        """
+        """Report a window whose files exist, with those that a layout put beside the run."""
         if record.state not in {"complete", "partial"} or not self._announces(record.index):
             return
         what = "saved"
@@ -97,14 +75,14 @@ class WindowAnnouncer:
             what = f"saved {steps_text(record.first_step, record.last_step)}"
         if record.reason:
             what += f" ({record.reason})"
-        size = sum(item.bytes for item in record.artifacts if not item.problem)
-        text = f"window {record.index}: {what}, {size_text(size)}"
-        text += f", training paused for {duration_text(record.pause_ns)}"
-        files = [*placed, *self._tensorboard_files(record)]
+        good = [item for item in record.artifacts if not item.problem]
+        text = f"window {record.index}: {what}, {size_text(sum(item.bytes for item in good))}"
+        text += f", training paused for {duration(record.pause_ns)}"
+        files = [*placed, *(Path(item.path) for item in good if item.kind == "tensorboard")]
         if files:
             self._say(f"{text}:", *(f"  {self._relative(path)}" for path in files))
         else:
-            self._say(f"{text}: {self._in_run(record)}")
+            self._say(f"{text}: {self._in_run(good)}")
         if record.index + 1 == _MOST_WINDOWS:
             self._say("further windows are saved without a message; manifest.json lists them all")
 
@@ -114,22 +92,10 @@ class WindowAnnouncer:
     def _say(self, *lines: str) -> None:
         say(*(self._where + line for line in lines))
 
-    @staticmethod
-    def _tensorboard_files(record: WindowRecord) -> list[Path]:
-        """The traces in TensorBoard's folder."""
-        return [
-            Path(item.path)
-            for item in record.artifacts
-            if item.kind == "tensorboard" and not item.problem
-        ]
-
-    def _in_run(self, record: WindowRecord) -> str:
+    def _in_run(self, artifacts: Iterable[ArtifactRecord]) -> str:
         """The window's folder and the files in it."""
-        names = [
-            Path(item.path)
-            for item in record.artifacts
-            if not item.problem and item.kind in _IN_RUN and not Path(item.path).is_absolute()
-        ]
+        paths = [Path(item.path) for item in artifacts if item.kind in _IN_RUN]
+        names = [path for path in paths if not path.is_absolute()]
         if not names:
             return self._relative(self._run)
         folder = self._relative(self._run / names[0].parent)
@@ -142,8 +108,9 @@ class WindowAnnouncer:
         return str(path)
 
 
-def _working_directory() -> Path | None:
+def working_directory() -> Path | None:
+    """The working directory; None if it has been removed."""
     try:
         return Path.cwd()
-    except OSError:  # it has been removed
+    except OSError:
         return None

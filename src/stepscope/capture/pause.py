@@ -34,17 +34,14 @@ class PauseTogether:
         self._connected: SharedStore | None = None
         self._limit_s = limit_s
 
-    def open(self, first_step: int) -> None:
-        """Announce that this rank will record the window that begins at this step."""
-        self._count(first_step, "open", 1)
+    def announce(self, first_step: int, stage: str) -> None:
+        """Announce a stage of the window that begins at this step.
 
-    def begin(self, first_step: int) -> None:
-        """Announce that this rank begins its pause."""
-        self._count(first_step, "begun", 1)
-
-    def end(self, first_step: int) -> None:
-        """Announce that this rank has ended its pause, or will have none."""
-        self._count(first_step, "done", 1)
+        Args:
+            stage: "open" if this rank will record it, "begun" if its pause begins, "done" if that
+                has ended, or if there will be none.
+        """
+        self._count(first_step, stage, 1)
 
     def wait(self, first_step: int) -> float:
         """Wait while others pause; returns for how long, in seconds."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,25 +36,24 @@ class RankIdentity:
     node: int | None = None
 
 
-def identify(environment: Mapping[str, str] | None = None) -> RankIdentity:
+def identify() -> RankIdentity:
     """Find the process's rank from torch.distributed if it is up, else from the launcher.
 
     The variables of torchrun come first, then those of Slurm, Open MPI and PMI. A process that none
     of them describes is rank 0 of 1. Invalid values are ignored.
     """
-    variables = os.environ if environment is None else environment
-    rank = _first(variables, "RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-    world_size = _first(variables, "WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+    from torch import distributed
+
+    rank = _first("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+    world_size = _first("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
     local_rank = _first(
-        variables, "LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"
+        "LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"
     )
-    if environment is None:
-        found = _from_torch()
-        if found is not None:
-            rank, world_size = found
+    if distributed.is_available() and distributed.is_initialized():
+        rank, world_size = distributed.get_rank(), distributed.get_world_size()
     if rank is None or world_size is None or not 0 <= rank < world_size:
         return RankIdentity()
-    node = _first(variables, "GROUP_RANK", "SLURM_NODEID", "PMIX_NODEID")
+    node = _first("GROUP_RANK", "SLURM_NODEID", "PMIX_NODEID")
     return RankIdentity(rank, rank if local_rank is None else local_rank, world_size, node)
 
 
@@ -70,8 +69,9 @@ def parse_ranks(option: RanksOption) -> RanksOption:
             return text
         if _LIST.fullmatch(text):
             return tuple(int(word) for word in re.split(r"[,\s]+", text))
-    elif isinstance(option, (list, tuple, range)) and option and all(map(_is_rank, option)):
-        return tuple(option)
+    ranks = option if isinstance(option, (list, tuple, range)) else ()
+    if ranks and all(type(rank) is int and rank >= 0 for rank in ranks):
+        return tuple(ranks)
     raise UsageError(
         f"ranks={option!r} is not understood: give 'all', 'node-first', 'every:8', "
         "a rank such as '0', or a list such as [0, 1]"
@@ -97,24 +97,10 @@ def first_to_record(option: RanksOption, identity: RankIdentity) -> int:
     return min((rank for rank in option if rank < identity.world_size), default=-1)
 
 
-def _is_rank(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _first(variables: Mapping[str, str], *names: str) -> int | None:
-    for name in names:
-        value = variables.get(name, "")
-        if value.isdecimal():
-            return int(value)
-    return None
-
-
-def _from_torch() -> tuple[int, int] | None:
-    from torch import distributed
-
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
-    return None
+def _first(*variables: str) -> int | None:
+    """The first of these variables of the environment that is a number."""
+    values = (os.environ.get(name, "") for name in variables)
+    return next((int(value) for value in values if value.isdecimal()), None)
 
 
 class NestedProfilerError(UsageError, RuntimeError):

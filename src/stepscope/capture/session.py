@@ -9,6 +9,7 @@ import importlib
 import logging
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -214,9 +215,8 @@ class CaptureSession:
         self.identity = self.given_identity or identify()
         self.journal = Journal.open(self.config, self.identity, clock)
         if self.config.tensorboard_dir is not None:
-            folder = Path(
-                self.config.tensorboard_dir
-            ).absolute()  # the training may change its working directory
+            # The training may change its working directory.
+            folder = Path(self.config.tensorboard_dir).absolute()
             self.config = dataclasses.replace(self.config, tensorboard_dir=folder)
         steps, journal = self.steps, self.journal
         journal.steps = lambda: steps.number
@@ -227,10 +227,14 @@ class CaptureSession:
         probe = DeviceProbe()
         steps.probe = probe if probe.is_available else None
         layout = journal.layout.rank(self.identity.rank)
-        self._writer = StepWriter(steps, self._wall, journal.lines, layout.ring, journal.look)
+        self._writer = StepWriter(steps, self._wall, journal.lines, layout.ring)
         self._start_memory(layout, journal)
         if self.config.memory_census and records(self.config.ranks, self.identity):
-            self._start_census(layout)
+            from stepscope.capture.record.census import MemoryCensus
+
+            self._census = steps.census = MemoryCensus(
+                layout, journal.add_artifact, self._is_recording_memory
+            )
         pauses, config, identity = self._pauses(journal), self.config, self.identity
         speaks = config.announce and identity.rank == first_to_record(config.ranks, identity)
         # Here, since the training may change its working directory.
@@ -247,7 +251,9 @@ class CaptureSession:
         steps.windows = WindowControl(config, layout, identity, make_saver, pauses)
         steps.windows.changed = steps.set_window
         steps.windows.planner.wake = steps.wake
-        self._writer.looks += [steps.windows.look, self._have_ending]
+        # The end of the capture needs it, and would have to wait.
+        have_ending = partial(importlib.import_module, "stepscope.capture.ending")
+        self._writer.looks += [steps.windows.look, have_ending]
         planner = steps.windows.planner
         self.requests = open_desk(
             self.config, self.identity, journal, planner, clock, lambda: steps.number
@@ -308,19 +314,9 @@ class CaptureSession:
             return None
         return self.memory.snapshot(reason)
 
-    def _start_census(self, layout: RankLayout) -> None:
-        from stepscope.capture.record.census import MemoryCensus
-
-        steps, journal = self.steps, self.journal
-        if journal is None:
-            return
-
-        def is_recording() -> bool:
-            has_history = self.memory is not None and self.memory.is_recording
-            return has_history or steps.recording is not None
-
-        census = self._census = MemoryCensus(layout, journal.add_artifact, is_recording)
-        steps.census = census
+    def _is_recording_memory(self) -> bool:
+        has_history = self.memory is not None and self.memory.is_recording
+        return has_history or self.steps.recording is not None
 
     def add_text(self, kind: str, name: str, text: str) -> None:
         """Write a text file into the rank's folder and list it in the manifest."""
@@ -404,12 +400,10 @@ class CaptureSession:
             steps.close_clocks()
             if self._writer is not None:
                 self._writer.close()
-        if self.requests is not None:
-            with self.contain("closing the triggers"):
-                self.requests.close()
-        if self.memory is not None:
-            with self.contain("closing the memory watch"):
-                self.memory.close()
+        for where, part in (("triggers", self.requests), ("memory watch", self.memory)):
+            with self.contain(f"closing the {where}"):
+                if part is not None:
+                    part.close()
         verdict = ""
         # The manifest says how the run ended before we wait for files: a kill may come meanwhile.
         with self.contain("closing the run"):
@@ -441,13 +435,8 @@ class CaptureSession:
             with self.contain("copying the run", is_exclusive=False):
                 from stepscope.capture.ending import finish_upload
 
-                run = finish_upload(
-                    self._uploader,
-                    journal,
-                    self._patience_s,
-                    self._ending(error, note),
-                    steps.number,
-                )
+                ended = self._ending(error, note)
+                run = finish_upload(self._uploader, journal, self._patience_s, ended, steps.number)
         with self.contain("printing the location of the run"):
             if self.config.announce and self.identity.rank == 0:
                 if self.says_where:
@@ -456,11 +445,6 @@ class CaptureSession:
                     say(*recorded.sentences(), *filter(None, [verdict]), f"{told} {run}")
                 elif steps.number:
                     say(*self._recorded().sentences())
-
-    @staticmethod
-    def _have_ending() -> None:
-        """Import what the end of the capture needs, while nothing waits for it."""
-        importlib.import_module("stepscope.capture.ending")
 
     def _recorded(self) -> Recorded:
         from stepscope.capture.ending import Recorded

@@ -26,11 +26,7 @@ class SharedStore:
 
     @classmethod
     def connect(cls, run_name: str, *, own_connection: bool) -> SharedStore | None:
-        """The default process group's store; None without a group.
-
-        Args:
-            own_connection: Whether to open a separate connection, for use in another thread.
-        """
+        """The default process group's store; None without a group."""
         from torch import distributed
 
         if not (distributed.is_available() and distributed.is_initialized()):

@@ -16,22 +16,19 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-STAGES = ("torch", "devices", "recording", "stacks", "gpu_recording")
-"""The stages in order; the risky ones come last."""
-
 
 def main(left_out: Collection[str] = ()) -> int:
     """Run every stage but those left out, and print its result.
 
     Returns 0 unless torch cannot be imported.
     """
-    for stage in STAGES:
+    for stage, run in STAGES.items():
         if stage in left_out:
             continue
         _print({"begin": stage})
         started = time.perf_counter()
         try:
-            result = _RUNNERS[stage]()
+            result = run()
         except Exception as error:  # noqa: BLE001 - any error of a stage is what was asked for
             result = {"error": f"{type(error).__name__}: {error}"}
         result["seconds"] = round(time.perf_counter() - started, 3)
@@ -79,16 +76,6 @@ def _devices() -> dict[str, Any]:
     return result
 
 
-def _recording() -> dict[str, Any]:
-    """Record two operators on the CPU and read the trace back."""
-    return _record("cpu", with_stack=False)
-
-
-def _stacks() -> dict[str, Any]:
-    """The same with Python stacks, exported and tabulated: a combination that used to break."""
-    return _record("cpu", with_stack=True)
-
-
 def _gpu_recording() -> dict[str, Any]:
     """Record a matrix product on the GPU: a trace without kernels explains nothing."""
     import torch
@@ -101,6 +88,7 @@ def _gpu_recording() -> dict[str, Any]:
 
 
 def _record(device: str, *, with_stack: bool) -> dict[str, Any]:
+    """Record two operators, read the trace back and tabulate it: with stacks, it used to break."""
     import torch
     from torch.profiler import ProfilerActivity, profile, record_function
 
@@ -139,13 +127,14 @@ def _print(line: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-_RUNNERS: dict[str, Callable[[], dict[str, Any]]] = {
+STAGES: dict[str, Callable[[], dict[str, Any]]] = {
     "torch": _torch,
     "devices": _devices,
-    "recording": _recording,
-    "stacks": _stacks,
+    "recording": lambda: _record("cpu", with_stack=False),
+    "stacks": lambda: _record("cpu", with_stack=True),
     "gpu_recording": _gpu_recording,
 }
+"""The stages in order; the risky ones come last."""
 
 
 if __name__ == "__main__":

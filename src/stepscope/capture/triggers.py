@@ -222,10 +222,12 @@ class TriggerDesk:
         if self._step_now is not None:
             self._step = self._step_now()
         coming = self._agreed
-        if coming is not None and _last_step(coming) < self._step:
+        if coming is not None and coming.last_step < self._step:
             coming = None
-        if coming is not None and trigger.cause != "file" and _asks_the_same(trigger, coming):
-            return
+        if coming is not None and trigger.cause != "file":
+            first_step, created_ns = coming.first_step, coming.created_ns
+            if coming == dataclasses.replace(trigger, first_step=first_step, created_ns=created_ns):
+                return
         lead = self._warmup + 1
         if has_others:
             usual_s = sorted(self._recent_s)[len(self._recent_s) // 4] if self._recent_s else 1.0
@@ -233,7 +235,7 @@ class TriggerDesk:
             lead += 1 + math.ceil(hear_s / max(usual_s, 1e-4))
         first = self._step + lead
         if coming is not None:
-            first = max(first, _last_step(coming) + 1 + self._warmup)
+            first = max(first, coming.last_step + 1 + self._warmup)
         first = self._room_for(first, trigger.steps, self._warmup)
         agreed = self._agreed = dataclasses.replace(trigger, first_step=first)
         if has_others:
@@ -247,14 +249,9 @@ class TriggerDesk:
 
     def _look_for_agreements(self) -> None:
         while True:
-            data = None
-            if self._store is not None:
-                data = self._store.get(f"agreed/{self._next_agreed}")
-            trigger = (
-                Trigger.decode(data)
-                if data is not None
-                else files.agreed(self._run, self._next_agreed)
-            )
+            number = self._next_agreed
+            data = self._store.get(f"agreed/{number}") if self._store is not None else None
+            trigger = files.agreed(self._run, number) if data is None else Trigger.decode(data)
             if trigger is None:
                 return
             self._next_agreed += 1
@@ -265,24 +262,8 @@ class TriggerDesk:
             self._accept(trigger)
 
 
-def _last_step(agreed: Trigger) -> int:
-    return (agreed.first_step or 0) + agreed.steps - 1
-
-
-def _asks_the_same(trigger: Trigger, agreed: Trigger) -> bool:
-    placed = dataclasses.replace(
-        trigger, first_step=agreed.first_step, created_ns=agreed.created_ns
-    )
-    return placed == agreed
-
-
 class SlowStepWatch:
-    """Detects steps that take much longer than usual.
-
-    Args:
-        factor: How many times the rolling median a step must take.
-        cooldown: Number of steps after a slow one in which none is reported.
-    """
+    """Detects steps of `factor` times the rolling median; after one, none within the cooldown."""
 
     _MEMORY = 50
     _LEAST = 10

@@ -52,9 +52,7 @@ def command(
     """
     from stepscope.adapters.external.attach import attach, process_of_rank
     from stepscope.adapters.external.py_spy import format_of
-    from stepscope.doctor.permissions import attaching_allowance
     from stepscope.errors import UnreadableInputError
-    from stepscope.system import this_machine
 
     if values["py_spy_format"] is None and output is not None:
         values["py_spy_format"] = format_of(output)
@@ -79,7 +77,6 @@ def command(
         seconds,
         place,
         output,
-        lambda: attaching_allowance(this_machine()),
         say,
     )
     click.echo(str(path))

@@ -21,7 +21,8 @@ from stepscope.terminal.terminal_line import is_watched
 from stepscope.terminal.working import working
 
 if TYPE_CHECKING:
-    from stepscope.adapters.external.session import Outcome, Tool
+    from stepscope.adapters.external.session import Outcome
+    from stepscope.adapters.external.tools import Tool
     from stepscope.adapters.options.settings import Settings
 
 LEFT_OUT = {
@@ -142,7 +143,7 @@ def command(
     from Stepscope go to standard error.
     """
     from stepscope.adapters.external.below import write_beginning, write_result
-    from stepscope.adapters.external.options import as_flags, choose_recorder, what_it_lacks
+    from stepscope.adapters.external.options import as_flags, choose_recorder
     from stepscope.adapters.external.session import Outcome, run_with
     from stepscope.adapters.options.dialects import find_dialect
     from stepscope.adapters.options.settings import misspelled_variables, resolve
@@ -173,7 +174,7 @@ def command(
     if tool is None:
         outcome = Outcome(launch(command_line, settings, step_on))
     else:
-        outcome = run_with(tool, command_line, flags, settings, step_on, what_it_lacks(tool))
+        outcome = run_with(tool, command_line, flags, settings, step_on)
     if result_file is not None:
         write_result(result_file, outcome.launched)
     else:
@@ -185,10 +186,11 @@ def _show_command(
     command_line: tuple[str, ...], tool: Tool | None, flags: list[str], settings: Settings
 ) -> None:
     from stepscope.adapters.external.memray import MemrayOptions
-    from stepscope.adapters.external.options import planned_command
-    from stepscope.adapters.external.tools import shown
+    from stepscope.adapters.external.session import tool_command
 
-    click.echo(shown(planned_command(command_line, tool, flags, settings)))
+    folder = Path(settings.value("output_dir")).absolute() / "external"
+    words = tool_command(tool, folder, command_line, flags, settings)
+    click.echo(shlex.join(words))
     if isinstance(tool, MemrayOptions):
         say("memray counts from inside each process that imports torch")
 

@@ -22,12 +22,7 @@ class State(str, Enum):
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the doctor's output.
-
-    Attributes:
-        area: The area; checks of one area are shown together.
-        remedy: What to do about it; never empty unless the state is ok.
-    """
+    """One line of the doctor's output. Any state but ok has a remedy."""
 
     area: str
     name: str

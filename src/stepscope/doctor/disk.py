@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stepscope.doctor.check import Check, in_gb, in_gib, ok, problem, warning
 from stepscope.system import Machine
@@ -18,29 +18,13 @@ _SMALL_SHARED_BYTES = 1 << 30
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - measured, never written
 
 
-@dataclass(frozen=True)
-class Space:
-    """Space on a file system, in bytes."""
-
-    total_bytes: int
-    free_bytes: int
+SpaceOf = Callable[[Path], Any]
+"""Space on the file system of a path, as `shutil.disk_usage`."""
 
 
-SpaceOf = Callable[[Path], Space]
-"""Space on the file system of a path; raises OSError if that cannot be determined."""
-
-
-def space_of(path: Path) -> Space:
-    """Space on the file system of `path`.
-
-    Raises:
-        OSError: It cannot be determined.
-    """
-    usage = shutil.disk_usage(path)
-    return Space(usage.total, usage.free)
-
-
-def check_disk(machine: Machine, output_dir: Path, space: SpaceOf = space_of) -> list[Check]:
+def check_disk(
+    machine: Machine, output_dir: Path, space: SpaceOf = shutil.disk_usage
+) -> list[Check]:
     """Check where recordings go. Leaves nothing behind."""
     checks = _output(output_dir, space)
     if machine.is_linux:
@@ -56,8 +40,7 @@ def _output(output_dir: Path, space: SpaceOf) -> list[Check]:
     label = str(target) if folder == target else f"{target} (to be created in {folder})"
     elsewhere = "choose another folder: output_dir in the capture, --output-dir here"
     if not folder.is_dir():
-        text = f"{folder} is not a folder"
-        return [problem("output folder", text, elsewhere)]
+        return [problem("output folder", f"{folder} is not a folder", elsewhere)]
     try:
         # Permission bits are not enough (read-only mounts, quotas), so try to write.
         with tempfile.TemporaryFile(dir=folder, prefix=".stepscope-doctor-") as file:
@@ -67,13 +50,12 @@ def _output(output_dir: Path, space: SpaceOf) -> list[Check]:
         return [problem("output folder", text, elsewhere)]
     checks = [ok("output folder", f"{label} is writable")]
     try:
-        free_bytes = space(folder).free_bytes
+        free_bytes = space(folder).free
     except OSError:
         return checks
     text = f"{in_gb(free_bytes)} free; a window of a million events needs about 0.4 GB at first"
     if free_bytes < _TOO_LITTLE_BYTES:
-        remedy = f"free some space, or {elsewhere}"
-        checks.append(problem("free space", text, remedy))
+        checks.append(problem("free space", text, f"free some space, or {elsewhere}"))
     elif free_bytes < _SCARCE_BYTES:
         remedy = f"record short windows (active=1), free some space, or {elsewhere}"
         checks.append(warning("free space", text, remedy))
@@ -85,7 +67,7 @@ def _output(output_dir: Path, space: SpaceOf) -> list[Check]:
 def _shared_memory(machine: Machine, space: SpaceOf) -> Check:
     name = "shared memory"
     try:
-        total_bytes = space(machine.path(_SHARED_MEMORY)).total_bytes
+        total_bytes = space(machine.path(_SHARED_MEMORY)).total
     except OSError:
         return warning(
             name,

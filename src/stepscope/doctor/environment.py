@@ -13,9 +13,9 @@ from stepscope.system import Machine
 class _Variable:
     name: str
     disturbs: Callable[[str], bool]
-    state: State
     effect: str
     remedy: str = "unset it for the recording"
+    state: State = State.WARNING
 
 
 def _is_on(value: str) -> bool:
@@ -26,15 +26,9 @@ def _is_set(value: str) -> bool:
     return value != ""
 
 
-def _is_word(word: str) -> Callable[[str], bool]:
-    return lambda value: value.strip() == word
-
-
-_INJECTORS = ("ToolsInjection", "nsys", "nsight", "cupti", "memray", "rocprof")
-
-
 def _injects(value: str) -> bool:
-    return any(word.lower() in value.lower() for word in _INJECTORS)
+    tools = ("toolsinjection", "nsys", "nsight", "cupti", "memray", "rocprof")
+    return any(tool in value.lower() for tool in tools)
 
 
 _ANOTHER_TOOL = (
@@ -51,85 +45,71 @@ _VARIABLES = (
     _Variable(
         "CUDA_INJECTION64_PATH",
         _is_set,
-        State.PROBLEM,
         _ANOTHER_TOOL,
         "start the training without nsys (or the tool that sets it)",
+        State.PROBLEM,
     ),
     _Variable(
         "NSYS_PROFILING_SESSION_ID",
         _is_set,
-        State.PROBLEM,
         f"nsys is recording this process: {_ANOTHER_TOOL}",
         "use one of the two at a time",
+        State.PROBLEM,
     ),
     _Variable(
         "HSA_TOOLS_LIB",
         _is_set,
-        State.WARNING,
         "another tool is attached to ROCm: kernels may be missing in recordings",
     ),
     _Variable(
         "LD_PRELOAD",
         _injects,
-        State.WARNING,
         "another profiler is loaded into every process: it takes time, and may hide kernels",
         "start the training without it",
     ),
-    _Variable("CUDA_LAUNCH_BLOCKING", _is_on, State.WARNING, _EVERY_CALL_WAITS),
-    _Variable("HIP_LAUNCH_BLOCKING", _is_on, State.WARNING, _EVERY_CALL_WAITS),
-    _Variable("AMD_SERIALIZE_KERNEL", _is_on, State.WARNING, _EVERY_CALL_WAITS),
+    _Variable("CUDA_LAUNCH_BLOCKING", _is_on, _EVERY_CALL_WAITS),
+    _Variable("HIP_LAUNCH_BLOCKING", _is_on, _EVERY_CALL_WAITS),
+    _Variable("AMD_SERIALIZE_KERNEL", _is_on, _EVERY_CALL_WAITS),
     _Variable(
         "TORCH_NCCL_BLOCKING_WAIT",
         _is_on,
-        State.WARNING,
         "the host waits for collectives: communication looks like host time",
     ),
-    _Variable("PYTORCH_NO_CUDA_MEMORY_CACHING", _is_set, State.WARNING, _NO_CACHING),
-    _Variable("PYTORCH_NO_HIP_MEMORY_CACHING", _is_set, State.WARNING, _NO_CACHING),
+    _Variable("PYTORCH_NO_CUDA_MEMORY_CACHING", _is_set, _NO_CACHING),
+    _Variable("PYTORCH_NO_HIP_MEMORY_CACHING", _is_set, _NO_CACHING),
     _Variable(
         "TEARDOWN_CUPTI",
-        _is_word("0"),
-        State.WARNING,
+        lambda value: value.strip() == "0",
         "CUPTI stays active after a window, and the steps after it are slower",
         "unset it, unless the training replays CUDA graphs with CUDA before 12.6",
     ),
     _Variable(
         "TEARDOWN_CUPTI",
-        _is_word("1"),
-        State.WARNING,
+        lambda value: value.strip() == "1",
         "with CUDA before 12.6, a training that replays CUDA graphs can crash in its second window",
         "unset it, or record only one window, unless torch is built for CUDA 12.6 or later",
     ),
     _Variable(
         "DISABLE_CUPTI_LAZY_REINIT",
         _is_set,
-        State.WARNING,
         "any value, even 0, enables it: CUPTI is set up again right after each window",
         "unset it, unless the training replays CUDA graphs with CUDA before 12.6",
     ),
     _Variable(
         "KINETO_USE_DAEMON",
         _is_set,
-        State.WARNING,
         "any value, even 0, enables it: a dynolog daemon may start recordings, and two at once do "
         "not work",
     ),
-    _Variable(
-        "KINETO_CONFIG",
-        _is_set,
-        State.WARNING,
-        "torch's profiler reads further options from that file",
-    ),
+    _Variable("KINETO_CONFIG", _is_set, "torch's profiler reads further options from that file"),
     _Variable(
         "TORCH_SHOW_CPP_STACKTRACES",
         _is_on,
-        State.WARNING,
         "every C++ exception looks up its symbols, which is slow if exceptions are frequent",
     ),
     _Variable(
         "PYTHONTRACEMALLOC",
         _is_on,
-        State.WARNING,
         "Python records every allocation: host code is much slower",
     ),
 )
@@ -143,15 +123,8 @@ def check_environment(machine: Machine) -> list[Check]:
     for variable in _VARIABLES:
         value = machine.environment.get(variable.name)
         if value is not None and variable.disturbs(value):
-            checks.append(
-                Check(
-                    "",
-                    variable.name,
-                    variable.state,
-                    f"{variable.name}={_shorten(value)}: {variable.effect}",
-                    variable.remedy,
-                )
-            )
+            detail = f"{variable.name}={_shorten(value)}: {variable.effect}"
+            checks.append(Check("", variable.name, variable.state, detail, variable.remedy))
     known = {variable.name for variable in _VARIABLES} | _HARMLESS
     checks += [
         warning(
@@ -162,10 +135,7 @@ def check_environment(machine: Machine) -> list[Check]:
         for name, value in sorted(machine.environment.items())
         if name.startswith("KINETO_") and name not in known
     ]
-    if not checks:
-        text = "no variable is set that changes what a recording shows"
-        return [ok("variables", text)]
-    return checks
+    return checks or [ok("variables", "no variable is set that changes what a recording shows")]
 
 
 def _shorten(value: str, most: int = 60) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shutil
 import sys
 import sysconfig
 from dataclasses import replace
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from stepscope.doctor.check import Check
 from stepscope.doctor.devices import check_devices
-from stepscope.doctor.disk import SpaceOf, check_disk, space_of
+from stepscope.doctor.disk import SpaceOf, check_disk
 from stepscope.doctor.environment import check_environment
 from stepscope.doctor.limits import check_limits
 from stepscope.doctor.packages import VersionOf, check_packages, installed_version
@@ -28,14 +29,9 @@ def examine(
     output_dir: Path,
     *,
     version: VersionOf = installed_version,
-    space: SpaceOf = space_of,
+    space: SpaceOf = shutil.disk_usage,
 ) -> list[Check]:
-    """Run every check.
-
-    Args:
-        version: Returns the version of an installed package.
-        space: Returns the space on a file system.
-    """
+    """Run every check."""
     areas = {
         "python and torch": check_python_and_torch(interpreter, report),
         "devices": check_devices(machine, report),

@@ -18,7 +18,7 @@ def check_limits(machine: Machine) -> list[Check]:
 
 
 def _memory(machine: Machine, limits: Limits) -> Check:
-    total_bytes = _total_memory(machine)
+    total_bytes = machine.memory_bytes("MemTotal")
     total = f" of the machine's {in_gib(total_bytes)}" if total_bytes is not None else ""
     usable = [size for size in (limits.memory_bytes, total_bytes) if size is not None]
     if limits.memory_bytes is None or (total_bytes and limits.memory_bytes >= total_bytes):
@@ -47,11 +47,3 @@ def _cpu(machine: Machine, limits: Limits) -> Check:
         f"set OMP_NUM_THREADS and num_workers so that together they stay near {most}, or raise "
         "the container's limit",
     )
-
-
-def _total_memory(machine: Machine) -> int | None:
-    for line in (machine.read("/proc/meminfo") or "").splitlines():
-        if line.startswith("MemTotal:"):
-            words = line.split()
-            return int(words[1]) * 1024 if len(words) > 1 and words[1].isdigit() else None
-    return None

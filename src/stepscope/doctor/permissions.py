@@ -5,15 +5,18 @@ from __future__ import annotations
 from stepscope.doctor.check import Check, absent, ok, warning
 from stepscope.system import Machine
 
-_NSYS_PATTERNS = (
-    "/opt/nvidia/nsight-systems/*/bin/nsys",
-    "/usr/local/cuda*/bin/nsys",
-)
-
 
 def check_permissions(machine: Machine) -> list[Check]:
     """Check py-spy, memray and nsys, and the permissions that they need."""
-    return [_py_spy(machine), check_attaching(machine), _memray(machine), _nsys(machine)]
+    memray = "not installed", 'pip install "stepscope[memray]"'
+    if machine.system == "win32":
+        memray = "not available on Windows", "use it on Linux or macOS"
+    return [
+        _program(machine, "py-spy", "not installed", 'pip install "stepscope[py-spy]"'),
+        check_attaching(machine),
+        _program(machine, "memray", *memray),
+        _program(machine, "nsys", *_without_nsys(machine)),
+    ]
 
 
 def attaching_allowance(machine: Machine) -> str:
@@ -22,21 +25,9 @@ def attaching_allowance(machine: Machine) -> str:
     return f"{check.detail}; {check.remedy or 'run as the owner of the process, or with sudo'}"
 
 
-def _py_spy(machine: Machine) -> Check:
-    found = machine.find_program("py-spy")
-    if found:
-        return ok("py-spy", found)
-    return absent("py-spy", "not installed", 'pip install "stepscope[py-spy]"')
-
-
-def _memray(machine: Machine) -> Check:
-    found = machine.find_program("memray")
-    if found:
-        return ok("memray", found)
-    if machine.system == "win32":
-        text, remedy = "not available on Windows", "use it on Linux or macOS"
-        return absent("memray", text, remedy)
-    return absent("memray", "not installed", 'pip install "stepscope[memray]"')
+def _program(machine: Machine, name: str, missing: str, remedy: str) -> Check:
+    found = machine.find_program(name)
+    return ok(name, found) if found else absent(name, missing, remedy)
 
 
 def check_attaching(machine: Machine) -> Check:
@@ -81,18 +72,10 @@ def check_attaching(machine: Machine) -> Check:
     )
 
 
-def _nsys(machine: Machine) -> Check:
-    found = machine.find_program("nsys")
-    if found:
-        return ok("nsys", found)
-    for pattern in _NSYS_PATTERNS:
-        for path in sorted(machine.root.glob(pattern.lstrip("/"))):
-            return absent(
-                "nsys", f"{path} is installed, but not on PATH", f"add {path.parent} to PATH"
-            )
-    return absent(
-        "nsys",
-        "not on PATH",
-        "install NVIDIA Nsight Systems; it is needed only to record with nsys, or to open its "
-        ".nsys-rep files",
-    )
+def _without_nsys(machine: Machine) -> tuple[str, str]:
+    """What to say of nsys if it is not on PATH, and the remedy."""
+    for pattern in ("opt/nvidia/nsight-systems/*/bin/nsys", "usr/local/cuda*/bin/nsys"):
+        for path in sorted(machine.root.glob(pattern)):
+            return f"{path} is installed, but not on PATH", f"add {path.parent} to PATH"
+    needed = "it is needed only to record with nsys, or to open its .nsys-rep files"
+    return "not on PATH", f"install NVIDIA Nsight Systems; {needed}"

@@ -11,17 +11,11 @@ from stepscope.doctor.torch_check import TorchReport
 
 OLDEST_PYTHON = (3, 10)
 OLDEST_TORCH = (2, 4)
-_INSTALL_TORCH = "pip install torch, in the environment that trains"
 
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python interpreter.
-
-    Attributes:
-        version: Major, minor and micro version.
-        has_gil: False for the free-threaded build.
-    """
+    """A Python interpreter."""
 
     version: tuple[int, int, int]
     implementation: str
@@ -91,13 +85,9 @@ def _torch(report: TorchReport) -> Check:
 def _torch_failed(report: TorchReport) -> Check:
     why = report.failure("torch")
     if re.match(r"ModuleNotFoundError: No module named '(torch|stepscope)'", why):
-        return absent(
-            "torch",
-            "not installed: this Python can read runs and traces, but not record",
-            _INSTALL_TORCH,
-        )
-    last = report.last_words.splitlines()
-    words = f"; last line: {last[-1].strip()}" if last else ""
+        detail = "not installed: this Python can read runs and traces, but not record"
+        return absent("torch", detail, "pip install torch, in the environment that trains")
+    words = f"; last line: {report.last_line}" if report.last_line else ""
     return problem(
         "torch",
         f"importing torch failed: {why}{words}",
@@ -123,10 +113,8 @@ def _stacks(interpreter: Interpreter, report: TorchReport) -> list[Check]:
 
     The fix (pytorch#153848) is in 2.7.1 and not in 2.7.0, by the symbols that the packages import.
     """
-    found = report.result("torch")
-    if interpreter.version < (3, 13) or found is None:
-        return []
-    if version_of(str(found["version"])) >= (2, 7, 1):
+    found = report.result("torch") or {}
+    if interpreter.version < (3, 13) or version_of(str(found.get("version"))) >= (2, 7, 1):
         return []
     return [
         warning(

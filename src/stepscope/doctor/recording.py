@@ -85,8 +85,7 @@ def _kernels(report: TorchReport, kind: str) -> Check:
         "rocm": "check that the user may open /dev/kfd and /dev/dri (groups render and video)",
         "xpu": "check that this torch is built with XPU's profiler (PTI); see the line Kineto",
     }
-    last = report.last_words.splitlines()
-    words = f"; torch said: {last[-1].strip()}" if last else ""
+    words = f"; torch said: {report.last_line}" if report.last_line else ""
     return problem(
         "kernels", f"the GPU worked, but no kernels were recorded{words}", remedies[kind]
     )
@@ -96,8 +95,7 @@ def _why(report: TorchReport, stage: str) -> str:
     why = report.failure(stage)
     if not why:
         return f"the process ended earlier, in the stage '{report.stopped_in}'"
-    last = report.last_words.splitlines()
-    return f"{why} ({last[-1].strip()})" if last and report.stopped_in == stage else why
+    return f"{why} ({line})" if (line := report.last_line) and report.stopped_in == stage else why
 
 
 def _events(found: Mapping[str, Any]) -> Mapping[str, int]:

@@ -47,6 +47,11 @@ class TorchReport:
         found = self.stages.get(stage)
         return None if found is None or "error" in found else found
 
+    @property
+    def last_line(self) -> str:
+        """The last line of its standard error; empty if there is none."""
+        return self.last_words.rpartition("\n")[2].strip()
+
     def failure(self, stage: str) -> str:
         """Why a stage has no result; empty if it has one or was not started."""
         if self.stopped_in == stage:
@@ -62,9 +67,6 @@ def probe_torch(
     """Run `stepscope.capture.torch_probe` and read its report. Never raises for what torch does.
 
     If a stage crashes the process, another process runs the stages that are left.
-
-    Args:
-        command: Command to run instead, for tests.
     """
     if command is None:
         command = [sys.executable, "-c", _PROGRAM, str(IMPORT_ROOT)]
@@ -80,8 +82,8 @@ def probe_torch(
         # Without torch nothing is left to try, and a hang takes all the time.
         if not crashed or crashed in {"torch", *stages} or time.monotonic() >= end:
             return replace(report, stages=stages)
-        words = report.last_words.splitlines()[-1:]
-        stages[crashed] = {"error": " ".join([report.reason, *(f"({word})" for word in words)])}
+        line = report.last_line
+        stages[crashed] = {"error": f"{report.reason} ({line})" if line else report.reason}
 
 
 def _run(
@@ -111,12 +113,7 @@ def _run(
 
 
 def read_report(lines: Sequence[str], reason: str, complaints: Sequence[str]) -> TorchReport:
-    """Create the report from the lines that the process printed.
-
-    Args:
-        lines: Its standard output. Other programs' lines are ignored.
-        reason: How it was ended; empty if it ended by itself.
-    """
+    """Create the report from the lines that the process printed, other programs' left out."""
     stages: dict[str, Mapping[str, Any]] = {}
     open_stage = ""
     for line in lines:

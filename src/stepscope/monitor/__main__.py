@@ -21,11 +21,7 @@ _LOOK_S = 1.0
 
 
 class Orders:
-    """Waits for a line on standard input, the end of a process, or SIGTERM.
-
-    Args:
-        watched: The process: usually the parent of this one, or the parent of a wrapper.
-    """
+    """Waits for a line on standard input, the end of the parent (or its parent), or SIGTERM."""
 
     def __init__(self, watched: int) -> None:
         self._watched = watched

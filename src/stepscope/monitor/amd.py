@@ -6,9 +6,8 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stepscope.errors import UsageError
 from stepscope.monitor.columns import MIB, Value, same_uuid
-from stepscope.monitor.gpus import Gpu, GpuSource, Reader
+from stepscope.monitor.gpus import Gpu, GpuSource, Reader, chosen_devices, visible_devices
 from stepscope.monitor.notes import Notes
 from stepscope.run.figures import error_in_words
 from stepscope.run.metrics import GpuDescription
@@ -77,22 +76,22 @@ class _Gpu(Gpu):
         clocks = ("clocks.current.graphics", "clocks.current.sm", "clocks.current.memory")
         errors = ("ecc.errors.corrected.volatile.total", "ecc.errors.uncorrected.volatile.total")
         return [
-            Reader(("pci.bus_id",), lambda: {"pci.bus_id": self._ask("amdsmi_get_gpu_device_bdf")}),
-            Reader(("driver_version",), self._driver),
-            Reader(("count",), lambda: {"count": self._count}),
+            Reader.of_one("pci.bus_id", lambda: self._ask("amdsmi_get_gpu_device_bdf")),
+            Reader.of_one("driver_version", self._driver),
+            Reader.of_one("count", lambda: self._count),
             Reader(("utilization.gpu", "utilization.memory"), self._activity),
             Reader(("memory.total", "memory.used", "memory.free"), self._memory),
             Reader(("temperature.gpu", "temperature.memory"), self._temperatures),
-            Reader(("power.draw",), self._power),
-            Reader(("energy.total",), self._energy),
+            Reader.of_one("power.draw", self._power),
+            Reader.of_one("energy.total", self._energy),
             Reader(clocks, self._clocks),
             Reader(errors, self._memory_errors),
-            Reader(("process.gpu.memory",), self._processes),
+            Reader.of_one("process.gpu.memory", self._processes),
         ]
 
-    def _driver(self) -> Mapping[str, Value]:
+    def _driver(self) -> Value:
         info = self._ask("amdsmi_get_gpu_driver_info") or {}
-        return {"driver_version": _text(info.get("driver_version")) or None}
+        return _text(info.get("driver_version")) or None
 
     def _activity(self) -> Mapping[str, Value]:
         activity = self._ask("amdsmi_get_gpu_activity") or {}
@@ -123,19 +122,17 @@ class _Gpu(Gpu):
         chip = of("HOTSPOT") if edge is None else edge
         return {"temperature.gpu": chip, "temperature.memory": of("VRAM")}
 
-    def _power(self) -> Mapping[str, Value]:
+    def _power(self) -> Value:
         power = self._ask("amdsmi_get_power_info") or {}
         now = _number(power.get("current_socket_power"))
         # Each generation has one of the two; the other is 0.
-        return {"power.draw": now or _number(power.get("average_socket_power"))}
+        return now or _number(power.get("average_socket_power"))
 
-    def _energy(self) -> Mapping[str, Value]:
+    def _energy(self) -> Value:
         energy = self._ask("amdsmi_get_energy_count") or {}
         counted = _number(energy.get("energy_accumulator"))
         microjoules = _number(energy.get("counter_resolution"))
-        if counted is None or microjoules is None:
-            return {}
-        return {"energy.total": counted * microjoules * 1e-6}
+        return None if counted is None or microjoules is None else counted * microjoules * 1e-6
 
     def _clocks(self) -> Mapping[str, Value]:
         def of(domain: str) -> float | None:
@@ -157,13 +154,13 @@ class _Gpu(Gpu):
             "ecc.errors.uncorrected.volatile.total": _number(errors.get("uncorrectable_count")),
         }
 
-    def _processes(self) -> Mapping[str, Value]:
+    def _processes(self) -> Value:
         running = self._ask("amdsmi_get_gpu_process_list") or []
         own = [
             _number(one["memory_usage"]["vram_mem"]) for one in running if one["pid"] in self.pids
         ]
         known = [size for size in own if size is not None]
-        return {"process.gpu.memory": sum(known) / MIB} if known else {}
+        return sum(known) / MIB if known else None
 
     def _constant(self, group: str, name: str) -> Any:
         return getattr(getattr(self._smi, group, None), name, None)
@@ -195,22 +192,16 @@ def _visible(
     left = list(numbered)
     has_own = "HIP_VISIBLE_DEVICES" in environment
     second = "HIP_VISIBLE_DEVICES" if has_own else "CUDA_VISIBLE_DEVICES"
+
+    def find(word: str) -> list[tuple[int, Any]]:
+        if word.isdecimal():
+            return left[int(word) : int(word) + 1]
+        return [one for one in left if same_uuid(_uuid(smi, one[1]), word)]
+
     for variable in ("ROCR_VISIBLE_DEVICES", second):
         text = environment.get(variable)
-        if text is None:
-            continue
-        kept = []
-        for word in (part.strip() for part in text.split(",")):
-            if word.isdecimal():
-                found = left[int(word) : int(word) + 1]
-            else:
-                found = [one for one in left if same_uuid(_uuid(smi, one[1]), word)]
-            if not found:
-                if word not in {"", "-1"}:
-                    notes.add(f"{variable}={text}", f"{word!r} is not a GPU of this machine")
-                break
-            kept += found
-        left = kept
+        if text is not None:
+            left = visible_devices(text, find, notes, variable)
     return left
 
 
@@ -219,15 +210,13 @@ def _chosen(
 ) -> list[tuple[int, Any]]:
     if list(ids) == ["all"]:
         return list(numbered)
-    chosen = []
-    for word in ids:
-        found = [
+
+    def find(word: str) -> list[tuple[int, Any]]:
+        return [
             one for one in numbered if word == str(one[0]) or same_uuid(_uuid(smi, one[1]), word)
         ]
-        if not found:
-            raise UsageError(f"--id: {word!r} is not a GPU of this machine")
-        chosen += found
-    return chosen
+
+    return chosen_devices(ids, find, (index for index, _ in numbered))
 
 
 def _uuid(smi: Any, handle: Any) -> str:

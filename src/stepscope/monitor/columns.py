@@ -67,13 +67,6 @@ REASON_BITS = {f"clocks_event_reasons.{name}": CLOCK_REASON_BITS[name] for name 
 """Column to its bit in NVML's mask."""
 
 
-def _reasons() -> list[Column]:
-    return [
-        Column(f"clocks_event_reasons.{name}", "", f"`Active` or `Not Active`: {text}", 0, False)
-        for name, text in _REASONS.items()
-    ]
-
-
 COLUMNS: dict[str, Column] = {
     column.name: column
     for column in (
@@ -115,12 +108,7 @@ COLUMNS: dict[str, Column] = {
         Column("power.draw.instant", "W", "of the board, at this moment", 2, False),
         Column("enforced.power.limit", "W", "the limit in force", 2),
         Column("power.limit", "W", "the requested limit", 2, False),
-        Column(
-            "energy.total",
-            "J",
-            "energy used since the driver was loaded; use differences",
-            3,
-        ),
+        Column("energy.total", "J", "energy used since the driver was loaded; use differences", 3),
         Column("clocks.current.graphics", "MHz", "shader clock", 0, False),
         Column("clocks.current.sm", "MHz", "clock of the multiprocessors"),
         Column("clocks.current.memory", "MHz", "memory clock"),
@@ -132,7 +120,12 @@ COLUMNS: dict[str, Column] = {
             "",
             "why clocks are reduced: a bit mask of the reasons below, in hexadecimal",
         ),
-        *_reasons(),
+        *(
+            Column(
+                f"clocks_event_reasons.{name}", "", f"`Active` or `Not Active`: {what}", 0, False
+            )
+            for name, what in _REASONS.items()
+        ),
         Column("pcie.link.gen.current", "", "current generation of the PCIe link", 0, False),
         Column("pcie.link.gen.max", "", "maximum generation of GPU and slot", 0, False),
         Column("pcie.link.width.current", "", "current number of lanes", 0, False),

@@ -5,13 +5,17 @@ Nothing here raises: what cannot be read is noted and left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
+from stepscope.errors import UsageError
 from stepscope.monitor.columns import Value, same_uuid
 from stepscope.monitor.notes import Notes
 from stepscope.run.figures import error_in_words
 from stepscope.run.metrics import GpuDescription
+
+_Device = TypeVar("_Device")
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,11 @@ class Reader:
 
     columns: tuple[str, ...]
     read: Callable[[], Mapping[str, Value]]
+
+    @staticmethod
+    def of_one(column: str, read: Callable[[], Value]) -> Reader:
+        """A way to read a single column."""
+        return Reader((column,), lambda: {column: read()})
 
 
 class Gpu:
@@ -94,12 +103,39 @@ class Gpu:
             notes.add(f"{name} of GPU {self.description.index}", why)
 
 
-class GpuSource:
-    """The sampled GPUs of one vendor.
+def visible_devices(
+    text: str, find: Callable[[str], list[_Device]], notes: Notes, variable: str
+) -> list[_Device]:
+    """The devices in a variable's list, which ends at the first entry that is none, as in CUDA."""
+    found: list[_Device] = []
+    for word in (part.strip() for part in text.split(",")):
+        devices = find(word)
+        if not devices:
+            if word not in {"", "-1", "NoDevFiles"}:
+                notes.add(f"{variable}={text}", f"{word!r} is not a GPU of this machine")
+            break
+        found += devices
+    return found
 
-    Args:
-        release: Releases the driver.
-    """
+
+def chosen_devices(
+    words: Iterable[str], find: Callable[[str], list[_Device]], known: Iterable[int]
+) -> list[_Device]:
+    """The devices that the user names; `known` are the indices of all."""
+    found: list[_Device] = []
+    for word in words:
+        devices = find(word)
+        if not devices:
+            raise UsageError(
+                f"--id: {word!r} is not a GPU of this machine, which has the indices "
+                f"{', '.join(map(str, known)) or '(none)'}"
+            )
+        found += devices
+    return found
+
+
+class GpuSource:
+    """The sampled GPUs of one vendor."""
 
     def __init__(self, gpus: Sequence[Gpu], notes: Notes, release: Callable[[], object]) -> None:
         self._gpus = list(gpus)

@@ -38,29 +38,15 @@ class HostSource:
         self._cpu_before: tuple[float, float, float] | None = None
         self._ports = list(self._find_ports())
         self._is_hardware: dict[str, bool] = {}
-        self._readers: list[tuple[frozenset[str], Callable[[], Mapping[str, Value]]]] = [
-            (frozenset({"host.cpu.utilization", "host.cpu.iowait"}), self._cpu),
-            (
-                frozenset({"host.memory.total", "host.memory.used", "host.memory.available"}),
-                _memory,
-            ),
-            (frozenset({"cgroup.memory.used", "cgroup.memory.limit"}), self._group_memory),
-            (frozenset({"cgroup.cpu.throttled"}), self._throttled),
-            (frozenset({"disk.read", "disk.write"}), self._disk),
-            (frozenset({"network.receive", "network.send"}), self._network),
-            (frozenset({"infiniband.receive", "infiniband.send"}), self._infiniband),
-            (
-                frozenset(
-                    {
-                        "process.count",
-                        "process.cpu",
-                        "process.memory.rss",
-                        "process.disk.read",
-                        "process.disk.write",
-                    }
-                ),
-                self._processes,
-            ),
+        self._readers: list[tuple[str, Callable[[], Mapping[str, Value]]]] = [
+            ("host.cpu.", self._cpu),
+            ("host.memory.", _memory),
+            ("cgroup.memory.", self._group_memory),
+            ("cgroup.cpu.", self._throttled),
+            ("disk.", self._disk),
+            ("network.", self._network),
+            ("infiniband.", self._infiniband),
+            ("process.", self._tree.read),
         ]
 
     def pids(self) -> Collection[int]:
@@ -70,14 +56,14 @@ class HostSource:
     def read(self, wanted: Collection[str]) -> dict[str, Value]:
         """The values by column. What cannot be read is left out and noted."""
         values: dict[str, Value] = {}
-        for columns, read in self._readers:
-            asked = columns & set(wanted)
+        for prefix, read in self._readers:
+            asked = sorted(name for name in wanted if name.startswith(prefix))
             if not asked:
                 continue
             try:
                 values.update(read())
             except Exception as error:  # noqa: BLE001 - no quirk of a system may end the sampler
-                for name in sorted(asked):
+                for name in asked:
                     self._notes.add(name, error_in_words(error))
         return values
 
@@ -115,34 +101,21 @@ class HostSource:
 
     def _disk(self) -> Mapping[str, Value]:
         disks = psutil.disk_io_counters(perdisk=True)
-        now_ns = time.monotonic_ns()
         real = [disks[name] for name in self._of_hardware("/sys/block", disks)]
         if not real:
             raise OSError("the system counts no disk")
-        return {
-            "disk.read": self._megabytes("disk.read", sum(one.read_bytes for one in real), now_ns),
-            "disk.write": self._megabytes(
-                "disk.write", sum(one.write_bytes for one in real), now_ns
-            ),
-        }
+        read, written = sum(one.read_bytes for one in real), sum(one.write_bytes for one in real)
+        return self._megabytes({"disk.read": read, "disk.write": written})
 
     def _network(self) -> Mapping[str, Value]:
         interfaces = psutil.net_io_counters(pernic=True)
-        now_ns = time.monotonic_ns()
         outward = [name for name in interfaces if not _is_loopback(name)]
         real = [interfaces[name] for name in self._of_hardware("/sys/class/net", outward)]
-        return {
-            "network.receive": self._megabytes(
-                "network.receive", sum(one.bytes_recv for one in real), now_ns
-            ),
-            "network.send": self._megabytes(
-                "network.send", sum(one.bytes_sent for one in real), now_ns
-            ),
-        }
+        received, sent = sum(one.bytes_recv for one in real), sum(one.bytes_sent for one in real)
+        return self._megabytes({"network.receive": received, "network.send": sent})
 
     def _infiniband(self) -> Mapping[str, Value]:
-        found: dict[str, Value] = {}
-        now_ns = time.monotonic_ns()
+        totals = {}
         if not self._ports:
             self._notes.add("infiniband", "this machine has no such port")
         for column, file in (
@@ -152,12 +125,8 @@ class HostSource:
             counts = [self._machine.read_number(f"{port}/{file}") for port in self._ports]
             known = [count for count in counts if count is not None]
             if known:
-                total = sum(known) * _INFINIBAND_WORD_BYTES
-                found[column] = self._megabytes(column, total, now_ns)
-        return found
-
-    def _processes(self) -> Mapping[str, Value]:
-        return self._tree.read()
+                totals[column] = sum(known) * _INFINIBAND_WORD_BYTES
+        return self._megabytes(totals)
 
     def _of_hardware(self, folder: str, names: Iterable[str]) -> list[str]:
         """Those of physical devices: bridges, bonds and volumes count the same bytes again.
@@ -170,9 +139,11 @@ class HostSource:
         real = [name for name in names if self._is_hardware[name]]
         return real or list(names)
 
-    def _megabytes(self, key: str, count_bytes: int, now_ns: int) -> float | None:
-        rate = self._rates.per_second(key, count_bytes, now_ns)
-        return None if rate is None else rate / _MB
+    def _megabytes(self, counted: Mapping[str, int]) -> Mapping[str, Value]:
+        """Megabytes per second since the last call, of bytes that were counted by now."""
+        now_ns = time.monotonic_ns()
+        rates = {key: self._rates.per_second(key, size, now_ns) for key, size in counted.items()}
+        return {key: None if rate is None else rate / _MB for key, rate in rates.items()}
 
     def _find_ports(self) -> Iterator[str]:
         folder = self._machine.path(_INFINIBAND)

@@ -62,11 +62,7 @@ class MetricsFile:
         return self._lines.problem
 
     def write(self, rows: Sequence[Sequence[str]]) -> bool:
-        """Append a sample: its rows, each with a text for each column.
-
-        Returns:
-            Whether it was written; False if it is itself among the dropped ones.
-        """
+        """Append a sample: its rows of texts. False if it is itself among the dropped ones."""
         data = "".join(f"{', '.join(row)}\n" for row in rows).encode("utf-8", "replace")
         if self._most_bytes is not None and self._size + len(data) > self._most_bytes:
             samples = self._thin()

@@ -12,11 +12,7 @@ _MOST = 200
 
 
 class Notes:
-    """The entries so far, in order of arrival; at most two hundred different ones.
-
-    Args:
-        added: Called with each new entry.
-    """
+    """The entries so far, in order of arrival; at most two hundred different ones."""
 
     def __init__(self, added: Callable[[Note], None] | None = None) -> None:
         self._entries: dict[tuple[str, str], Note] = {}

@@ -36,11 +36,7 @@ _GPM_METRICS = {
 
 
 class NvidiaSource(GpuSource):
-    """The NVIDIA GPUs that are sampled.
-
-    Args:
-        nvml: The module pynvml, initialised; `close` shuts it down.
-    """
+    """The NVIDIA GPUs that are sampled."""
 
     def __init__(
         self, nvml: Any, devices: NvmlDevices, chosen: Sequence[Found], notes: Notes
@@ -155,33 +151,29 @@ class _Gpu(Gpu):
         def one(column: str, function: str, *arguments: Any, factor: float = 1) -> Reader:
             """A function of the whole GPU that returns a number."""
 
-            def read() -> Mapping[str, Value]:
+            def read() -> Any:
                 value = getattr(nvml, function)(whole, *arguments)
-                return {column: value if factor == 1 else value * factor}
+                return value if factor == 1 else value * factor
 
-            return Reader((column,), read)
+            return Reader.of_one(column, read)
 
         mask_columns = ("clocks_event_reasons.active", *REASON_BITS)
         return [
             Reader(tuple(_GPM_METRICS), self._read_gpm),
-            Reader(("pci.bus_id",), lambda: {"pci.bus_id": nvml.nvmlDeviceGetPciInfo(whole).busId}),
+            Reader.of_one("pci.bus_id", lambda: nvml.nvmlDeviceGetPciInfo(whole).busId),
             one("serial", "nvmlDeviceGetSerial"),
-            Reader(
-                ("driver_version",), lambda: {"driver_version": nvml.nvmlSystemGetDriverVersion()}
-            ),
-            Reader(("count",), lambda: {"count": nvml.nvmlDeviceGetCount()}),
+            Reader.of_one("driver_version", nvml.nvmlSystemGetDriverVersion),
+            Reader.of_one("count", nvml.nvmlDeviceGetCount),
             Reader(("pstate",), self._read_state),
             Reader(
                 ("utilization.gpu", "utilization.memory"),
                 lambda: _utilisation(nvml.nvmlDeviceGetUtilizationRates(handle)),
             ),
-            Reader(
-                ("utilization.encoder",),
-                lambda: {"utilization.encoder": nvml.nvmlDeviceGetEncoderUtilization(handle)[0]},
+            Reader.of_one(
+                "utilization.encoder", lambda: nvml.nvmlDeviceGetEncoderUtilization(handle)[0]
             ),
-            Reader(
-                ("utilization.decoder",),
-                lambda: {"utilization.decoder": nvml.nvmlDeviceGetDecoderUtilization(handle)[0]},
+            Reader.of_one(
+                "utilization.decoder", lambda: nvml.nvmlDeviceGetDecoderUtilization(handle)[0]
             ),
             Reader(
                 ("memory.total", "memory.reserved", "memory.used", "memory.free"),
@@ -224,13 +216,13 @@ class _Gpu(Gpu):
             one("ecc.errors.corrected.volatile.total", "nvmlDeviceGetTotalEccErrors", 0, 0),
             one("ecc.errors.uncorrected.volatile.total", "nvmlDeviceGetTotalEccErrors", 1, 0),
             Reader(("xid.count", "xid.last"), lambda: self._errors.of(whole)),
-            Reader(
-                ("process.gpu.memory",),
+            Reader.of_one(
+                "process.gpu.memory",
                 lambda: self._own(nvml.nvmlDeviceGetComputeRunningProcesses(handle)),
             ),
             # For drivers before 510.
-            Reader(
-                ("process.gpu.memory",),
+            Reader.of_one(
+                "process.gpu.memory",
                 lambda: self._own(nvml.nvmlDeviceGetComputeRunningProcesses_v2(handle)),
             ),
         ]
@@ -244,48 +236,44 @@ class _Gpu(Gpu):
         state = self._nvml.nvmlDeviceGetPerformanceState(self._found.physical)
         return {} if state == _UNKNOWN_STATE else {"pstate": f"P{state}"}
 
-    def _read_fields(self) -> Mapping[str, Value]:
-        nvml = self._nvml
-        wanted = {
-            "temperature.memory": (nvml.NVML_FI_DEV_MEMORY_TEMP, 1.0),
-            "power.draw.instant": (nvml.NVML_FI_DEV_POWER_INSTANT, 1e-3),
-        }
-        fields = [field for field, _ in wanted.values()]
-        answers = nvml.nvmlDeviceGetFieldValues(self._found.physical, fields)
-        found: dict[str, Value] = {}
-        for (column, (_, factor)), answer in zip(wanted.items(), answers, strict=True):
+    def _fields(self, wanted: Mapping[str, Any]) -> dict[str, float]:
+        """The fields that the driver gives, by column."""
+        answers = self._nvml.nvmlDeviceGetFieldValues(self._found.physical, list(wanted.values()))
+        found = {}
+        for column, answer in zip(wanted, answers, strict=True):
             if answer.nvmlReturn:
-                self.reasons[column] = str(nvml.NVMLError(answer.nvmlReturn))
+                self.reasons[column] = str(self._nvml.NVMLError(answer.nvmlReturn))
             else:
-                found[column] = _field(answer) * factor
+                found[column] = _field(answer)
         return found
 
+    def _read_fields(self) -> Mapping[str, Value]:
+        wanted = {
+            "temperature.memory": self._nvml.NVML_FI_DEV_MEMORY_TEMP,
+            "power.draw.instant": self._nvml.NVML_FI_DEV_POWER_INSTANT,
+        }
+        found = self._fields(wanted)
+        if "power.draw.instant" in found:
+            found["power.draw.instant"] *= 1e-3
+        return dict(found)
+
     def _read_links(self) -> Mapping[str, Value]:
-        nvml = self._nvml
-        answers = nvml.nvmlDeviceGetFieldValues(
-            self._found.physical,
-            [
-                (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS),
-                (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _ALL_LINKS),
-            ],
-        )
-        now_ns = time.monotonic_ns()
+        wanted = {
+            "nvlink.tx": (self._nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS),
+            "nvlink.rx": (self._nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _ALL_LINKS),
+        }
+        counted, now_ns = self._fields(wanted), time.monotonic_ns()
         found: dict[str, Value] = {}
-        for column, answer in zip(("nvlink.tx", "nvlink.rx"), answers, strict=True):
-            if answer.nvmlReturn:
-                self.reasons[column] = str(nvml.NVMLError(answer.nvmlReturn))
-                continue
-            rate = self._rates.per_second(column, int(_field(answer)), now_ns)
+        for column, count in counted.items():
+            rate = self._rates.per_second(column, int(count), now_ns)
             found[column] = None if rate is None else rate * 1024 / 1e6
         return found
 
-    def _own(self, running: Sequence[Any]) -> Mapping[str, Value]:
+    def _own(self, running: Sequence[Any]) -> Value:
         """Memory of the watched processes."""
         own = [process.usedGpuMemory for process in running if process.pid in self.pids]
-        if not own or None in own:
-            # The GPU is not in use yet, or the driver counts processes outside our container.
-            return {"process.gpu.memory": None}
-        return {"process.gpu.memory": sum(own) / MIB}
+        # The GPU is not in use yet, or the driver counts processes outside our container.
+        return sum(own) / MIB if own and None not in own else None
 
 
 def _utilisation(rates: Any) -> Mapping[str, Value]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,12 +50,7 @@ class Query:
 
 
 def answer(query: Query, show: Callable[[str], object], note: Callable[[Note], None]) -> None:
-    """Take samples until there are enough, or until the watched process ends.
-
-    Args:
-        show: Called with lines to print, if there is no file.
-        note: Called with what could not be read.
-    """
+    """Take samples until there are enough, or until the watched process ends."""
     columns = DEFAULT_COLUMNS if query.columns is None else parse_columns(query.columns)
     pid, layout, interval_s = query.pid, query.layout, query.interval_s
     if (query.count is not None or pid is not None) and interval_s is None:
@@ -69,33 +64,27 @@ def answer(query: Query, show: Callable[[str], object], note: Callable[[Note], N
     def is_over() -> bool:
         return pid is not None and not is_running(pid)
 
-    def print_rows(rows: list[list[str]]) -> None:
-        show("".join(f"{', '.join(row)}\n" for row in rows))
-
     try:
+        samples = _samples(sampler, interval_s, query.count, is_over)
+        texts = ([row_of(columns, row, with_units=layout.has_units) for row in s] for s in samples)
         if query.file is None:
             if layout.has_header:
                 show(f"{header_of(columns)}\n")
-            stream(sampler, print_rows, layout, interval_s, query.count, is_over)
+            for rows in texts:
+                show("".join(f"{', '.join(row)}\n" for row in rows))
             return
-        with _opened(query.file, sampler, layout) as file:
-            stream(sampler, file.write, layout, interval_s, query.count, is_over)
+        try:
+            file = MetricsFile(query.file, columns, with_header=layout.has_header)
+        except OSError as error:
+            reason = error.strerror or error
+            raise UsageError(f"{query.file}: cannot be written: {reason}") from error
+        with contextlib.closing(file):
+            for rows in texts:
+                file.write(rows)
+        if file.problem:
+            raise UsageError(f"{query.file}: {file.problem}")
     finally:
         sampler.close()
-
-
-@contextmanager
-def _opened(path: Path, sampler: Sampler, layout: CsvFormat) -> Iterator[MetricsFile]:
-    try:
-        file = MetricsFile(path, sampler.columns, with_header=layout.has_header)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
-    try:
-        yield file
-    finally:
-        file.close()
-    if file.problem:
-        raise UsageError(f"{path}: {file.problem}")
 
 
 def column_lines() -> Iterator[str]:
@@ -123,35 +112,19 @@ class CsvFormat:
         return CsvFormat("noheader" not in words, "nounits" not in words)
 
 
-def stream(
-    sampler: Sampler,
-    show: Callable[[list[list[str]]], object],
-    layout: CsvFormat,
-    interval_s: float | None,
-    most_samples: int | None = None,
-    is_over: Callable[[], bool] = lambda: False,
-) -> None:
-    """Take samples and show them.
-
-    Args:
-        show: Called with each sample: its rows, with a text for each column.
-        interval_s: Seconds from one to the next; None for a single sample.
-        most_samples: Number of samples; None for no limit.
-        is_over: Called before each sample; ends the sampling if it returns True.
-    """
-
-    def texts(rows: list[dict[str, Value]]) -> list[list[str]]:
-        return [row_of(sampler.columns, row, with_units=layout.has_units) for row in rows]
-
+def _samples(
+    sampler: Sampler, interval_s: float | None, most: int | None, is_over: Callable[[], bool]
+) -> Iterator[list[dict[str, Value]]]:
+    """Take samples at intervals, or a single one, until there are enough or it is over."""
     if interval_s is None:
-        show(texts(sampler.read_once()))
+        yield sampler.read_once()
         return
     ticks = Ticks(interval_s)
     taken = 0
-    while most_samples is None or taken < most_samples:
+    while most is None or taken < most:
         time.sleep(ticks.wait_s())
         if is_over():
             return
         ticks.advance()
-        show(texts(sampler.read()))
+        yield sampler.read()
         taken += 1

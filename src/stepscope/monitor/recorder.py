@@ -15,7 +15,9 @@ from stepscope.monitor.metrics_file import MetricsFile, row_of
 from stepscope.monitor.notes import Notes
 from stepscope.monitor.sampler import Sampler, Ticks, Watched
 from stepscope.run.figures import error_in_words
-from stepscope.run.metrics import MetricsRecord, write_metrics_record
+from stepscope.run.manifest import write_record
+from stepscope.run.metrics import MetricsRecord, record_path
+from stepscope.run.side_json import decode
 
 STOP = "stop"
 GPU = "gpu "
@@ -31,11 +33,7 @@ UUID; None if none arrived."""
 
 @dataclass(frozen=True)
 class RecordingJob:
-    """What a recorder should do.
-
-    Attributes:
-        interval_s: Seconds from one sample to the next.
-    """
+    """What a recorder should do."""
 
     path: str
     watched: Watched
@@ -49,22 +47,16 @@ class RecordingJob:
     @staticmethod
     def decode(text: str) -> RecordingJob:
         """The job in an argument that `encode` made."""
-        data = json.loads(text)
-        watched = data.pop("watched")
-        watched["ids"] = tuple(watched["ids"])
-        return RecordingJob(watched=Watched(**watched), **data)
+        job: RecordingJob = decode(RecordingJob, json.loads(text))
+        return job
 
 
 class Recorder:
-    """Takes samples and writes them.
+    """Takes samples and writes them."""
 
-    Raises:
-        OSError: The file cannot be written.
-    """
-
-    def __init__(self, job: RecordingJob, notes: Notes | None = None) -> None:
+    def __init__(self, job: RecordingJob) -> None:
         self._job = job
-        self._notes = notes or Notes()
+        self._notes = Notes()
         self._path = Path(job.path)
         self._sampler = Sampler(DEFAULT_COLUMNS, job.watched, self._notes)
         try:
@@ -152,4 +144,4 @@ class Recorder:
             notes=self._notes.entries,
         )
         with contextlib.suppress(OSError):
-            write_metrics_record(self._path, record)
+            write_record(record_path(self._path), record)

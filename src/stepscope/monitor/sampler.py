@@ -41,14 +41,7 @@ class Watched:
 class Sampler:
     """Reads columns, one row per GPU; one row on a machine without GPUs."""
 
-    def __init__(
-        self,
-        columns: Sequence[Column],
-        watched: Watched,
-        notes: Notes,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
-        variables = os.environ if environment is None else environment
+    def __init__(self, columns: Sequence[Column], watched: Watched, notes: Notes) -> None:
         self.columns = tuple(columns)
         self.notes = notes
         # In the file's order, which is also the order of the notes.
@@ -61,9 +54,8 @@ class Sampler:
         self._host = HostSource(watched.pid, notes, is_root_watched=watched.is_root)
         self._gpus: GpuSource | None = None
         if self._wanted_of_gpus:
-            self._gpus = NvidiaSource.open(notes, variables, watched.ids) or AmdSource.open(
-                notes, variables, watched.ids
-            )
+            given = notes, os.environ, watched.ids
+            self._gpus = NvidiaSource.open(*given) or AmdSource.open(*given)
             if self._gpus is None and watched.ids and watched.ids != ("all",):
                 raise UsageError(
                     f"--id: {','.join(watched.ids)}: no GPU of this machine can be read: "
@@ -112,7 +104,7 @@ class Ticks:
 
     def __init__(self, interval_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._interval_s = interval_s
+        self.interval_s = interval_s
         self._next_s = clock()
 
     def wait_s(self) -> float:
@@ -122,16 +114,11 @@ class Ticks:
     def advance(self) -> None:
         """The moment has passed: set the next one."""
         late_s = max(0.0, self._clock() - self._next_s)
-        self._next_s += self._interval_s * (1 + int(late_s / self._interval_s))
+        self._next_s += self.interval_s * (1 + int(late_s / self.interval_s))
 
     def slow_down(self) -> None:
         """Double the interval from now on."""
-        self._interval_s *= 2
-
-    @property
-    def interval_s(self) -> float:
-        """The interval, in seconds."""
-        return self._interval_s
+        self.interval_s *= 2
 
 
 def timestamp(time_ns: int) -> str:
@@ -141,11 +128,7 @@ def timestamp(time_ns: int) -> str:
 
 
 class LocalSampler:
-    """Samples this machine. The first sample opens the drivers.
-
-    Args:
-        ids: GPUs to sample; empty for the visible ones.
-    """
+    """Samples this machine's GPUs with these IDs, or the visible ones, from the first sample on."""
 
     def __init__(self, ids: tuple[str, ...] = ()) -> None:
         self._ids = ids

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stepscope.errors import UsageError
+from stepscope.monitor.gpus import chosen_devices, visible_devices
 from stepscope.monitor.notes import Notes
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -16,13 +16,7 @@ _OLD_MIG_NAME = re.compile(r"MIG-(GPU-[^/]+)/(\d+)/(\d+)")
 
 @dataclass(frozen=True)
 class Found:
-    """A GPU in NVML.
-
-    Attributes:
-        handle: NVML's handle; for a MIG device, that of the device.
-        physical: NVML's handle of the whole GPU.
-        index: NVML's index of the whole GPU.
-    """
+    """A GPU in NVML, or a MIG device, with the handle and index of the whole GPU."""
 
     handle: Any
     physical: Any
@@ -31,11 +25,7 @@ class Found:
 
 
 class NvmlDevices:
-    """The GPUs of this machine, and the ways to name them.
-
-    Args:
-        nvml: The module pynvml, initialised.
-    """
+    """The GPUs of this machine, and the ways to name them."""
 
     def __init__(self, nvml: Any, notes: Notes) -> None:
         self._nvml = nvml
@@ -61,36 +51,20 @@ class NvmlDevices:
         text = environment.get(VARIABLE)
         if text is None:
             return self.all()
-        words = [word.strip() for word in text.split(",")]
-        if any(word.isdecimal() for word in words) and not self._numbers_are_certain(environment):
+        has_numbers = any(word.strip().isdecimal() for word in text.split(","))
+        if has_numbers and not self._numbers_are_certain(environment):
             self._notes.add(
                 f"{VARIABLE}={text}",
                 "the GPUs differ, and CUDA puts the fastest first while the driver counts by bus "
                 "address: all GPUs are sampled; set CUDA_DEVICE_ORDER=PCI_BUS_ID, or give UUIDs",
             )
             return self.all()
-        found: list[Found] = []
-        for word in words:
-            devices = self._named(word)
-            if not devices:
-                if word not in {"", "-1", "NoDevFiles"}:
-                    self._notes.add(f"{VARIABLE}={text}", f"{word!r} is not a GPU of this machine")
-                break
-            found += devices
-        return found
+        return visible_devices(text, self._named, self._notes, VARIABLE)
 
     def chosen(self, words: Sequence[str]) -> list[Found]:
         """The requested GPUs: NVML's indices, UUIDs or bus IDs."""
-        found: list[Found] = []
-        for word in words:
-            devices = self._named(word) or self._on_bus(word)
-            if not devices:
-                raise UsageError(
-                    f"--id: {word!r} is not a GPU of this machine, which has the indices "
-                    f"{', '.join(str(index) for index, _ in self._handles) or '(none)'}"
-                )
-            found += devices
-        return found
+        known = (index for index, _ in self._handles)
+        return chosen_devices(words, lambda one: self._named(one) or self._on_bus(one), known)
 
     def uuid_of(self, handle: Any) -> str:
         """The UUID of a device; empty if the driver does not report it."""

@@ -196,29 +196,26 @@ def _too_many(place: Path) -> UnreadableInputError:
 
 def _entries_below(root: Path) -> Iterator[Path]:
     """Files below a folder, without stores, hidden ones, and what links to folders lead to."""
-    ahead, count = [root], 0
+
+    def failed(error: OSError) -> None:
+        if error.filename == str(root):
+            raise error
+
+    count = 0
     status = StatusLine()
-    while ahead:
-        folder = ahead.pop()
-        try:
-            entries = list(os.scandir(folder))
-        except OSError:
-            if folder == root:
-                raise
-            continue
-        count += len(entries)
+    for folder, folders, names in os.walk(root, onerror=failed):
+        count += len(folders) + len(names)
         status.update(f"Searching {root} for traces · {count:,} files")
         if count > MOST_ENTRIES:
             status.close()
             raise _too_many(root)
-        for entry in entries:
-            if entry.name.startswith(".") or entry.name.endswith(".stepscope"):
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                ahead.append(Path(entry.path))
-            else:
-                yield Path(entry.path)
+        folders[:] = filter(_is_searched, folders)
+        yield from (Path(folder, name) for name in filter(_is_searched, names))
     status.close()
+
+
+def _is_searched(name: str) -> bool:
+    return not name.startswith(".") and not name.endswith(".stepscope")
 
 
 def _looks_like_trace(path: Path) -> bool:

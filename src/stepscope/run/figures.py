@@ -165,11 +165,7 @@ _MOST_RUNS = 8
 
 
 def steps_in_words(steps: Sequence[int]) -> str:
-    """Steps as a person writes them: "step 3", "steps 3 to 5, 9", "483 steps between 15 and 2897".
-
-    Args:
-        steps: Their numbers, in order, at least one.
-    """
+    """Ordered steps in words: "step 3", "steps 3 to 5, 9", "483 steps between 15 and 2897"."""
     if len(steps) == 1:
         return f"step {steps[0]}"
     runs = consecutive(steps)

@@ -54,6 +54,14 @@ def write_atomically(path: Path, data: bytes) -> None:
         temporary.write_bytes(data)
 
 
+def numbered(path: Path) -> Iterator[Path]:
+    """Paths to choose a free one from: this one, and with numbers at its end, from `-2` on."""
+    yield path
+    for number in range(2, 10_000):
+        yield path.with_name(f"{path.name}-{number}")
+    raise FileExistsError(f"{path}: too many have this name")
+
+
 def digest_of(path: Path) -> str:
     """The file's BLAKE2b digest of 16 bytes, in hexadecimal."""
     digest = hashlib.blake2b(digest_size=16)
@@ -88,11 +96,7 @@ class LineFile:
             self._put(b"".join(lines), len(lines))
 
     def reopen_if_removed(self) -> bool:
-        """Start a new file if this one was deleted; returns whether it was.
-
-        Raises:
-            OSError: The new file cannot be created.
-        """
+        """Start a new file if this one was deleted; returns whether it was."""
         if self._descriptor is None or self._path.exists():
             return False
         descriptor = _open_for_lines(self._path)

@@ -26,10 +26,6 @@ def environment_of() -> dict[str, str]:
 
 
 def go_last() -> None:
-    """Lower this process's priority, so that it uses only time that the training leaves.
-
-    Raises:
-        OSError: The system does not allow it.
-    """
+    """Lower this process's priority, so that it uses only time that the training leaves."""
     if hasattr(os, "nice"):
         os.nice(_NICER)

@@ -6,6 +6,7 @@ import datetime
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 RUN_FILE = "run.json"
 MANIFEST_FILE = "manifest.json"
@@ -29,26 +30,27 @@ TRIALS_FILE = "trials.json"
 _RANK_DIRECTORY = re.compile(r"rank(\d{5,})")
 
 
+class _Inside:
+    """A path by its name in the `root` of a layout."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, layout: Any, _: type) -> Path:
+        return Path(layout.root, self._name)
+
+
 @dataclass(frozen=True)
 class RunLayout:
     """The paths of one run."""
 
     root: Path
-
-    @property
-    def run_file(self) -> Path:
-        """The description of the job: `run.json`."""
-        return self.root / RUN_FILE
-
-    @property
-    def trials(self) -> Path:
-        """What trials of fixes brought, in the run of the script as it is: `trials.json`."""
-        return self.root / TRIALS_FILE
-
-    @property
-    def external(self) -> Path:
-        """The folder of other tools' recordings, each in a folder with a manifest."""
-        return self.root / EXTERNAL_DIRECTORY
+    run_file = _Inside(RUN_FILE)
+    """The description of the job."""
+    trials = _Inside(TRIALS_FILE)
+    """What trials of fixes brought, in the run of the script as it is."""
+    external = _Inside(EXTERNAL_DIRECTORY)
+    """The folder of other tools' recordings, each in a folder with a manifest."""
 
     def rank(self, rank: int) -> RankLayout:
         """The paths of one rank."""
@@ -63,48 +65,22 @@ class RunLayout:
 
 @dataclass(frozen=True)
 class RankLayout:
-    """The paths of one rank of a run.
-
-    Attributes:
-        root: The rank's directory; no other process writes to it.
-    """
+    """The paths of one rank of a run, to whose directory no other process writes."""
 
     root: Path
-
-    @property
-    def manifest(self) -> Path:
-        """What the rank recorded, and how it ended: `manifest.json`."""
-        return self.root / MANIFEST_FILE
-
-    @property
-    def steps(self) -> Path:
-        """One line per step: `steps.jsonl`."""
-        return self.root / STEPS_FILE
-
-    @property
-    def ring(self) -> Path:
-        """The newest steps, while the process runs or if it was killed: `steps.ring`."""
-        return self.root / RING_FILE
-
-    @property
-    def metrics(self) -> Path:
-        """Sampled metrics of device and host: `metrics.csv`."""
-        return self.root / METRICS_FILE
-
-    @property
-    def snapshots(self) -> Path:
-        """The folder of memory snapshots."""
-        return self.root / SNAPSHOTS_DIRECTORY
-
-    @property
-    def census(self) -> Path:
-        """The memory census: `memory_census.jsonl`."""
-        return self.root / CENSUS_FILE
-
-    @property
-    def older_census(self) -> Path:
-        """What was in the memory census before it was full."""
-        return self.root / OLDER_CENSUS_FILE
+    manifest = _Inside(MANIFEST_FILE)
+    """What the rank recorded, and how it ended."""
+    steps = _Inside(STEPS_FILE)
+    """One line per step."""
+    ring = _Inside(RING_FILE)
+    """The newest steps, while the process runs or if it was killed."""
+    metrics = _Inside(METRICS_FILE)
+    """Sampled metrics of device and host."""
+    snapshots = _Inside(SNAPSHOTS_DIRECTORY)
+    """The folder of memory snapshots."""
+    census = _Inside(CENSUS_FILE)
+    older_census = _Inside(OLDER_CENSUS_FILE)
+    """What was in the memory census before it was full."""
 
     @property
     def censuses(self) -> tuple[Path, Path]:

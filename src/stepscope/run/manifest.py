@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import orjson
 
 from stepscope.errors import UnreadableInputError
-from stepscope.run.files import read_regular, write_atomically
+from stepscope.run.files import digest_of, read_regular, write_atomically
 from stepscope.run.side_json import decode, parse_json, utf8_json
 from stepscope.run.step_record import ITERATION
 
@@ -78,6 +78,12 @@ class ArtifactRecord:
     digest: str = ""
     problem: str = ""
     cause: str = ""
+
+    @staticmethod
+    def of(kind: str, path: Path, folder: Path, **more: Any) -> ArtifactRecord:
+        """The record of a file that exists, in a folder."""
+        relative = path.relative_to(folder).as_posix()
+        return ArtifactRecord(kind, relative, path.stat().st_size, digest_of(path), **more)
 
 
 @dataclass(frozen=True)
@@ -180,11 +186,11 @@ class ProblemRecord:
 
 @dataclass(frozen=True)
 class ClockSample:
-    """The offset of a rank's clock from rank 0's at one moment, because clocks drift.
+    """Rank 0's clock minus a rank's at one moment: clocks drift.
 
     Attributes:
         time_ns: When it was measured, nanoseconds since the epoch on the rank's own clock.
-        offset_ns: Rank 0's clock minus this rank's.
+        offset_ns: What to add to the rank's epoch times to get rank 0's.
     """
 
     time_ns: int
@@ -329,11 +335,7 @@ _Record = TypeVar("_Record")
 
 
 def write_record(path: Path, record: Any) -> None:
-    """Write a record, a dataclass, as indented JSON, atomically.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Write a record, a dataclass, as indented JSON, atomically."""
     data = utf8_json(
         record,  # orjson accepts dataclasses, many times faster than with `asdict` first
         option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS,

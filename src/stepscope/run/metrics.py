@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stepscope.run.files import open_regular
 from stepscope.run.layout import METRICS_FILE, METRICS_RECORD_FILE
-from stepscope.run.manifest import FORMAT_VERSION, read_record, write_record
+from stepscope.run.manifest import FORMAT_VERSION, read_record
 
 _TAIL_BYTES = 1 << 16
 CLOCK_REASON_BITS = {
@@ -36,11 +36,7 @@ THROTTLE_MASK = sum(CLOCK_REASON_BITS[reason] for reason in THROTTLE_REASONS)
 
 @dataclass(frozen=True)
 class GpuDescription:
-    """One sampled GPU.
-
-    Attributes:
-        vendor: "nvidia" or "amd".
-    """
+    """One sampled GPU, of the vendor "nvidia" or "amd"."""
 
     index: int
     uuid: str
@@ -102,15 +98,6 @@ def record_path(metrics: Path) -> Path:
     if metrics.name == METRICS_FILE:
         return metrics.with_name(METRICS_RECORD_FILE)
     return metrics.with_name(f"{metrics.name}.json")
-
-
-def write_metrics_record(metrics: Path, record: MetricsRecord) -> None:
-    """Write the record of a file of metrics.
-
-    Raises:
-        OSError: It cannot be written.
-    """
-    write_record(record_path(metrics), record)
 
 
 def read_metrics_record(metrics: Path) -> MetricsRecord:

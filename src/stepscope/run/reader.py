@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from stepscope.errors import NothingFoundError, UnreadableInputError
 from stepscope.run.discover import (
@@ -29,12 +30,13 @@ from stepscope.run.manifest import (
     RankManifest,
     WindowRecord,
     merge_finished,
-    read_rank,
     read_record,
 )
 from stepscope.run.remote import is_url, redacted
 from stepscope.run.step_record import StepRecord, read_steps
 from stepscope.run.trials import TrialsRecord
+
+_Record = TypeVar("_Record")
 
 
 @dataclass(frozen=True)
@@ -258,55 +260,43 @@ def _age_key(run: Path) -> tuple[int, str]:
 def _open_home(home: Path) -> Run:
     layout = RunLayout(home)
     problems: list[str] = []
-    job: JobRecord | None = None
-    if layout.run_file.is_file():
-        try:
-            job = read_record(layout.run_file, JobRecord)
-        except UnreadableInputError as error:
-            problems.append(str(error))
-    else:
+    job = _read(layout.run_file, JobRecord, problems)
+    if not layout.run_file.is_file():
         problems.append(f"{layout.run_file}: missing, so the job's description is unknown")
     ranks: list[RankRun] = []
     for directory in sorted(home.iterdir()):
         rank = RunLayout.rank_of(directory.name)
         if rank is None or not directory.is_dir():
             continue
-        try:
-            manifest = read_rank(layout.rank(rank).manifest)
-        except UnreadableInputError as error:
-            problems.append(str(error))
-            # The steps can be read all the same, so the rank gets an empty manifest.
-            manifest = RankManifest(rank=rank, state="unknown", ended="the manifest is missing")
+        path = layout.rank(rank).manifest
+        manifest = _read(path, RankManifest, problems, is_needed=True) or RankManifest(
+            # The steps can be read all the same.
+            rank=rank,
+            state="unknown",
+            ended="the manifest is missing",
+        )
         completed = tuple(_completed(window, directory) for window in manifest.windows)
         manifest = replace(manifest, windows=completed)
         ranks.append(RankRun(rank, directory, manifest, _windows_of(rank, directory, manifest)))
-    external = _external_recordings(layout, problems)
-    trials = _trials(layout, problems)
+    external = tuple(
+        ExternalRecording(path.parent, record)
+        for path in sorted(layout.external.glob(f"*/{MANIFEST_FILE}"))
+        if (record := _read(path, ExternalRecord, problems, is_needed=True)) is not None
+    )
+    trials = _read(layout.trials, TrialsRecord, problems)
     return Run(home, job, tuple(ranks), tuple(problems), external, trials=trials)
 
 
-def _trials(layout: RunLayout, problems: list[str]) -> TrialsRecord | None:
-    if not layout.trials.is_file():
-        return None
-    try:
-        return read_record(layout.trials, TrialsRecord)
-    except UnreadableInputError as error:
-        problems.append(str(error))
-        return None
-
-
-def _external_recordings(layout: RunLayout, problems: list[str]) -> tuple[ExternalRecording, ...]:
-    paths = sorted(layout.external.glob(f"*/{MANIFEST_FILE}"))
-    found = (_external_recording(path, problems) for path in paths)
-    return tuple(recording for recording in found if recording is not None)
-
-
-def _external_recording(path: Path, problems: list[str]) -> ExternalRecording | None:
-    try:
-        return ExternalRecording(path.parent, read_record(path, ExternalRecord))
-    except UnreadableInputError as error:
-        problems.append(str(error))
-        return None
+def _read(
+    path: Path, kind: type[_Record], problems: list[str], *, is_needed: bool = False
+) -> _Record | None:
+    """A record; None if there is none, with a problem if it is unreadable, or needed."""
+    if is_needed or path.is_file():
+        try:
+            return read_record(path, kind)
+        except UnreadableInputError as error:
+            problems.append(str(error))
+    return None
 
 
 def _windows_of(rank: int, directory: Path, manifest: RankManifest) -> tuple[Window, ...]:

@@ -112,14 +112,9 @@ def is_directory(url: str) -> bool:
 
 
 def version_of(details: dict[str, Any]) -> str:
-    """What distinguishes versions of a remote file that have the same size.
+    """What distinguishes versions of a file, by fsspec's `info`; empty if the service says nothing.
 
-    Args:
-        details: The result of fsspec's `info` for the file.
-
-    Returns:
-        What the service reports: digests, version numbers, modification times; empty if it
-        reports none of them.
+    That is digests, version numbers and modification times.
     """
     said = {
         re.sub(r"[^a-z0-9]", "", key.lower()): value
@@ -130,11 +125,7 @@ def version_of(details: dict[str, Any]) -> str:
 
 
 def known_version(file_system: Any, path: str, details: dict[str, Any]) -> str:
-    """`version_of` a file; where its details say nothing, the service is asked when it changed.
-
-    Args:
-        details: The result of its `info` for the file.
-    """
+    """`version_of` a file; where its details say nothing, the service is asked when it changed."""
     version = version_of(details)
     if not version:
         with suppress(Exception):  # most services do not support it
@@ -146,12 +137,7 @@ TRY_AGAIN = "try again, or copy the file to a local disk"
 
 
 def cannot_be_opened(name: str, error: BaseException) -> UnreadableInputError:
-    """Returns the error for a file or folder that cannot be opened.
-
-    Args:
-        name: Its URL, as messages may show it.
-        error: What fsspec or the client of its service raised.
-    """
+    """The error for a file or folder that fsspec, or the client of its service, cannot open."""
     if isinstance(error, ImportError) and (remedy := how_to_install(name)):
         return UnreadableInputError(f"{name}: a package is missing: {remedy}")
     return UnreadableInputError(f"{name}: cannot be opened: {reason_for(error)}; {_advice(error)}")
@@ -216,11 +202,7 @@ def total_seconds() -> float:
 
 
 class Deadline:
-    """The end of the time for one file or one run, from now on.
-
-    Args:
-        name: What is read, for the message.
-    """
+    """The end of the time for one file or one run, from now on."""
 
     def __init__(self, name: str) -> None:
         self._name = name

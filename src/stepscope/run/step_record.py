@@ -274,11 +274,7 @@ def read_last_steps(path: Path, most: int = 64, *, with_ring: bool = True) -> li
 
 
 def complete_steps(path: Path) -> None:
-    """Add what a killed process left in its ring to its `steps.jsonl`, and remove the ring.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Add what a killed process left in its ring to its `steps.jsonl`, and remove the ring."""
     ring = path.with_name(RING_FILE)
     if not ring.exists():
         return

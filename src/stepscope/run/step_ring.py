@@ -49,11 +49,7 @@ Reading = Sequence[Any]
 
 
 class StepDecoder:
-    """Makes steps of readings.
-
-    Args:
-        epoch_offset_ns: What to add to the monotonic clock for nanoseconds since the epoch.
-    """
+    """Makes steps of readings."""
 
     def __init__(self, epoch_offset_ns: int) -> None:
         self._epoch_offset_ns = epoch_offset_ns

@@ -112,8 +112,7 @@ class TrialRecord:
 class UntriedRecord:
     """A finding that no fix answers without a change in the script.
 
-    Attributes:
-        promised_ratio: Step without its cause over the step as it is; None if it promises nothing.
+    Its step without the cause over the step as it is, is None if it promises nothing.
     """
 
     finding: str

@@ -51,6 +51,11 @@ class Trigger:
     details: tuple[str, ...] = ()
     format: str = _FORMAT
 
+    @property
+    def last_step(self) -> int:
+        """The last step to record, once the ranks have agreed on the first."""
+        return (self.first_step or 0) + self.steps - 1
+
     def encode(self) -> bytes:
         """The trigger as a line of JSON."""
         return orjson.dumps(dataclasses.asdict(self), option=orjson.OPT_APPEND_NEWLINE)
@@ -97,11 +102,7 @@ def checked_details(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def ask(run: Path, trigger: Trigger) -> Path:
-    """Put a trigger into a run directory; returns the file.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Put a trigger into a run directory; returns the file."""
     manifests = sorted(run.glob("rank*/manifest.json"))
     if not manifests:
         raise UsageError(f"{run}: not a run directory (it has no rank*/manifest.json)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from pathlib import Path
@@ -24,12 +25,10 @@ def user_cache() -> Path:
 
 def _own(path: Path) -> Path:
     """The directory, if nobody else owns it or can write to it; otherwise a new one."""
-    try:
+    with contextlib.suppress(OSError):
         path.mkdir(mode=0o700, exist_ok=True)
         status = path.lstat()
         if path.is_dir() and not path.is_symlink() and status.st_uid == os.getuid():
             path.chmod(0o700)
             return path
-    except OSError:
-        return Path(tempfile.mkdtemp(prefix="stepscope-"))
     return Path(tempfile.mkdtemp(prefix="stepscope-"))

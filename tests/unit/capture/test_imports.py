@@ -50,9 +50,9 @@ recorder.finish()
 print(*ours())
 """
 CALLBACK = """
-from stepscope.adapters.callbacks.training import TrainingRecorder, prototype_of
+from stepscope.adapters.callbacks.training import CallbackBase
 from stepscope.capture.ranks import RankIdentity
-recorder = TrainingRecorder(prototype_of(None, options))
+recorder = CallbackBase(**options)._recorder
 recorder.begin(RankIdentity())
 for (batch,) in torch.utils.data.DataLoader(data, batch_size=4):
     recorder.forward()

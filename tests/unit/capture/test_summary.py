@@ -84,7 +84,7 @@ def test_a_window_that_ends_early_says_how_much_of_it_there_is():
 
 
 def test_a_rank_that_the_job_does_not_have():
-    words = resolve(DIALECTS["megatron"], {}, environment={}).names
+    words = resolve(DIALECTS["megatron"], {}).names
     identity = RankIdentity(0, 0, 2)
     _, missed = recorded(9, identity=identity, words=words, ranks=[5]).sentences()
     assert missed == (
@@ -94,7 +94,7 @@ def test_a_rank_that_the_job_does_not_have():
 
 
 def test_a_rank_that_the_job_does_not_have_beside_one_that_records():
-    words = resolve(DIALECTS["megatron"], {}, environment={}).names
+    words = resolve(DIALECTS["megatron"], {}).names
     identity = RankIdentity(0, 0, 2)
     said = recorded(12, window(0, 7, 9), identity=identity, words=words, ranks=[0, 7]).sentences()
     assert said[-1] == (
@@ -152,8 +152,8 @@ def test_window_recorders_that_record_none_miss_none():
 
 
 def test_a_dialect_with_first_and_last_step_is_told_those():
-    words = resolve(DIALECTS["megatron-lm"], {}, environment={}).names
-    config = resolve(DIALECTS["megatron-lm"], {}, environment={}).config(enabled=True)
+    words = resolve(DIALECTS["megatron-lm"], {}).names
+    config = resolve(DIALECTS["megatron-lm"], {}).config(enabled=True)
     (missed,) = Recorded(config, RankIdentity(), (), 5, words).missed()
     assert "set --profile-step-start 3 --profile-step-end 5" in missed
 

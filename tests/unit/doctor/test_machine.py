@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.support.machines import by_name, make_machine
 from tests.support.project import pyproject
 
 from stepscope.doctor.check import Check, State, worst
-from stepscope.doctor.disk import Space, check_disk, space_of
+from stepscope.doctor.disk import check_disk
 from stepscope.doctor.environment import check_environment
 from stepscope.doctor.limits import check_limits
 from stepscope.doctor.packages import (
@@ -158,9 +160,9 @@ class TestPermissions:
 class TestDisk:
     def space(self, free_bytes, shared_bytes=64 * GIB):
         return lambda path: (
-            Space(shared_bytes, shared_bytes)
+            SimpleNamespace(total=shared_bytes, free=shared_bytes)
             if path.name == "shm"
-            else Space(free_bytes, free_bytes)
+            else SimpleNamespace(total=free_bytes, free=free_bytes)
         )
 
     def find(self, tmp_path, output_dir, space=None, **options):
@@ -233,7 +235,9 @@ class TestDisk:
         assert found["shared memory"].state is state
 
     def test_no_shared_memory(self, tmp_path):
-        found = self.find(tmp_path, tmp_path, space_of)  # the machine's root has no /dev/shm
+        found = self.find(
+            tmp_path, tmp_path, shutil.disk_usage
+        )  # the machine's root has no /dev/shm
         assert found["shared memory"].state is State.WARNING
         assert "missing" in found["shared memory"].detail
 

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -15,7 +16,6 @@ from tests.support.machines import make_cuda_report, make_machine, make_report
 from tests.support.rendered import print_blocks
 
 from stepscope.doctor.check import Check, State
-from stepscope.doctor.disk import Space
 from stepscope.doctor.examination import examine, this_interpreter
 from stepscope.doctor.packages import CORE
 from stepscope.doctor.python_and_torch import dotted
@@ -46,7 +46,7 @@ def examination(tmp_path, report):
         report,
         tmp_path,
         version=good_version,
-        space=lambda path: Space(1 << 40, 1 << 40),
+        space=lambda path: SimpleNamespace(total=1 << 40, free=1 << 40),
     )
 
 

@@ -192,9 +192,9 @@ class TestTheProgram:
         def broken():
             raise OSError("oh")
 
-        monkeypatch.setitem(program._RUNNERS, "devices", broken)
+        monkeypatch.setitem(program.STAGES, "devices", broken)
         for stage in ("torch", "recording", "stacks", "gpu_recording"):
-            monkeypatch.setitem(program._RUNNERS, stage, dict)
+            monkeypatch.setitem(program.STAGES, stage, dict)
         assert program.main() == 0
         lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         ends = {line["end"]: line["result"] for line in lines if "end" in line}
@@ -203,7 +203,7 @@ class TestTheProgram:
 
     def test_stages_that_are_left_out_do_not_run(self, capsys, monkeypatch):
         for stage in program.STAGES:
-            monkeypatch.setitem(program._RUNNERS, stage, dict)
+            monkeypatch.setitem(program.STAGES, stage, dict)
         assert program.main(["torch"]) == 0
         lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         assert [line["begin"] for line in lines if "begin" in line] == [
@@ -217,7 +217,7 @@ class TestTheProgram:
         def missing():
             raise ModuleNotFoundError("No module named 'torch'")
 
-        monkeypatch.setitem(program._RUNNERS, "torch", missing)
+        monkeypatch.setitem(program.STAGES, "torch", missing)
         assert program.main() == 1
         lines = capsys.readouterr().out.splitlines()
         assert len(lines) == 2

@@ -14,10 +14,10 @@ import re
 import sys
 from typing import Any
 
-from stepscope.adapters.callbacks.training import CallbackBase, TrainingRecorder, identity_of
+from stepscope.adapters.callbacks.training import CallbackBase, identity_of
 from stepscope.adapters.profiler import Profiler
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.ranks import RankIdentity, identify
+from stepscope.capture.ranks import identify
 from stepscope.run.step_record import CHECKPOINT, EVALUATION
 
 _RANGES = re.compile(
@@ -45,72 +45,57 @@ def _overrides(owner: object, hook: str) -> bool:
     return False
 
 
-class StepCount:
-    """Detects optimizer steps by Lightning's own count."""
+class _Events(CallbackBase):
+    """What the callback and the profiler have in common."""
 
-    def __init__(self) -> None:
-        self._last = 0
+    _last_step = 0
 
-    def begin(self, trainer: Any) -> None:
-        """Start counting, at step 0 or at the step of a checkpoint."""
-        self._last = trainer.global_step
+    def _begin_training(self, trainer: Any, **options: Any) -> None:
+        """Start recording, with the loss that the trainer's loggers get, as a number."""
+        recorder = self._recorder
+        identity = identity_of(trainer.global_rank, trainer.local_rank, trainer.world_size)
+        recorder.begin(identity, **options)
+        self._last_step = trainer.global_step
+        profiler = recorder.profiler
+        if not recorder.is_on or profiler is None:
+            return
+        contain = profiler.session.contain
 
-    def has_grown(self, trainer: Any) -> bool:
-        """Whether there was a step since the last call."""
-        before, self._last = self._last, trainer.global_step
-        return bool(self._last != before)
+        def noting_loss(log_metrics: Any) -> Any:
+            @functools.wraps(log_metrics)
+            def log(*arguments: Any, **named: Any) -> Any:
+                with contain("noting the loss"):
+                    metrics = named.get("metrics", arguments[0] if arguments else None)
+                    if isinstance(metrics, dict) and trainer.training:
+                        losses = [metrics[name] for name in metrics if _LOSS.fullmatch(str(name))]
+                        recorder.log_loss(losses[-1] if losses else None)
+                return log_metrics(*arguments, **named)
 
+            return log
 
-def identity_in(trainer: Any) -> RankIdentity:
-    """The rank of this process, according to the trainer."""
-    return identity_of(trainer.global_rank, trainer.local_rank, trainer.world_size)
+        with contain("following the loggers"):
+            for logger in getattr(trainer, "loggers", ()):
+                recorder.replaced.replace(logger, "log_metrics", noting_loss)
 
-
-def _begin(recorder: TrainingRecorder, trainer: Any, **options: Any) -> None:
-    """Start recording, with the loss of each call of the trainer's loggers, which get numbers."""
-    recorder.begin(identity_in(trainer), **options)
-    profiler = recorder.profiler
-    if not recorder.is_on or profiler is None:
-        return
-    contain = profiler.session.contain
-
-    def noting_loss(log_metrics: Any) -> Any:
-        @functools.wraps(log_metrics)
-        def log(*arguments: Any, **named: Any) -> Any:
-            with contain("noting the loss"):
-                metrics = named.get("metrics", arguments[0] if arguments else None)
-                if isinstance(metrics, dict) and trainer.training:
-                    losses = [metrics[name] for name in metrics if _LOSS.fullmatch(str(name))]
-                    recorder.log_loss(losses[-1] if losses else None)
-            return log_metrics(*arguments, **named)
-
-        return log
-
-    with contain("following the loggers"):
-        for logger in getattr(trainer, "loggers", ()):
-            recorder.replaced.replace(logger, "log_metrics", noting_loss)
+    def _end_step(self, trainer: Any) -> None:
+        """End the step if there was one of the optimizer, by Lightning's own count."""
+        recorder, has_stepped = self._recorder, self._recorder.has_stepped
+        if trainer is not None:
+            before, self._last_step = self._last_step, trainer.global_step
+            has_stepped = self._last_step != before
+        is_over = (has_stepped or recorder.counts_micro_batches) and recorder.step_ended()
+        if is_over and trainer is not None:
+            trainer.should_stop = True
 
 
-class CallbackEvents(CallbackBase):
+class CallbackEvents(_Events):
     """The methods of a Lightning callback."""
-
-    def __init__(self, profiler: Profiler | CaptureConfig | None = None, **options: Any) -> None:
-        super().__init__(profiler, **options)
-        self._count = StepCount()
 
     def on_train_start(self, trainer: Any, *_: Any) -> None:
         """Start recording: the training begins after the sanity check."""
-        _begin(self._recorder, trainer)
-        self._count.begin(trainer)
+        self._begin_training(trainer)
 
-    def on_train_batch_start(
-        self,
-        trainer: Any,  # noqa: ARG002 - given by position
-        module: Any,  # noqa: ARG002
-        batch: Any,
-        *_: Any,
-        **__: Any,
-    ) -> None:
+    def on_train_batch_start(self, _trainer: Any, _module: Any, batch: Any, *_: Any) -> None:
         """Begin the forward phase: a batch has arrived."""
         self._recorder.forward()
         self._recorder.use_batch(batch)
@@ -118,9 +103,7 @@ class CallbackEvents(CallbackBase):
     def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
         """End the step if the optimizer has stepped."""
         self._recorder.leave_phase()
-        has_grown = self._count.has_grown(trainer)
-        if (has_grown or self._recorder.counts_micro_batches) and self._recorder.step_ended():
-            trainer.should_stop = True
+        self._end_step(trainer)
 
     def on_validation_start(self, *_: Any) -> None:
         """Exclude an evaluation from the steps."""
@@ -151,7 +134,7 @@ class CallbackEvents(CallbackBase):
         self._recorder.finish()
 
 
-class ProfilerEvents(CallbackBase):
+class ProfilerEvents(_Events):
     """The methods of a Lightning profiler, which is told when actions start and stop.
 
     Besides steps and phases, the hooks of callbacks and of the module appear in the trace by name.
@@ -163,7 +146,6 @@ class ProfilerEvents(CallbackBase):
 
     def __init__(self, profiler: Profiler | CaptureConfig | None = None, **options: Any) -> None:
         super().__init__(profiler, **options)
-        self._count = StepCount()
         self._open: dict[str, contextlib.ExitStack] = {}
         self._is_timed: dict[str, bool] = {}
         self._error_before: BaseException | None = None
@@ -230,22 +212,17 @@ class ProfilerEvents(CallbackBase):
         if trainer is None:
             self._recorder.begin(identify(), times_fetches=False)
         else:
-            _begin(self._recorder, trainer, times_fetches=False)
-            self._count.begin(trainer)
+            self._begin_training(trainer, times_fetches=False)
 
     def _trainer(self) -> Any:
         """The trainer, which Lightning makes available to profilers through the module."""
         return getattr(self._lightning_module, "_trainer", None)
 
     def _end_batch(self) -> None:
-        recorder, trainer = self._recorder, self._trainer()
-        recorder.leave_phase()
+        self._recorder.leave_phase()
         error = sys.exc_info()[1]
-        if error is not None and error is not self._error_before:
-            return
-        has_grown = recorder.has_stepped if trainer is None else self._count.has_grown(trainer)
-        if (has_grown or recorder.counts_micro_batches) and recorder.step_ended() and trainer:
-            trainer.should_stop = True
+        if error is None or error is self._error_before:
+            self._end_step(self._trainer())
 
     def _suspend_steps(self, kind: str) -> None:
         """Exclude what follows from the steps. The phase of the hook that does it ends here."""

@@ -6,9 +6,9 @@ import dataclasses
 import logging
 import sys
 from collections import deque
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from stepscope.adapters.profiler import Profiler
@@ -39,27 +39,10 @@ class BrokenOffError(StepscopeError):
     """A training that had not ended when another one began."""
 
 
-def prototype_of(profiler: Profiler | CaptureConfig | None, options: dict[str, Any]) -> Profiler:
-    """The profiler to copy for each training; never started itself.
-
-    Args:
-        profiler: A profiler that was not started, or its options.
-        options: The options as keywords, if `profiler` is None.
-
-    Raises:
-        UsageError: Both are given.
-        ConfigError: An option is invalid.
-    """
-    if not isinstance(profiler, Profiler):
-        return Profiler(profiler, **options)
-    if options:
-        raise UsageError("give either a Profiler or options, not both")
-    return profiler
-
-
-def unit_of(config: CaptureConfig) -> str:
-    """The unit of a step: the optimizer step, unless micro-batches are requested."""
-    return MICRO_BATCH if config.step_unit == MICRO_BATCH else OPTIMIZER_STEP
+def with_unit(config: CaptureConfig) -> CaptureConfig:
+    """The options where a framework ends steps: of the optimizer, unless of micro-batches."""
+    unit = MICRO_BATCH if config.step_unit == MICRO_BATCH else OPTIMIZER_STEP
+    return dataclasses.replace(config, step_unit=unit, auto_phases=False)
 
 
 def identity_of(rank: int, local_rank: int, world_size: int) -> RankIdentity:
@@ -90,7 +73,7 @@ class TrainingRecorder(Policy):
     Attributes:
         profiler: The profiler of the current or last training; None before the first.
         is_in_step: Whether the work of a step has begun and not ended.
-        replaced: What an integration replaced in its framework, until the training ends.
+        replaced: What was replaced in the framework and in Python, until the training ends.
     """
 
     def __init__(self, prototype: Profiler) -> None:
@@ -101,7 +84,6 @@ class TrainingRecorder(Policy):
         self._data: int | None = None
         self._fetched: deque[Work] | None = None
         self._excluded: tuple[str, AbstractContextManager[None]] | None = None
-        self._hook_before: Any = None
         self.replaced = Replacements()
 
     @property
@@ -145,10 +127,7 @@ class TrainingRecorder(Policy):
         if not self._prototype.config.enabled:
             return
         given = self._prototype
-        config = dataclasses.replace(
-            given.config, step_unit=unit_of(given.config), auto_phases=False
-        )
-        profiler = Profiler(config, identity=identity, **given._beside)
+        profiler = Profiler(with_unit(given.config), identity=identity, **given._beside)
         profiler.session.option_names = given.session.option_names
         if not self.counts_micro_batches:
             profiler.session.steps_before = steps_before
@@ -167,8 +146,7 @@ class TrainingRecorder(Policy):
         self._training = _Training(profiler, detector)
         detector.attach(profiler.session.steps)
         detector.install(fetches=times_fetches)
-        self._hook_before = sys.excepthook
-        sys.excepthook = self._on_uncaught
+        self.replaced.replace(sys, "excepthook", self._around_excepthook)
 
     def finish(self, error: BaseException | None = None) -> None:
         """End the recording, with the error that ended the training if any. Idempotent."""
@@ -181,23 +159,21 @@ class TrainingRecorder(Policy):
             self.replaced.restore()
         detector.remove()
         self._end_exclusion(error)
-        if sys.excepthook == self._on_uncaught:
-            sys.excepthook = self._hook_before
         if error is None and not profiler.session.steps.number:
             log.warning("stepscope: %s", _NO_STEP)
-        profiler.__exit__(type(error) if error is not None else None, error, None)
+        profiler.session.finish(error)
 
     def warn_of_no_training(self) -> None:
         """Warn that the framework ended without beginning to train."""
         if self._prototype.config.enabled and self.profiler is None:
             log.warning("stepscope: %s", _NO_STEP)
 
-    def _on_uncaught(
-        self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None
-    ) -> None:
-        before = self._hook_before
-        self.finish(error)
-        before(kind, error, traceback)
+    def _around_excepthook(self, before: Callable[..., Any]) -> Callable[..., Any]:
+        def on_uncaught(kind: object, error: BaseException, traceback: object) -> None:
+            self.finish(error)
+            before(kind, error, traceback)
+
+        return on_uncaught
 
     # -- what the framework tells ---------------------------------------------------------------
 
@@ -335,7 +311,11 @@ class CallbackBase:
 
     def __init__(self, profiler: Profiler | CaptureConfig | None = None, **options: Any) -> None:
         super().__init__()
-        self._recorder = TrainingRecorder(prototype_of(profiler, options))
+        if not isinstance(profiler, Profiler):
+            profiler = Profiler(profiler, **options)
+        elif options:
+            raise UsageError("give either a Profiler or options, not both")
+        self._recorder = TrainingRecorder(profiler)
 
     @classmethod
     def from_args(

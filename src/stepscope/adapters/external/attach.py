@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
-import psutil
 
 from stepscope.adapters.external.keep import Recording, keep, scratch_folder
 from stepscope.adapters.external.py_spy import (
@@ -20,10 +19,10 @@ from stepscope.adapters.external.py_spy import (
     PySpyOptions,
     explain,
     record_command,
-    require_py_spy,
 )
 from stepscope.adapters.external.tools import version_of
 from stepscope.errors import UsageError
+from stepscope.monitor.processes import is_running
 from stepscope.run.reader import Run
 
 _PATIENCE_S = 120.0
@@ -36,7 +35,6 @@ def attach(
     seconds: float,
     run: Path | None,
     output: Path | None,
-    allowance: Callable[[], str],
     say: Callable[[str], None],
 ) -> Path:
     """Sample a process and its children.
@@ -47,8 +45,8 @@ def attach(
     Raises:
         UsageError: py-spy is missing or not allowed, or cannot sample this process.
     """
-    program = require_py_spy()
-    if not _exists(process_id):
+    program = options.require()
+    if not is_running(process_id):
         raise UsageError(f"there is no process {process_id} on this machine")
     try:
         folder = scratch_folder(run, "py-spy") if run is not None else None
@@ -76,26 +74,15 @@ def attach(
             # exact.
             _, more = _run([program, "dump", "--pid", str(process_id)], 0.0)
             said = more or said
-        raise explain(said, allowance())
+        raise explain(said, options.lacks())
     if recording is None:
         return path
     home = keep(recording, run)
     return path if home is None else home / path.name
 
 
-def _exists(process_id: int) -> bool:
-    try:
-        return bool(psutil.pid_exists(process_id))
-    except OverflowError:  # no system has numbers as large
-        return False
-
-
 def process_of_rank(run: Run, rank: int | None) -> int:
-    """The process ID of a rank that runs on this machine.
-
-    Args:
-        rank: Which rank; None: the lowest that runs here.
-    """
+    """The process ID of a rank, or of the lowest one, that runs on this machine."""
     here = socket.gethostname()
     known = {r.rank: r.manifest for r in run.ranks if r.manifest is not None}
     if rank is not None and rank not in known:
@@ -103,7 +90,7 @@ def process_of_rank(run: Run, rank: int | None) -> int:
     for number, manifest in sorted(known.items()):
         if rank not in (None, number) or manifest.state != "running":
             continue
-        if manifest.host == here and psutil.pid_exists(manifest.process_id):
+        if manifest.host == here and is_running(manifest.process_id):
             return manifest.process_id
         if rank is not None:
             raise click.UsageError(

@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -137,8 +138,9 @@ def _wait(wait: Callable[[], int]) -> int:
     return code
 
 
-def _wait_for(process_id: int) -> int:
-    while is_running(process_id):
+def _wait_for(process_id: int, most_s: float = math.inf) -> int:
+    until = time.monotonic() + most_s
+    while is_running(process_id) and time.monotonic() < until:
         time.sleep(_LOOK_S)
     return 0
 
@@ -146,18 +148,10 @@ def _wait_for(process_id: int) -> int:
 def _end(process_id: int) -> None:
     with contextlib.suppress(OSError):
         os.kill(process_id, signal.SIGTERM)
-    for _ in _looks(10.0):
-        if not is_running(process_id):
-            return
-    with contextlib.suppress(OSError):
-        os.kill(process_id, signal.SIGKILL if hasattr(signal, "SIGKILL") else signal.SIGTERM)
-
-
-def _looks(seconds: float) -> Iterator[None]:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        yield
-        time.sleep(_LOOK_S)
+    _wait_for(process_id, 10.0)
+    if is_running(process_id):
+        with contextlib.suppress(OSError):
+            os.kill(process_id, signal.SIGKILL if hasattr(signal, "SIGKILL") else signal.SIGTERM)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -11,18 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.capture.record.home import hide_secrets
-from stepscope.run.files import digest_of
+from stepscope.run.files import numbered
 from stepscope.run.layout import MANIFEST_FILE, RunLayout
 from stepscope.run.manifest import ArtifactRecord, ExternalRecord, write_record
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A recording by a tool, outside any run until there is one.
-
-    Attributes:
-        started_ns: When it began, nanoseconds since the epoch.
-    """
+    """A recording by a tool, outside any run until there is one."""
 
     tool: str
     folder: Path
@@ -32,17 +28,9 @@ class Recording:
 
 
 def scratch_folder(output: Path, tool: str) -> Path:
-    """Create a folder of this process for a tool's files, next to the runs.
-
-    Raises:
-        OSError: It cannot be created.
-    """
-    name = f"{tool}-{socket.gethostname()}-{os.getpid()}"
-    folder = output.absolute() / f"external-{name}"
-    number = 2
-    while folder.exists():
-        folder = output.absolute() / f"external-{name}-{number}"
-        number += 1
+    """Create a folder of this process for a tool's files, next to the runs."""
+    name = f"external-{tool}-{socket.gethostname()}-{os.getpid()}"
+    folder = next(one for one in numbered(output.absolute() / name) if not one.exists())
     folder.mkdir(parents=True)
     return folder
 
@@ -71,12 +59,7 @@ def keep(recording: Recording, run: Path | None, problems: Sequence[str] = ()) -
         folder = folder.rename(target)
         files = [target / path.relative_to(recording.folder) for path in files]
     artifacts = tuple(
-        ArtifactRecord(
-            f"{recording.tool} {path.suffix.lstrip('.') or 'file'}",
-            path.relative_to(folder).as_posix(),
-            path.stat().st_size,
-            digest_of(path),
-        )
+        ArtifactRecord.of(f"{recording.tool} {path.suffix.lstrip('.') or 'file'}", path, folder)
         for path in files
     )
     write_record(

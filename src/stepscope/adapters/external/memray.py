@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.adapters.external.memray_tracker import FILE_NAME
-from stepscope.adapters.external.tools import MissingToolError
+from stepscope.adapters.external.tools import MissingToolError, Tool
+from stepscope.run.files import numbered
 
 INSTALL = 'pip install "stepscope[memray]"'
 _REPORTS = {"flamegraph": "-flamegraph.html", "table": "-table.html"}
@@ -27,68 +28,40 @@ _LIMIT_S = 600
 
 
 @dataclass(frozen=True)
-class MemrayOptions:
-    """How memray tracks memory.
+class MemrayOptions(Tool):
+    """How memray tracks memory: with C and C++ frames, and in forked children, each in its file."""
 
-    Attributes:
-        native: Whether to record C and C++ frames as well.
-        follow_fork: Whether to track forked children, each in a separate file.
-    """
-
+    name = "memray"
     native: bool = False
     follow_fork: bool = False
+
+    def require(self, command: Sequence[str]) -> str:
+        """Check that the command's Python has memray, as far as that can be known in advance."""
+        if sys.platform == "win32":
+            raise MissingToolError("memray does not support Windows: use it under Linux or macOS")
+        if importlib.util.find_spec("memray") is None:
+            raise MissingToolError(f"memray is not installed: {INSTALL}")
+        program = Path(shutil.which(command[0]) or "")
+        is_ours = program.absolute() == Path(sys.executable).absolute()
+        if is_ours or not program.name.startswith("python"):
+            return sys.executable
+        try:
+            found = subprocess.run(
+                [program, "-c", "import memray"], capture_output=True, timeout=60, check=False
+            )
+        except (OSError, subprocess.SubprocessError):
+            return sys.executable
+        if found.returncode:
+            raise MissingToolError(f"{program} has no memray: {program} -m pip install memray")
+        return sys.executable
 
 
 @dataclass(frozen=True)
 class MemrayResult:
-    """What was made from memray's files.
-
-    Attributes:
-        peak_bytes: Peak of allocated bytes by rank, for ranks with statistics.
-    """
+    """What was made from memray's files: peaks of allocated bytes by rank, where known."""
 
     peak_bytes: Mapping[int, int]
     problems: tuple[str, ...]
-
-
-def require_memray(command: Sequence[str]) -> None:
-    """Check that the command's Python has memray, as far as that can be known in advance."""
-    if sys.platform == "win32":
-        raise MissingToolError("memray does not support Windows: use it under Linux or macOS")
-    if importlib.util.find_spec("memray") is None:
-        raise MissingToolError(f"memray is not installed: {INSTALL}")
-    program = shutil.which(command[0])
-    if program is None or not Path(program).name.startswith("python"):
-        return
-    if Path(program).absolute() == Path(sys.executable).absolute():
-        return
-    try:
-        found = subprocess.run(
-            [program, "-c", "import memray"], capture_output=True, timeout=60, check=False
-        )
-    except (OSError, subprocess.SubprocessError):
-        return
-    if found.returncode:
-        raise MissingToolError(f"{program} has no memray: {program} -m pip install memray")
-
-
-def version() -> str:
-    """The installed version; empty if there is none."""
-    from importlib import metadata
-
-    try:
-        return metadata.version("memray")
-    except metadata.PackageNotFoundError:
-        return ""
-
-
-def request(options: MemrayOptions, folder: Path) -> dict[str, object]:
-    """The request to the processes of the training."""
-    return {
-        "folder": str(folder),
-        "native": options.native,
-        "follow_fork": options.follow_fork,
-    }
 
 
 def make_reports(folder: Path, ranks: Mapping[int, int]) -> MemrayResult:
@@ -151,9 +124,9 @@ def _named_files(folder: Path, ranks: Mapping[int, int]) -> list[tuple[int, Path
             continue
         rank = ranks.get(process_id, position)
         stem = f"rank{rank:05d}" if trained else f"process{process_id}"
-        target, number = folder / f"{stem}.bin", 2
-        while target.exists():  # two trainings one after the other, both rank 0
-            target, number = folder / f"{stem}-{number}.bin", number + 1
+        # Two trainings one after the other are both rank 0.
+        names = (one.with_name(f"{one.name}.bin") for one in numbered(folder / stem))
+        target = next(one for one in names if not one.exists())
         path.rename(target)
         named.append((rank, target))
         for child in sorted(folder.glob(f"{path.name}.*")):

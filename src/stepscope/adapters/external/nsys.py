@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.adapters.external.tools import require_program
+from stepscope.adapters.external.tools import Tool, require_program, version_of
 from stepscope.adapters.options.layouts import put_file
+from stepscope.doctor.python_and_torch import version_of as numbers_of
 
 INSTALL = (
     "install NVIDIA Nsight Systems (apt install nsight-systems, from NVIDIA's package repository; "
@@ -35,7 +36,7 @@ OURS = {
 
 
 @dataclass(frozen=True)
-class NsysOptions:
+class NsysOptions(Tool):
     """How nsys records.
 
     Attributes:
@@ -44,6 +45,7 @@ class NsysOptions:
         output: Where its reports are put as well, without the suffix; empty for only in the run.
     """
 
+    name = "nsys"
     trace: str = "cuda,nvtx,osrt"
     gpu_metrics: str = ""
     cuda_memory: bool = False
@@ -52,10 +54,28 @@ class NsysOptions:
     output: str = ""
     arguments: tuple[str, ...] = ()
 
+    def require(self, command: Sequence[str]) -> str:  # noqa: ARG002
+        """The path of nsys."""
+        return require_program("nsys", INSTALL)
 
-def require_nsys() -> str:
-    """The path of nsys."""
-    return require_program("nsys", INSTALL)
+    def command(
+        self, folder: Path, below: Sequence[str], program: str, *, windows: int
+    ) -> list[str]:
+        """The command that records what is launched below it."""
+        version = version_of(program)
+        return profile_command(
+            self, folder / REPORT, below, windows=windows, program=program, version=version
+        )
+
+    def missing(self, folder: Path) -> str:
+        """That it wrote no report, and why."""
+        if reports_in(folder):
+            return ""
+        why = (
+            ": no window was marked for it, which requires a training on CUDA; "
+            "--nsys-range all records without windows"
+        )
+        return f"it wrote no report{why if self.only_windows else ''}"
 
 
 def profile_command(
@@ -81,7 +101,8 @@ def profile_command(
         command += ["sudo", "--preserve-env"]
     command += [program, "profile", f"--trace={options.trace}", f"--output={output}"]
     if options.gpu_metrics:
-        name = "devices" if _numbers(version) >= _SEVERAL_DEVICES_FROM else "device"
+        has_several = (numbers_of(version)[:2] or _SEVERAL_DEVICES_FROM) >= _SEVERAL_DEVICES_FROM
+        name = "devices" if has_several else "device"
         command.append(f"--gpu-metrics-{name}={options.gpu_metrics}")
     if options.cuda_memory:
         command.append("--cuda-memory-usage=true")
@@ -100,11 +121,7 @@ def reports_in(folder: Path) -> list[Path]:
 
 
 def put_reports(reports: Sequence[Path], output: str) -> list[Path]:
-    """Put reports under the user's name as well: `NAME.nsys-rep`, or `NAME.1.nsys-rep` and so on.
-
-    Raises:
-        OSError: A file cannot be written.
-    """
+    """Put reports under the user's name as well: `NAME.nsys-rep`, or `NAME.1.nsys-rep` etc."""
     stem = output.removesuffix(".nsys-rep")
     names = [stem] if len(reports) == 1 else [f"{stem}.{at + 1}" for at in range(len(reports))]
     return [
@@ -115,8 +132,3 @@ def put_reports(reports: Sequence[Path], output: str) -> list[Path]:
 
 def _is_no_root() -> bool:
     return hasattr(os, "geteuid") and os.geteuid() != 0
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    numbers = tuple(int(word) for word in version.split(".") if word.isdecimal())
-    return numbers[:2] or _SEVERAL_DEVICES_FROM

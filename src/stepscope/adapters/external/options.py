@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import click
@@ -12,10 +11,9 @@ from stepscope.adapters.external import nsys, py_spy
 from stepscope.adapters.external.memray import MemrayOptions
 from stepscope.adapters.external.nsys import NsysOptions
 from stepscope.adapters.external.py_spy import FORMATS, PySpyOptions
-from stepscope.adapters.external.session import Tool, tool_command
-from stepscope.adapters.external.tools import split_arguments
+from stepscope.adapters.external.tools import Tool, split_arguments
 from stepscope.adapters.options.dialects import find_dialect
-from stepscope.adapters.options.settings import Settings, resolve
+from stepscope.adapters.options.settings import resolve
 
 Given = Mapping[str, tuple[Any, str]]
 """Canonical option to the value that was given for it, and where."""
@@ -26,19 +24,16 @@ _PY_SPY = (
     click.option(
         "--py-spy-format",
         type=click.Choice(list(FORMATS)),
-        default=None,
         help="Format of py-spy's file.  [default: chrometrace]",
     ),
     click.option(
         "--py-spy-rate",
         type=click.IntRange(1, 1000),
         metavar="N",
-        default=None,
         help="Samples per second.  [default: 100]",
     ),
     click.option(
         "--py-spy-arguments",
-        default=None,
         metavar="TEXT",
         help='More arguments of `py-spy record`, as in --py-spy-arguments="--native --gil".',
     ),
@@ -47,13 +42,11 @@ _NSYS = (
     click.option("--nsys", is_flag=True, help="Record with nsys, in the scheduled windows."),
     click.option(
         "--nsys-trace",
-        default=None,
         metavar="LIST",
         help="What nsys traces, such as cuda,nvtx,osrt,mpi.  [default: cuda,nvtx,osrt]",
     ),
     click.option(
         "--nsys-gpu-metrics",
-        default=None,
         metavar="GPUS",
         help="Sample hardware counters of these GPUs: all, or a list such as 0,1.",
     ),
@@ -63,25 +56,18 @@ _NSYS = (
     click.option(
         "--nsys-range",
         type=click.Choice(["windows", "all"]),
-        default=None,
         help="Collect only in windows, or all the time.  [default: windows]",
     ),
     click.option(
-        "--nsys-run-as",
-        default=None,
-        metavar="USER",
-        help="Run nsys as root and the training as this user.",
+        "--nsys-run-as", metavar="USER", help="Run nsys as root and the training as this user."
     ),
     click.option(
         "-o",
         "--nsys-output",
-        default=None,
         metavar="NAME",
         help="Also put nsys's reports here, as NAME.nsys-rep.",
     ),
-    click.option(
-        "--nsys-arguments", default=None, metavar="TEXT", help="More arguments of `nsys profile`."
-    ),
+    click.option("--nsys-arguments", metavar="TEXT", help="More arguments of `nsys profile`."),
 )
 _MEMRAY = (
     click.option("--memray", is_flag=True, help="Track host memory with memray."),
@@ -191,27 +177,3 @@ def as_flags(given: Given, step_on: str) -> list[str]:
         else:
             flags += [f"--{word}", str(value)]
     return flags
-
-
-def planned_command(
-    command: Sequence[str], tool: Tool | None, flags: Sequence[str], settings: Settings
-) -> list[str]:
-    """The command line that would run: the command, wrapped in the tool if there is one."""
-    if tool is None:
-        return list(command)
-    folder = Path(settings.value("output_dir")).absolute() / "external"
-    return tool_command(tool, folder, command, flags, settings)
-
-
-def what_it_lacks(tool: Tool) -> Callable[[], str]:
-    """A function that says what a tool that did not start may lack."""
-    if isinstance(tool, PySpyOptions):
-        return _allowance
-    return lambda: "see its own output above; `stepscope doctor` checks what it needs"
-
-
-def _allowance() -> str:
-    from stepscope.doctor.permissions import attaching_allowance
-    from stepscope.system import this_machine
-
-    return attaching_allowance(this_machine())

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.adapters.external.tools import require_program
+from stepscope.adapters.external.tools import Tool, require_program
 from stepscope.errors import UsageError
 
 FORMATS = {
@@ -56,13 +56,10 @@ class NotAllowedError(UsageError):
 
 
 @dataclass(frozen=True)
-class PySpyOptions:
-    """How py-spy records.
+class PySpyOptions(Tool):
+    """How py-spy records; `rate` is in samples per second."""
 
-    Attributes:
-        rate: Samples per second.
-    """
-
+    name = "py-spy"
     format: str = "chrometrace"
     rate: int = 100
     arguments: tuple[str, ...] = ()
@@ -72,26 +69,45 @@ class PySpyOptions:
         """The name of the file that it writes."""
         return f"py-spy{FORMATS[self.format]}"
 
+    def require(self, command: Sequence[str] = ()) -> str:  # noqa: ARG002
+        """The path of py-spy, which only root may use on macOS."""
+        program = require_program("py-spy", INSTALL)
+        if sys.platform == "darwin" and os.geteuid() != 0:
+            raise NotAllowedError(
+                "macOS lets only root read another process's memory: run the command with sudo"
+            )
+        return program
+
+    def command(
+        self,
+        folder: Path,
+        below: Sequence[str],
+        program: str,
+        *,
+        windows: int,  # noqa: ARG002 - it knows of none
+    ) -> list[str]:
+        """The command that records what is launched below it."""
+        return record_command(self, folder / self.file_name, below=below, program=program)
+
+    def missing(self, folder: Path) -> str:
+        """That it took no samples."""
+        path = folder / self.file_name
+        has_any = path.is_file() and path.stat().st_size
+        return "" if has_any else "it took no samples and wrote no file"
+
+    def lacks(self) -> str:
+        """Whether this machine allows reading another process, and how to change that."""
+        from stepscope.doctor.permissions import attaching_allowance
+        from stepscope.system import this_machine
+
+        return attaching_allowance(this_machine())
+
 
 def format_of(path: Path) -> str:
     """The format that a file's ending asks for; that which reports read if it asks for none."""
     endings = sorted(FORMATS, key=lambda name: len(FORMATS[name]), reverse=True)
     asked = (name for name in endings if path.name.endswith(FORMATS[name]))
     return next(asked, PySpyOptions.format)
-
-
-def require_py_spy() -> str:
-    """The path of py-spy.
-
-    Raises:
-        NotAllowedError: Only root may use it on this system.
-    """
-    program = require_program("py-spy", INSTALL)
-    if sys.platform == "darwin" and os.geteuid() != 0:
-        raise NotAllowedError(
-            "macOS lets only root read another process's memory: run the command with sudo"
-        )
-    return program
 
 
 def record_command(

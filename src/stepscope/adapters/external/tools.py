@@ -1,16 +1,16 @@
-"""Finds other tools, and explains how to install one that is missing."""
+"""What other tools have in common; finds them, and explains how to install one that is missing."""
 
 from __future__ import annotations
 
 import re
 import shlex
-import shutil
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from stepscope.errors import UsageError
+from stepscope.system import this_machine
 
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 
@@ -19,10 +19,33 @@ class MissingToolError(UsageError):
     """A requested tool is not installed. The message has the command that installs it."""
 
 
+class Tool:
+    """Another tool that records a training; its subclasses are its options."""
+
+    name: ClassVar[str]
+
+    def require(self, command: Sequence[str]) -> str:
+        """Check that it is available before anything starts; returns the path of its program."""
+        raise NotImplementedError
+
+    def command(
+        self, folder: Path, below: Sequence[str], program: str, *, windows: int
+    ) -> list[str]:
+        """The command that records into a folder what runs below it; 0 windows for no limit."""
+        raise NotImplementedError
+
+    def missing(self, folder: Path) -> str:  # noqa: ARG002
+        """What it should have written there and did not, and why; empty for nothing."""
+        return ""
+
+    def lacks(self) -> str:
+        """What it may lack if it did not start."""
+        return "see its own output above; `stepscope doctor` checks what it needs"
+
+
 def find_program(name: str) -> str | None:
     """The path of a program, on PATH or beside this interpreter; None if there is none."""
-    beside = Path(sys.executable).parent
-    return shutil.which(name) or shutil.which(name, path=str(beside))
+    return this_machine().find_program(name)
 
 
 def require_program(name: str, remedy: str) -> str:
@@ -65,8 +88,3 @@ def split_arguments(option: str, text: str, ours: Mapping[str, str]) -> tuple[st
         if name in ours:
             raise UsageError(f"{option}={text!r}: leave {name} out: {ours[name]}")
     return words
-
-
-def shown(command: Sequence[str]) -> str:
-    """A command as one would type it."""
-    return shlex.join(command)

@@ -9,39 +9,31 @@ from typing import Any
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import Option, OptionNames, options_of, parse_bool
 
+
+def _derived(name: str, kind: str, about: str, default: object = None) -> Option:
+    return Option(name, kind, about, default=default, is_optional=default is None, is_field=False)
+
+
 DERIVED_OPTIONS = {
     "cycle_length": (
-        Option(
+        _derived(
             "start_step",
             "int",
             "First step of a single window; sets skip_first, wait, warmup and repeat.",
-            is_optional=True,
-            is_field=False,
         ),
-        Option(
-            "end_step",
-            "int",
-            "Step before which that window ends; sets active.",
-            is_optional=True,
-            is_field=False,
-        ),
+        _derived("end_step", "int", "Step before which that window ends; sets active."),
     ),
     "trace_format": (
-        Option(
+        _derived(
             "tensorboard",
             "bool",
             "Also write each trace to the output folder under TensorBoard's file names.",
             default=False,
-            is_field=False,
         ),
     ),
     "memory_snapshot_at_end": (
-        Option(
-            "memory_snapshot_path",
-            "path",
-            "Also write the newest memory snapshot to this file.",
-            is_optional=True,
-            is_field=False,
+        _derived(
+            "memory_snapshot_path", "path", "Also write the newest memory snapshot to this file."
         ),
     ),
 }
@@ -117,12 +109,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Rule:
-    """An option that overrides others.
-
-    Attributes:
-        unless: The rule applies to every value of it except this one.
-        sets: The values that the other options get.
-    """
+    """An option that sets others unless it has one value."""
 
     option: str
     unless: Any

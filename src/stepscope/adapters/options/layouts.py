@@ -7,19 +7,20 @@ names are moved away first: a recording that makes fewer files would leave the r
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import glob
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.capture.messages import say
 from stepscope.capture.ranks import RankIdentity
-from stepscope.run.files import replacing, write_atomically
+from stepscope.run.files import numbered, replacing, write_atomically
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 from stepscope.system import peak_resident_bytes
 
@@ -37,15 +38,12 @@ class Destination:
         words: The script's name for its model ("model_name") and its training ("train_type"), and
             other parts of a layout's names.
         overviews: Functions that add text to an overview of memory.
-        is_newest: Whether no later window has been put in place. Files of several windows are made
-            at the same time, and names that they share belong to the newest.
     """
 
     root: Path
     identity: RankIdentity = field(default_factory=RankIdentity)
     words: Mapping[str, str] = field(default_factory=dict)
-    overviews: tuple[Callable[[], str], ...] = ()
-    is_newest: bool = True
+    overviews: Sequence[Callable[[], str]] = ()
 
     def fields(self) -> dict[str, str]:
         """What the names of files are made of, but for what each file adds to it."""
@@ -113,9 +111,18 @@ LAYOUTS: dict[str, tuple[_File, ...]] = {
 
 
 def put_window(
-    layout: str, destination: Destination, rank_directory: Path, window: WindowRecord
+    layout: str,
+    destination: Destination,
+    rank_directory: Path,
+    window: WindowRecord,
+    *,
+    is_newest: bool = True,
 ) -> list[Path]:
-    """Put the files of a finished window in place; returns them."""
+    """Put the files of a finished window in place; returns them.
+
+    Files of several windows are made at the same time, and names that they share belong to the
+    newest of those that have been put in place.
+    """
     last = window.last_step if window.last_step is not None else (window.first_step or 0) - 1
     fields = {
         **destination.fields(),
@@ -129,7 +136,7 @@ def put_window(
     put = []
     for file in LAYOUTS[layout]:
         source = None if file.is_lone else sources.get(file.kind)
-        if source is None or (file.is_shared and not destination.is_newest):
+        if source is None or (file.is_shared and not is_newest):
             continue
         suffix = source.name.partition(".")[2]
         target = destination.root / file.path.format(**fields, suffix=suffix)
@@ -208,7 +215,6 @@ def _plain(text: str, otherwise: str) -> str:
 
 EARLIER = "earlier"
 """Folder that the files are moved to, beside the new ones."""
-_MOST_RANKS = 4096
 
 
 def move_earlier(layout: str, destination: Destination) -> list[Path]:
@@ -268,23 +274,19 @@ _ANY_RANK = {
 def _target(folder: Path, paths: set[Path]) -> Path:
     newest_s = max(path.stat().st_mtime for path in paths)
     time = datetime.datetime.fromtimestamp(newest_s, datetime.timezone.utc)
-    name = f"{time:%Y%m%dT%H%M%SZ}"
-    for number in range(1, _MOST_RANKS):
-        target = folder / EARLIER / (name if number == 1 else f"{name}-{number}")
-        try:
+    for target in numbered(folder / EARLIER / f"{time:%Y%m%dT%H%M%SZ}"):
+        with contextlib.suppress(FileExistsError):
             target.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        return target
-    raise FileExistsError(f"{folder / EARLIER / name}: too many folders have this name")
+            break
+    return target
 
 
 class Placing:
     """Puts the files of one recording beside its run.
 
     Args:
+        folder: This rank's folder in the run.
         layout: Name of the layout; empty for none.
-        words: Parts of the layout's names.
         snapshot_path: Where to put the newest memory snapshot as well, or None.
         placed: Called with the files that were put in place for a window.
     """
@@ -292,14 +294,18 @@ class Placing:
     def __init__(
         self,
         session: CaptureSession,
+        folder: Path,
+        *,
         layout: str,
         words: Mapping[str, str],
         snapshot_path: Path | None,
         placed: Callable[[list[Path]], object] | None,
     ) -> None:
         self._session = session
+        self._folder = folder
         self._layout = layout
-        self._words = words
+        root, identity = folder.parent.parent, session.identity
+        self._destination = Destination(root, identity, words, session.overviews)
         self._snapshot_path = snapshot_path
         self._placed = placed
         self._newest = -1
@@ -307,14 +313,16 @@ class Placing:
 
     def put_window(self, window: WindowRecord) -> list[Path]:
         """Put the files of a window in place; returns them. Raises nothing."""
-        destination, folder = self._destination(window.index), self._session.rank_path
-        if not self._layout or folder is None or window.state not in {"complete", "partial"}:
+        if not self._layout or window.state not in {"complete", "partial"}:
             return []
         self._newest = max(self._newest, window.index)
-        self._make_room(destination)
+        self._make_room()
         files: list[Path] = []
         with self._session.contain("writing the files of the layout"):
-            files = put_window(self._layout, destination, folder, window)
+            is_newest = window.index == self._newest
+            files = put_window(
+                self._layout, self._destination, self._folder, window, is_newest=is_newest
+            )
             self._session.copy_beside(files)
             if self._placed is not None and files:
                 self._placed(files)
@@ -322,33 +330,21 @@ class Placing:
 
     def put_file(self, record: ArtifactRecord) -> None:
         """Put a file that belongs to no window in place. Raises nothing."""
-        destination, folder = self._destination(), self._session.rank_path
-        if folder is None:
-            return
+        destination, source = self._destination, self._folder / record.path
         if any(file.is_lone for file in LAYOUTS.get(self._layout, ()) if file.kind == record.kind):
-            self._make_room(destination)
+            self._make_room()
         with self._session.contain("writing a file of the layout"):
-            lone = put_lone_file(self._layout, destination, record.kind, folder / record.path)
+            lone = put_lone_file(self._layout, destination, record.kind, source)
             self._session.copy_beside([lone] if lone is not None else [])
             if record.kind == "snapshot" and self._snapshot_path is not None:
-                put_snapshot(self._snapshot_path, destination, folder / record.path)
+                put_snapshot(self._snapshot_path, destination, source)
 
-    def _make_room(self, destination: Destination) -> None:
+    def _make_room(self) -> None:
         """Move the files of an earlier recording, before the first file of this one."""
         if self._has_placed:
             return
         self._has_placed = True
         with self._session.contain("moving the files of an earlier recording"):
-            for folder in move_earlier(self._layout, destination):
+            for folder in move_earlier(self._layout, self._destination):
                 if self._session.config.announce:
                     say(f"files of an earlier recording were moved to {folder}")
-
-    def _destination(self, window: int | None = None) -> Destination:
-        journal = self._session.journal
-        return Destination(
-            journal.layout.root.parent if journal is not None else Path(),
-            self._session.identity,
-            self._words,
-            tuple(self._session.overviews),
-            is_newest=window is None or window >= self._newest,
-        )

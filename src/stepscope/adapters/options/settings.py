@@ -115,10 +115,7 @@ class Settings:
 
 
 def resolve(
-    dialect: Dialect,
-    given: Given,
-    *,
-    environment: Mapping[str, str] | None = None,
+    dialect: Dialect, given: Given, *, environment: Mapping[str, str] | None = None
 ) -> Settings:
     """Determine the value of each option from all sources.
 
@@ -126,6 +123,20 @@ def resolve(
         ConfigError: A value is invalid.
     """
     return _settled(dialect, _around(dialect, environment), given)
+
+
+def config_of_section(options: Mapping[str, Any], section: str, **more: Any) -> CaptureConfig:
+    """A configuration of our own options, with the values that a framework's section has.
+
+    Args:
+        section: The name of the section, for messages.
+        **more: Fields that only code can set, or that code decides.
+
+    Raises:
+        ConfigError: A value is invalid, or options contradict each other.
+    """
+    given = {name: (value, f"{section} ({name})") for name, value in options.items()}
+    return resolve(find_dialect("native"), given).config(enabled=True, **more)
 
 
 def settings_of(args: Any, dialect: str | None = None) -> Settings:
@@ -199,8 +210,8 @@ def _around(dialect: Dialect, environment: Mapping[str, str] | None = None) -> d
     variables = os.environ if environment is None else environment
     found: dict[str, Setting] = {}
     for name, option in OPTIONS.items():
-        if option.variable in variables:
-            origin = option.variable
+        origin = option.variable
+        if origin in variables:
             found[name] = Setting(option, option.parse(variables[origin], origin), origin)
         elif name in dialect.defaults:
             found[name] = Setting(option, dialect.defaults[name], f"default of {dialect.name}")
@@ -265,12 +276,11 @@ def _single_window(found: Mapping[str, Setting]) -> dict[str, Any]:
     }
 
 
-def misspelled_variables(environment: Mapping[str, str] | None = None) -> list[str]:
+def misspelled_variables() -> list[str]:
     """A line for each STEPSCOPE_* variable that is no option, with the nearest option."""
-    variables = os.environ if environment is None else environment
     known = [option.variable for option in OPTIONS.values()]
     lines = []
-    for name in sorted(variables):
+    for name in sorted(os.environ):
         if name.startswith(PREFIX) and name not in known and name not in _NOT_OPTIONS:
             near = difflib.get_close_matches(name, known, n=1)
             rest = (

@@ -43,11 +43,7 @@ class EngineFollower:
 
 
 class Engines:
-    """The wrapped engines.
-
-    Attributes:
-        is_inside: Whether a call is being followed: what steps now does so for an engine.
-    """
+    """The wrapped engines. While one is inside a call, what steps does so for the engine."""
 
     def __init__(self, follower: EngineFollower) -> None:
         self.is_inside = False
@@ -57,11 +53,7 @@ class Engines:
         self._replacements = Replacements()
 
     def wrap_all(self, methods: Mapping[str, Iterable[str]] | None = None) -> None:
-        """Wrap the constructors of all engines, once DeepSpeed is imported.
-
-        Args:
-            methods: Names of methods to wrap as well, by the name of the class.
-        """
+        """Wrap the constructors of all engines, and methods by class, once they are imported."""
         for name, module in _MODULES.items():
             wrap = functools.partial(self._wrap_class, name, (methods or {}).get(name, ()))
             self._replacements.undo_by(when_imported(module, wrap))

@@ -46,26 +46,19 @@ _THEIRS = (
 
 
 def install(launch: dict[str, Any]) -> ScriptRecorder:
-    """Hook into torch, which has just been imported.
-
-    Args:
-        launch: The request of `stepscope run`: "options", "step_on", "notes".
-    """
+    """Hook into torch, which has just been imported, as `stepscope run` requests."""
     options = dict(launch["options"])
     recorder = ScriptRecorder(options, launch["step_on"], Path(launch["notes"]))
     recorder.note()
     recorder.install()
     os.register_at_fork(after_in_child=recorder.forked)
-    before = sys.excepthook
+    before, leave = sys.excepthook, sys.exit
 
-    def keep_error(
-        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
-    ) -> None:
+    def keep_error(kind: Any, error: BaseException, traceback: TracebackType | None) -> None:
         recorder.error = error
         before(kind, error, traceback)
 
     sys.excepthook = keep_error
-    leave = sys.exit
 
     @functools.wraps(leave)
     def keep_code(*code: Any) -> None:
@@ -104,7 +97,7 @@ class ScriptRecorder(Policy, EngineFollower):
         self.detector = Detector(
             self, finds_forward=not self._is_inference, times_calls=True, finds_modes=True
         )
-        self.detector.thread = _main_thread()
+        self.detector.thread = threading.main_thread().ident or 0
         self.engines = Engines(self)
         self.error: BaseException | None = None
         self.after_step: Callable[[int], None] | None = None
@@ -240,22 +233,16 @@ class ScriptRecorder(Policy, EngineFollower):
             session.option_names = flags_of_run(options_of(CaptureConfig))
             profiler.start()
         except NestedProfilerError as error:
-            self._turn_off()
             self._theirs = running_profiler()
-            self._problem = _THEIRS if self._theirs is not None else str(error)
-            self.note()
+            self._refuse(_THEIRS if self._theirs is not None else str(error))
             return None
         except Exception as error:  # noqa: BLE001 - nothing of ours may end the script
-            self._turn_off()
-            self._problem = f"{type(error).__name__}: {error}"
             log.warning("stepscope: nothing is recorded: %s", error)
-            self.note()
+            self._refuse(f"{type(error).__name__}: {error}")
             return None
         if profiler.run_path is None:
             # The log has the reason.
-            self._turn_off()
-            self._problem = f"no run could be created in {profiler.config.output_dir}"
-            self.note()
+            self._refuse(f"no run could be created in {profiler.config.output_dir}")
             return None
         if not is_from_start:
             # Its start was not seen, so it must not count as a complete step.
@@ -267,6 +254,11 @@ class ScriptRecorder(Policy, EngineFollower):
         process_util.Finalize(None, self.finish, exitpriority=100)
         self.note()
         return profiler
+
+    def _refuse(self, problem: str) -> None:
+        self._turn_off()
+        self._problem = problem
+        self.note()
 
     def _turn_off(self) -> None:
         self._is_off = self.detector.is_off = True
@@ -339,7 +331,7 @@ class ScriptRecorder(Policy, EngineFollower):
         if self.error is None and steps.number and (rest := self._rest_kind()):
             profiler.session.restart_step(rest)
         with repeated_interrupts_ignored():
-            profiler.__exit__(type(error) if error is not None else None, error, None)
+            profiler.session.finish(error)
         if not self._steps.has_trained and not steps.number:
             _remove_run(profiler)
         self.note(profiler)
@@ -373,10 +365,6 @@ class ScriptRecorder(Policy, EngineFollower):
         }
         with contextlib.suppress(OSError):
             write_atomically(self._notes / f"{os.getpid()}.json", json.dumps(note).encode())
-
-
-def _main_thread() -> int:
-    return threading.main_thread().ident or 0
 
 
 def _key_of(data: Any) -> tuple[int, bool]:

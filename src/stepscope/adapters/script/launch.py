@@ -153,9 +153,6 @@ def run_command(command: Sequence[str], environment: dict[str, str]) -> int:
 
     Returns:
         Its exit code; 128 plus the signal number if a signal ended it.
-
-    Raises:
-        UsageError: It cannot be started.
     """
     try:
         child = subprocess.Popen(list(command), env=environment)
@@ -180,11 +177,9 @@ def run_command(command: Sequence[str], environment: dict[str, str]) -> int:
 def passing_signals_on(
     pass_on: Callable[[int], None], *, shares_terminal: bool = True
 ) -> Iterator[None]:
-    """While a child runs, pass signals to this process on to it.
+    """While a child runs, pass signals to this process on to it, by a function that must not raise.
 
-    Args:
-        pass_on: Sends the child a signal; must not raise.
-        shares_terminal: Whether Ctrl-C at the terminal reaches the child directly.
+    Ctrl-C at a terminal that it shares reaches it directly.
     """
 
     def forward(number: int, _: FrameType | None) -> None:

@@ -61,6 +61,7 @@ def once(
 
     return answer
 
+
 _RETURNED_FROM_EVENTS = 2_000_000
 """Of fewer events, a report takes half a gigabyte in any case, and a tenth longer if it returns
 what it frees."""

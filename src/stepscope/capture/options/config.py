@@ -370,14 +370,7 @@ class CaptureConfig:
     @property
     def schedule(self) -> Schedule:
         """The schedule that the options describe."""
-        return Schedule(
-            self.skip_first,
-            self.wait,
-            self.warmup,
-            self.active,
-            self.repeat,
-            self.skip_first_wait,
-        )
+        return Schedule.of(vars(self))
 
     @property
     def detail_step(self) -> int:

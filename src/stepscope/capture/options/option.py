@@ -73,14 +73,7 @@ class Option:
         return self.kind == "float" and self.name.endswith("_s")
 
     def parse(self, value: object, origin: str) -> Any:
-        """Parse a text, or a value from TOML or a parser.
-
-        Args:
-            origin: Where it was given, for the error message; empty if the reader knows.
-
-        Raises:
-            ConfigError: The value is invalid.
-        """
+        """Parse a text, or a value from TOML or a parser; `origin` is for the error message."""
         if self.is_optional and is_none(value):
             return None
         wanted = f"one of {', '.join(self.choices)}" if self.choices else "a text"
@@ -131,33 +124,15 @@ class Option:
 
 
 def option(
-    default: object,
-    help_line: str,
-    detail: str = "",
-    *,
-    kind: str = "",
-    choices: Sequence[str] = (),
-    least: float | None = None,
-    above: float | None = None,
-    artifact: str = "",
+    default: object, help_line: str, detail: str = "", *, kind: str = "", **limits: Any
 ) -> Any:
-    """Declare a field of `CaptureConfig`; see `Option`.
+    """Declare a field of `CaptureConfig`; see `Option`, which has the other keywords.
 
     The kind is derived from the annotation if it is empty. An option with the default None may be
     left unset.
     """
-    described = Option(
-        "",
-        kind,
-        help_line,
-        detail,
-        default,
-        tuple(choices),
-        least,
-        above,
-        default is None,
-        artifact,
-    )
+    is_optional = default is None
+    described = Option("", kind, help_line, detail, default, is_optional=is_optional, **limits)
     return dataclasses.field(default=default, metadata={_KEY: described})
 
 

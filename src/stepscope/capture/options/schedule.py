@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -44,6 +44,12 @@ class Schedule:
     active: int
     repeat: int
     skips_first_wait: bool = False
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Schedule:
+        """The schedule that the options of a capture describe."""
+        names = ("skip_first", "wait", "warmup", "active", "repeat", "skip_first_wait")
+        return cls(*(options[name] for name in names))
 
     @property
     def cycle(self) -> int:
@@ -96,13 +102,9 @@ class Schedule:
         return max(first, self._origin + self.repeat * self.cycle) if self.repeat else first
 
     def room_for(self, first: int, steps: int, warmup: int) -> int:
-        """Where a window can begin, with its warm-up, without overlapping the scheduled ones.
+        """The first step from `first` on where a window with its warm-up overlaps no scheduled one.
 
-        Args:
-            first: The earliest step to record.
-
-        Returns:
-            The first suitable step from `first` on, or `first` if the next cycle has no room.
+        It is `first` if the next cycle has no room.
         """
         start = first
         while start <= max(first, self.first_end()) + self.cycle:
@@ -138,11 +140,7 @@ Values = dict[str, Any]
 
 
 def settle(values: Values) -> None:
-    """Check the options against each other and normalise them in place.
-
-    Args:
-        values: All options, each already checked on its own.
-    """
+    """Check the options, each checked on its own before, against each other; normalise in place."""
     # In this order: later rules see the results of earlier ones.
     _trial_step(values)
     _cycle(values)
@@ -151,7 +149,7 @@ def settle(values: Values) -> None:
     _memory(values)
     _activities(values)
     _folders(values)
-    values["on_trace_ready"] = _functions("on_trace_ready", values["on_trace_ready"])
+    values["on_trace_ready"] = _functions(values["on_trace_ready"])
 
 
 def _trial_step(values: Values) -> None:
@@ -180,9 +178,7 @@ def _max_steps(values: Values) -> None:
     if values["max_steps"] == 0:
         raise ConfigError("max_steps=0 leaves nothing to do: give -1 for no limit")
     if values["max_steps"] > 0:
-        names = ("skip_first", "wait", "warmup", "active", "repeat", "skip_first_wait")
-        needed = Schedule(*(values[name] for name in names)).first_end()
-        values["max_steps"] = max(values["max_steps"], needed)
+        values["max_steps"] = max(values["max_steps"], Schedule.of(values).first_end())
 
 
 def _ranks(values: Values) -> None:
@@ -241,7 +237,7 @@ def _folders(values: Values) -> None:
         values["upload_to"] = values["upload_to"] or output
         values["output_dir"] = DEFAULT_OUTPUT_DIR
     if values["upload_to"] is not None:
-        _check_url("upload_to", values["upload_to"])
+        _check_url(values["upload_to"])
     worker = str(values["tensorboard_worker"])
     if not _WORKER.fullmatch(re.sub(r"\{(rank|host|pid)\}", "x", worker)):
         raise ConfigError(
@@ -259,13 +255,12 @@ def _folders(values: Values) -> None:
         raise ConfigError(f"output_dir={output!r} is not a path") from None
 
 
-def _functions(name: str, value: object) -> tuple[Callable[..., Any], ...]:
+def _functions(value: object) -> tuple[Callable[..., Any], ...]:
     given = () if value is None else value if isinstance(value, Sequence) else (value,)
-    for function in given:
-        if not callable(function):
-            raise ConfigError(
-                f"{name}={function!r} cannot be called: give a function of one argument"
-            )
+    for one in given:
+        if not callable(one):
+            message = "cannot be called: give a function of one argument"
+            raise ConfigError(f"on_trace_ready={one!r} {message}")
     return tuple(given)
 
 
@@ -277,13 +272,13 @@ def _is_url(value: object) -> bool:
     return is_url(value)
 
 
-def _check_url(name: str, value: object) -> None:
+def _check_url(url: object) -> None:
     """Check that the URL can be written to in principle, without accessing the network."""
-    if not isinstance(value, str) or not _is_url(value):
-        raise ConfigError(f"{name}={value!r} is not a URL: give one such as s3://bucket/profiles")
+    if not isinstance(url, str) or not _is_url(url):
+        raise ConfigError(f"upload_to={url!r} is not a URL: give one such as s3://bucket/profiles")
     import fsspec
 
     try:
-        fsspec.get_filesystem_class(value.partition("://")[0])
+        fsspec.get_filesystem_class(url.partition("://")[0])
     except (ImportError, ValueError) as error:
-        raise ConfigError(f"{name}={value!r} cannot be written to: {error}") from None
+        raise ConfigError(f"upload_to={url!r} cannot be written to: {error}") from None

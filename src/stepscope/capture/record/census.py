@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stepscope.capture.steps.tensor_watch import TensorWatch
-from stepscope.run.files import LineFile, digest_of
+from stepscope.run.files import LineFile
 from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import ArtifactRecord
 
@@ -26,11 +26,7 @@ _LASTING = ("parameter", "buffer", "optimizer_state")
 
 
 class MemoryCensus:
-    """Writes the census of one rank.
-
-    Args:
-        is_recording: Returns whether memory is being recorded.
-    """
+    """Writes the census of one rank."""
 
     def __init__(
         self,
@@ -65,11 +61,8 @@ class MemoryCensus:
         if file is None:
             return
         file.close()
-        path = self._layout.census
-        problem = file.problem or self.watch.problem
-        self._note(
-            ArtifactRecord(KIND, path.name, path.stat().st_size, digest_of(path), problem=problem)
-        )
+        problem, layout = file.problem or self.watch.problem, self._layout
+        self._note(ArtifactRecord.of(KIND, layout.census, layout.root, problem=problem))
 
     def _sight(self, kind: str, found: list[tuple[Any, ...]]) -> None:
         """Write what was seen: one line for each device."""

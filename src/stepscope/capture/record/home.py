@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from stepscope._version import __version__
+from stepscope.capture.messages import working_directory
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.ranks import RankIdentity
+from stepscope.run.files import numbered
 from stepscope.run.layout import RunLayout, run_name
 from stepscope.run.manifest import JobRecord
 from stepscope.system import allowed_cpus
@@ -31,7 +33,6 @@ log = logging.getLogger("stepscope")
 
 _AGREE_SECONDS = 10.0
 _KEY = "stepscope/run_name"
-_MOST_TRIES = 10_000
 
 
 def choose_home(config: CaptureConfig, identity: RankIdentity, clock: Clock) -> RunLayout:
@@ -58,12 +59,9 @@ def choose_home(config: CaptureConfig, identity: RankIdentity, clock: Clock) -> 
 
 def _free(root: Path, name: str) -> str:
     """The name, with a number if a run already has it."""
-    tries = (name, *(f"{name}-{number}" for number in range(2, _MOST_TRIES)))
-    return next(candidate for candidate in tries if not _is_taken(RunLayout(root / candidate)))
-
-
-def _is_taken(layout: RunLayout) -> bool:
-    return layout.run_file.exists() or any(layout.root.glob("rank*"))
+    layouts = map(RunLayout, numbered(root / name))
+    free = (one for one in layouts if not one.run_file.exists() and not any(one.root.glob("rank*")))
+    return next(free).root.name
 
 
 def _claim(root: Path, name: str, identity: RankIdentity) -> RunLayout:
@@ -71,16 +69,15 @@ def _claim(root: Path, name: str, identity: RankIdentity) -> RunLayout:
 
     Two processes that both believe to be this rank get different folders this way.
     """
-    for number in range(1, _MOST_TRIES):
-        layout = RunLayout(root / (name if number == 1 else f"{name}-{number}"))
+    for layout in map(RunLayout, numbered(root / name)):
+        folder = layout.rank(identity.rank).root
         try:
-            layout.rank(identity.rank).root.mkdir(parents=True)
+            folder.mkdir(parents=True)
+            break
         except FileExistsError:
-            if not layout.rank(identity.rank).root.is_dir():
+            if not folder.is_dir():
                 raise
-            continue
-        return layout
-    raise FileExistsError(f"{root / name}: too many runs have this name")
+    return layout
 
 
 def _agree(identity: RankIdentity, propose: Callable[[], str]) -> str | None:
@@ -132,12 +129,7 @@ def _launcher_name() -> str:
 
 @dataclass(frozen=True)
 class Clock:
-    """One clock per rank: epoch time read once, then advanced by the monotonic clock.
-
-    Attributes:
-        epoch_ns: Nanoseconds since the epoch at the anchor.
-        monotonic_ns: `time.perf_counter_ns()` at the anchor.
-    """
+    """One clock per rank: epoch time, read once and advanced by the monotonic clock."""
 
     epoch_ns: int
     monotonic_ns: int
@@ -169,7 +161,7 @@ def describe_job(
         name=name,
         created_ns=clock.epoch_ns,
         command=hide_secrets([sys.executable, *sys.argv]),
-        working_directory=_working_directory(),
+        working_directory=str(working_directory() or ""),
         host=socket.gethostname(),
         versions=_versions(),
         platform=platform.platform(),
@@ -197,13 +189,6 @@ def hide_secrets(arguments: Sequence[str]) -> tuple[str, ...]:
             result.append(_LOGIN_IN_ADDRESS.sub(_HIDDEN, argument))
         hide_next = is_option and not equals and bool(_SECRET_NAME.search(name))
     return tuple(result)
-
-
-def _working_directory() -> str:
-    try:
-        return os.getcwd()  # noqa: PTH109 - Path.cwd() says the same and also raises
-    except OSError:
-        return ""
 
 
 def _versions() -> dict[str, str]:

@@ -8,16 +8,15 @@ import os
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.ranks import RankIdentity
 from stepscope.capture.record.home import Clock, choose_home, describe_job
 from stepscope.run.figures import error_in_words
-from stepscope.run.files import LineFile, digest_of, write_atomically
+from stepscope.run.files import LineFile, write_atomically
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import (
     ArtifactRecord,
@@ -28,9 +27,6 @@ from stepscope.run.manifest import (
     WindowRecord,
     write_record,
 )
-
-if TYPE_CHECKING:
-    from stepscope.capture.clock_sync import ClockOffset
 
 log = logging.getLogger("stepscope")
 
@@ -69,17 +65,12 @@ class Journal:
         self._has_failed = False
         self._lock = threading.RLock()
         self._gc_calls: list[str] = []
-        self._clock_offsets: deque[ClockOffset] = deque()
         self.window_ready: Callable[[WindowRecord], list[Path]] | None = None
         self.file_ready: Callable[[ArtifactRecord], None] | None = None
 
     @classmethod
     def open(cls, config: CaptureConfig, identity: RankIdentity, clock: Clock) -> Journal:
-        """Create the run directory, describe the job and begin the manifest.
-
-        Raises:
-            OSError: The directory cannot be created or written.
-        """
+        """Create the run directory, describe the job and begin the manifest."""
         layout = choose_home(config, identity, clock)
         rank = layout.rank(identity.rank)
         rank.root.mkdir(parents=True, exist_ok=True)
@@ -109,24 +100,8 @@ class Journal:
         """The windows noted so far."""
         return tuple(self._windows.values())
 
-    def look(self) -> None:
-        """Write the offset of the clock once it is known; later ones wait for the next change."""
-        if self._clock_offsets and self._manifest.clock_offset_ns is None:
-            self._write_quietly()
-
-    def _take_clock_offsets(self) -> None:
-        samples = list(self._manifest.clock_samples)
-        while self._clock_offsets:
-            found = self._clock_offsets.popleft()
-            samples.append(ClockSample(found.time_ns, found.offset_ns, found.error_ns))
-        while len(samples) > _MOST_CLOCK_SAMPLES:
-            samples = samples[:-1:2] + samples[-1:]
-        self._manifest = dataclasses.replace(
-            self._manifest,
-            clock_offset_ns=samples[-1].offset_ns,
-            clock_error_ns=samples[-1].error_ns,
-            clock_samples=tuple(samples),
-        )
+    def _change(self, **values: Any) -> None:
+        self._manifest = dataclasses.replace(self._manifest, **values)
 
     def add_window(self, record: WindowRecord) -> None:
         """Add a window to the manifest."""
@@ -135,11 +110,7 @@ class Journal:
         self._write_quietly()
 
     def update_window(self, record: WindowRecord) -> tuple[WindowRecord, list[Path]]:
-        """Note what became of a window whose files were being made.
-
-        Returns:
-            The record as it was noted, and the files that were put beside the run.
-        """
+        """Note what became of a window; returns its record, and its files beside the run."""
         if record.state == "failed":
             log.warning("stepscope: window %d: %s", record.index, record.reason)
         for artifact in record.artifacts:
@@ -156,8 +127,7 @@ class Journal:
     def add_snapshot(self, record: ArtifactRecord) -> None:
         """Add a memory snapshot to the manifest."""
         with self._lock:
-            snapshots = (*self._manifest.snapshots, record)[-_MOST_PROBLEMS:]
-            self._manifest = dataclasses.replace(self._manifest, snapshots=snapshots)
+            self._change(snapshots=(*self._manifest.snapshots, record)[-_MOST_PROBLEMS:])
         self._noted(record)
 
     def add_text(self, kind: str, name: str, text: str) -> Path | None:
@@ -165,7 +135,7 @@ class Journal:
         path = self.layout.rank(self._identity.rank).root / name
         try:
             write_atomically(path, text.encode("utf-8", errors="replace"))
-            record = ArtifactRecord(kind, name, path.stat().st_size, digest_of(path))
+            record = ArtifactRecord.of(kind, path, path.parent)
         except OSError as error:
             record = ArtifactRecord(kind, name, problem=error_in_words(error))
             log.warning("stepscope: %s could not be written: %s", name, error)
@@ -176,8 +146,7 @@ class Journal:
         """Note a file that belongs to no window; replaces an older one with the same path."""
         with self._lock:
             others = [item for item in self._manifest.artifacts if item.path != record.path]
-            artifacts = (*others, record)[-_MOST_PROBLEMS:]
-            self._manifest = dataclasses.replace(self._manifest, artifacts=artifacts)
+            self._change(artifacts=(*others, record)[-_MOST_PROBLEMS:])
         self._noted(record)
 
     def _noted(self, record: ArtifactRecord) -> None:
@@ -188,13 +157,13 @@ class Journal:
     def note_loader(self, loader: LoaderRecord) -> None:
         """Note the training's DataLoader; it is written with the next change, or at the end."""
         with self._lock:
-            self._manifest = dataclasses.replace(self._manifest, loader=loader)
+            self._change(loader=loader)
 
     def note_exchanges(self) -> None:
         """Note that this rank sends to single ranks, or receives from them."""
         with self._lock:
             if not self._manifest.exchanges:
-                self._manifest = dataclasses.replace(self._manifest, exchanges=True)
+                self._change(exchanges=True)
                 self._write_quietly()
 
     def note_training_phase(self, name: str) -> None:
@@ -202,54 +171,54 @@ class Journal:
         with self._lock:
             known = self._manifest.training_phases
             if name not in known and len(known) < _MOST_PROBLEMS:
-                self._manifest = dataclasses.replace(self._manifest, training_phases=(*known, name))
+                self._change(training_phases=(*known, name))
 
     def note_gc_call(self, place: str) -> None:
         """Note where code requested a collection of garbage."""
         self._gc_calls.append(place)  # in any thread, at any moment: it is taken in later
 
-    def note_clock(self, offset: ClockOffset) -> None:
-        """Note the offset between this rank's clock and rank 0's.
+    def note_clock(self, offset: ClockSample) -> None:
+        """Note the offset of this rank's clock; but for the first, it waits for the next change.
 
-        It is written when the next step or the run ends. May be called from any thread.
+        May be called from any thread.
         """
-        self._clock_offsets.append(offset)
+        with self._lock:
+            is_first = not self._manifest.clock_samples
+            samples = (*self._manifest.clock_samples, offset)
+            if len(samples) > _MOST_CLOCK_SAMPLES:
+                samples = (*samples[:-1:2], offset)
+            self._change(
+                clock_offset_ns=offset.offset_ns,
+                clock_error_ns=offset.error_ns,
+                clock_samples=samples,
+            )
+        if is_first:
+            self._write_quietly()
 
     def note(self, where: str, message: str, step: int) -> None:
         """Note a problem. After a hundred of them, only the log has more."""
         with self._lock:
-            if len(self._manifest.problems) >= _MOST_PROBLEMS:
-                return
-            problem = ProblemRecord(where, message, step, time.time_ns())
-            self._manifest = dataclasses.replace(
-                self._manifest, problems=(*self._manifest.problems, problem)
-            )
+            known = self._manifest.problems
+            if len(known) < _MOST_PROBLEMS:
+                problem = ProblemRecord(where, message, step, time.time_ns())
+                self._change(problems=(*known, problem))
 
     def close(self, error: BaseException | None, ended: str, verdict: str = "") -> None:
-        """Write how the run ended and what its steps show, and close the files.
-
-        Raises:
-            OSError: The manifest cannot be written.
-        """
+        """Write how the run ended and what its steps show, and close the files."""
         if self.lines is not None:
             self.lines.close()
             if self.lines.problem is not None:
-                lost = self.lines.lost_lines
-                self.note(
-                    "writing the step record",
-                    f"{self.lines.problem}; {lost} lines lost",
-                    self.steps(),
-                )
+                message = f"{self.lines.problem}; {self.lines.lost_lines} lines lost"
+                self.note("writing the step record", message, self.steps())
+        state = "failed" if isinstance(error, Exception) else "stopped"
         with self._lock:
-            self._manifest = dataclasses.replace(
-                self._manifest, state=_state(error), ended=ended, verdict=verdict
-            )
+            self._change(state=state if error else "finished", ended=ended, verdict=verdict)
             self._write()
 
     def end(self, ended: str) -> None:
         """Write the manifest again once the files of the last windows exist."""
         with self._lock:
-            self._manifest = dataclasses.replace(self._manifest, ended=ended)
+            self._change(ended=ended)
             self._write_quietly()
 
     def _forget_windows(self) -> None:
@@ -259,9 +228,7 @@ class Journal:
         for index, window in self._windows.items():
             if window.state in _FILELESS:
                 del self._windows[index]
-                self._manifest = dataclasses.replace(
-                    self._manifest, forgotten_windows=self._manifest.forgotten_windows + 1
-                )
+                self._change(forgotten_windows=self._manifest.forgotten_windows + 1)
                 return
 
     def _write_quietly(self) -> None:
@@ -277,20 +244,6 @@ class Journal:
             self._has_failed = True
 
     def _write(self) -> None:
-        if self._clock_offsets:
-            self._take_clock_offsets()
-        places = self._manifest.gc_calls
-        new = [place for place in dict.fromkeys(self._gc_calls) if place not in places]
-        self._manifest = dataclasses.replace(
-            self._manifest,
-            windows=self.windows,
-            steps=self.steps(),
-            gc_calls=(*places, *new)[:_MOST_PLACES],
-        )
+        places = tuple(dict.fromkeys(self._gc_calls))[:_MOST_PLACES]
+        self._change(windows=self.windows, steps=self.steps(), gc_calls=places)
         write_record(self.layout.rank(self._identity.rank).manifest, self._manifest)
-
-
-def _state(error: BaseException | None) -> str:
-    if error is None:
-        return "finished"
-    return "failed" if isinstance(error, Exception) else "stopped"

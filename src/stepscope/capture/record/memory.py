@@ -18,7 +18,7 @@ from typing import Any
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.schedule import NEVER
 from stepscope.run.figures import error_in_words
-from stepscope.run.files import digest_of, replacing
+from stepscope.run.files import LineFile, replacing
 from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import ArtifactRecord
 from stepscope.system import peak_resident_bytes, resident_bytes
@@ -61,7 +61,7 @@ class MemoryWatch:
         self._is_closed = False
         self._snapshots = 0
         self._had_oom = False
-        self._lines: Any = None
+        self._lines: LineFile | None = None
         self.is_available = bool(torch_module.cuda.is_available())
 
     def start(self) -> None:
@@ -141,7 +141,6 @@ class MemoryWatch:
         moment = datetime.datetime.now(datetime.timezone.utc)
         name = f"{socket.gethostname()}_{moment:%Y%m%dT%H%M%S%f}Z_rank{self._rank}.pickle"
         path = self._layout.snapshots / name
-        relative = f"{path.parent.name}/{path.name}"
         try:
             content = self._torch.cuda.memory._snapshot()
             with replacing(path) as temporary, temporary.open("wb") as file:
@@ -149,11 +148,10 @@ class MemoryWatch:
         except Exception as error:  # noqa: BLE001 - the training must go on, and the manifest tells
             problem = f"{reason}: {error_in_words(error)}"
             log.warning("stepscope: no memory snapshot: %s", problem)
+            relative = path.relative_to(self._layout.root).as_posix()
             self._note(ArtifactRecord("snapshot", relative, problem=problem))
             return None
-        self._note(
-            ArtifactRecord("snapshot", relative, path.stat().st_size, digest_of(path), cause=reason)
-        )
+        self._note(ArtifactRecord.of("snapshot", path, self._layout.root, cause=reason))
         return path
 
     def close(self) -> None:
@@ -218,8 +216,6 @@ class MemoryWatch:
 
     def _write_line(self, done: int) -> None:
         """Print and write what the memory is after so many steps."""
-        from stepscope.run.files import LineFile
-
         if self._lines is None:
             self._lines = LineFile(self._layout.root / MEMORY_LOG_FILE)
         for line in self._device_lines(done) or self._host_lines(done):

@@ -20,14 +20,7 @@ busy that the recorder, which has low priority, has hardly started."""
 
 
 class RecordingBeside:
-    """Records metrics until it is closed or this process ends, in whatever way.
-
-    Args:
-        job: What to record; it watches this process.
-
-    Attributes:
-        problem: What has gone wrong, or an empty text.
-    """
+    """Records metrics until it is closed or this process ends, in whatever way."""
 
     def __init__(self, job: RecordingJob) -> None:
         self._child: subprocess.Popen[bytes] | None = None
@@ -37,7 +30,14 @@ class RecordingBeside:
             self.problem = "the monitor does not run under Windows"
             return
         try:
-            self._child = _start(job)
+            self._child = subprocess.Popen(
+                command_of("stepscope.monitor", job.encode()),
+                env=environment_of(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
         except (OSError, ValueError) as error:
             self.problem = f"the monitor's process cannot be started: {error}"
 
@@ -51,11 +51,7 @@ class RecordingBeside:
         self._tell(f"{GPU}{uuid}")
 
     def close(self, patience_s: float = PATIENCE_S) -> str:
-        """End it, with a last sample; returns what went wrong, or an empty text.
-
-        Args:
-            patience_s: A recorder that takes longer than this to end is killed.
-        """
+        """End it with a last sample, or kill it if that takes longer; returns what went wrong."""
         self._tell(STOP)
         child, self._child = self._child, None
         if child is not None:
@@ -82,17 +78,6 @@ class RecordingBeside:
             words = (messages or b"").decode("utf-8", "replace").strip().splitlines()
             words = words or [f"the sampler ended with {child.returncode}: see metrics.json"]
             self.problem = words[-1]
-
-
-def _start(job: RecordingJob) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command_of("stepscope.monitor", job.encode()),
-        env=environment_of(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
 
 
 class RankMonitor(RecordingBeside):

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stepscope.capture.containment import Containment
-from stepscope.capture.messages import memory_text
 from stepscope.capture.steps.core import MOST_ROWS, StepCore
-from stepscope.run.figures import percent
+from stepscope.run.figures import binary_size, duration, percent
 from stepscope.run.files import LineFile
 from stepscope.run.layout import STEPS_FILE
 from stepscope.run.step_record import StepRecord, encode_step
@@ -34,7 +33,7 @@ class StepWriter:
         ring: The path of the ring beside it.
 
     Attributes:
-        looks: The same, to add to.
+        looks: Called once a second, in the thread.
     """
 
     def __init__(
@@ -43,7 +42,6 @@ class StepWriter:
         containment: Containment,
         lines: LineFile | None,
         ring: Path,
-        *looks: Callable[[], object],
     ) -> None:
         self.tally = StepTally()
         self.takers: list[tuple[str, Callable[[StepRecord], object]]] = [
@@ -54,7 +52,7 @@ class StepWriter:
         self._containment = containment
         self._lines = lines
         self._ring_path = ring
-        self.looks = list(looks)
+        self.looks: list[Callable[[], object]] = []
         self._lock = threading.RLock()
         self._wakeup = threading.Event()
         self._is_closed = False
@@ -163,11 +161,7 @@ _HOST_EVERY = 50
 
 
 class StepTally:
-    """Sums and samples of the steps so far, without those inside windows and right after one.
-
-    Args:
-        resident: Returns the process's memory on the host, or None if unknown.
-    """
+    """Sums and samples of the steps so far, without those inside windows and right after one."""
 
     def __init__(self, resident: Callable[[], int | None] = resident_bytes) -> None:
         self._resident = resident
@@ -234,7 +228,7 @@ class StepTally:
         slowest_ns = statistics.quantiles(self._recent, n=20)[-1]
         if slowest_ns >= _UNEVEN * median_ns:
             worst = ", ".join(
-                f"{step} ({_duration(dur_ns)})" for dur_ns, step in sorted(self._worst)[::-1]
+                f"{step} ({duration(dur_ns)})" for dur_ns, step in sorted(self._worst)[::-1]
             )
             findings.append(
                 f"uneven, one step in twenty takes {slowest_ns / median_ns:.1f} times the median "
@@ -249,23 +243,14 @@ class StepTally:
                     f"drifting, steps became {percent(abs(change - 1))} {word} than at the start"
                 )
             if self._first_peak and self._last_peak >= _CREEP * self._first_peak:
-                grown = memory_text(self._last_peak - self._first_peak)
+                grown = binary_size(self._last_peak - self._first_peak)
                 findings.append(f"memory creep, peak memory grew by {grown} after the start")
         if self._first_host and self._last_host:
             grown_bytes = self._last_host - self._first_host
             if grown_bytes >= max(_HOST_CREEP_BYTES, (_HOST_CREEP - 1) * self._first_host):
                 findings.append(
-                    f"memory creep, the process grew by {memory_text(grown_bytes)} on the host "
+                    f"memory creep, the process grew by {binary_size(grown_bytes)} on the host "
                     "after the start"
                 )
         text = "; ".join(findings) or "steady"
-        return f"median step {_duration(median_ns)}; {text}"
-
-
-def _duration(duration_ns: float) -> str:
-    """Three significant digits in milliseconds or seconds, never an exponent."""
-    for unit_ns, unit in ((1e6, "ms"), (1e9, "s")):
-        digits = f"{duration_ns / unit_ns:.3g}"
-        if float(digits) < 1000:
-            return f"{digits} {unit}"
-    return f"{duration_ns / 1e9:.0f} s"
+        return f"median step {duration(median_ns)}; {text}"

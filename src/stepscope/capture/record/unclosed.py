@@ -37,7 +37,8 @@ def close_manifest(rank: RankLayout, exit_code: int | None) -> None:
             return
         _wait_for_windows(rank, manifest)
         complete_steps(rank.steps)
-        steps = max(manifest.steps, _ended_steps(rank))
+        ended_steps = (one.step + 1 for one in read_steps(rank.steps)[0] if not one.is_partial)
+        steps = max((manifest.steps, *ended_steps))
         after = f"after {plural(steps, 'step')}, before it could close the recording"
         ended = f"{_cause(exit_code)} {after}"
         closed = dataclasses.replace(manifest, state="stopped", ended=ended, steps=steps)
@@ -60,10 +61,6 @@ def _cause(exit_code: int | None) -> str:
         with contextlib.suppress(ValueError):
             return f"was killed by {signal.Signals(exit_code - 128).name}"
     return f"ended with exit code {exit_code}"
-
-
-def _ended_steps(rank: RankLayout) -> int:
-    return max((one.step + 1 for one in read_steps(rank.steps)[0] if not one.is_partial), default=0)
 
 
 def _wait_for_windows(rank: RankLayout, manifest: RankManifest) -> None:

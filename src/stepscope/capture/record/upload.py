@@ -15,7 +15,6 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,22 +34,8 @@ _BLOCK_BYTES = 4 << 20
 _OF_A_RANK = re.compile(r"rank(\d+)[_.]")
 
 
-@dataclass(frozen=True)
-class _Version:
-    """The state of a file when it was uploaded."""
-
-    size: int
-    modified_ns: int
-
-
 class Uploader:
-    """Uploads one rank's part of a run.
-
-    Args:
-        url: Folder in which the copy is created; the copy has the name of the run.
-        file_system: Returns the file system and path of a URL; fsspec's by default.
-        pauses_s: How long to wait before each further attempt, in seconds.
-    """
+    """Uploads one rank's part of a run, into a folder with the run's name below the URL."""
 
     def __init__(
         self,
@@ -58,21 +43,17 @@ class Uploader:
         layout: RunLayout,
         rank: int,
         *,
-        file_system: Callable[[str], tuple[Any, str]] | None = None,
         look_s: float = _LOOK_S,
-        pauses_s: tuple[float, ...] | None = None,
     ) -> None:
         self.target = f"{url.rstrip('/')}/{layout.root.name}"
         self._root = layout.root
         self._own = layout.rank(rank).root
         self._rank = rank
-        self._open = file_system or _file_system
         self._look_s = look_s
-        self._pauses_s = _PAUSES_S if pauses_s is None else pauses_s
         self._file_system: Any = None
         self._remote = ""
         self._beside: set[Path] = set()
-        self._copied: dict[Path, _Version] = {}
+        self._copied: dict[Path, tuple[int, int]] = {}
         self._copied_at: dict[Path, float] = {}
         self._failed: dict[Path, str] = {}
         self._problem = ""
@@ -167,7 +148,10 @@ class Uploader:
         """Resolve the URL; returns the problem, or an empty string."""
         if self._file_system is None:
             try:
-                self._file_system, self._remote = self._open(self.target)
+                from fsspec.core import url_to_fs
+
+                self._file_system, path = url_to_fs(self.target)
+                self._remote = path.rstrip("/")
             except Exception as error:  # noqa: BLE001 - a service can fail in any way
                 self._problem = error_in_words(error)
                 return self._problem
@@ -177,7 +161,7 @@ class Uploader:
     def _try(self, path: Path) -> str:
         """Upload one file; returns the problem, or an empty string."""
         problem = ""
-        for pause_s in (0.0, *self._pauses_s):
+        for pause_s in (0.0, *_PAUSES_S):
             if pause_s and self._is_ending:
                 time.sleep(min(pause_s, 1.0))
             elif pause_s:
@@ -201,7 +185,7 @@ class Uploader:
         remote = f"{folder}/{path.relative_to(base).as_posix()}"
         parent = remote.rpartition("/")[0]
         self._file_system.makedirs(parent, exist_ok=True)
-        left = version.size
+        left = version[0]
         with path.open("rb") as source, self._file_system.open(remote, "wb") as sink:
             while left:
                 block = source.read(min(left, _BLOCK_BYTES))
@@ -211,8 +195,8 @@ class Uploader:
                 left -= len(block)
         self._file_system.invalidate_cache(parent)
         arrived = self._file_system.info(remote)["size"]
-        if arrived != version.size:
-            raise OSError(f"{arrived} of {version.size} bytes arrived")
+        if arrived != version[0]:
+            raise OSError(f"{arrived} of {version[0]} bytes arrived")
         self._copied[path] = version
         self._copied_at[path] = time.monotonic()
 
@@ -259,13 +243,7 @@ class Uploader:
             thread.join(0.05)
 
 
-def _version(path: Path) -> _Version:
+def _version(path: Path) -> tuple[int, int]:
+    """The size of a file, and when it was changed."""
     status = path.stat()
-    return _Version(status.st_size, status.st_mtime_ns)
-
-
-def _file_system(url: str) -> tuple[Any, str]:
-    from fsspec.core import url_to_fs
-
-    file_system, path = url_to_fs(url)
-    return file_system, path.rstrip("/")
+    return status.st_size, status.st_mtime_ns

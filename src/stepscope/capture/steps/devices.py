@@ -91,8 +91,7 @@ class DeviceSteps:
     ) -> None:
         """Keep the row of a step that has ended until its times are known.
 
-        Args:
-            open_marks: Marks that belong to phases which go on: the step in which these end.
+        `open_marks` belong to phases that go on, and so to the step in which these end.
         """
         given_back = [mark for mark in self._marks if mark not in open_marks]
         self._marks = [mark for mark in self._marks if mark in open_marks]
@@ -142,14 +141,7 @@ class DeviceSteps:
         return peaks
 
     def _complete(self, *, is_last: bool) -> bool:
-        """Pass on the oldest row, with its device times if they are known by now.
-
-        Args:
-            is_last: Whether it is passed on without them.
-
-        Returns:
-            Whether it was passed on.
-        """
+        """Pass on the oldest row if its times are known or no longer awaited; returns if it was."""
         row, pair, phases, marks = self._pending[0]
         if pair is not None:
             times = self._try(self._times, pair, phases, marks)

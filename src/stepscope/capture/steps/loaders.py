@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from stepscope.capture.steps.step_notes import Read
 from stepscope.run.manifest import LoaderRecord
@@ -30,6 +30,7 @@ _MOST_ITEMS = 1024
 _SAMPLER_TIME = "_stepscope_sampler_ns"
 _MOST_WORKERS = 64
 _MOST_LOADERS = 8
+_Value = TypeVar("_Value", int, bool)
 
 
 class LoaderWatch:
@@ -118,7 +119,7 @@ class LoaderWatch:
         for loader in self._loaders:
             if loader.part.is_(parts[-1]):
                 return loader
-        workers = _first(parts, "num_workers", "_num_workers")
+        workers = _first(parts, int, "num_workers", "_num_workers")
         if workers is None:
             return None
         data = _data_of(parts)
@@ -186,8 +187,8 @@ class SeenLoader:
         self.record = dataclasses.replace(
             before,
             workers=workers,
-            prefetch_factor=_first(parts, "prefetch_factor", "_prefetch_factor"),
-            is_persistent=_first_flag(parts, "persistent_workers", "_persistent_workers"),
+            prefetch_factor=_first(parts, int, "prefetch_factor", "_prefetch_factor"),
+            is_persistent=_first(parts, bool, "persistent_workers", "_persistent_workers"),
             starts=before.starts + is_new,
             is_iterable=_is_iterable(parts),
         )
@@ -314,12 +315,8 @@ def _size_of(batch: Any) -> tuple[int | None, int | None]:
 
 def _data_of(parts: Sequence[Any]) -> Any:
     """The dataset of the first part that has one; the first part where none has."""
-    for part in parts:
-        for name in ("_dataset", "dataset"):
-            data = getattr(part, name, None)
-            if data is not None:
-                return data
-    return parts[0]
+    data = (getattr(part, name, None) for part in parts for name in ("_dataset", "dataset"))
+    return next((one for one in data if one is not None), parts[0])
 
 
 def _is_iterable(parts: Sequence[Any]) -> bool | None:
@@ -337,20 +334,10 @@ def _local_ranks() -> int:
         return 1
 
 
-def _first(parts: Sequence[Any], *names: str) -> int | None:
-    """The first attribute of that name that is a whole number."""
-    for part in parts:
-        for name in names:
-            value = getattr(part, name, None)
-            if isinstance(value, int) and not isinstance(value, bool):
-                return value
-    return None
-
-
-def _first_flag(parts: Sequence[Any], *names: str) -> bool | None:
-    """The first attribute of that name that is true or false."""
-    flags = (getattr(part, name, None) for part in parts for name in names)
-    return next((flag for flag in flags if isinstance(flag, bool)), None)
+def _first(parts: Sequence[Any], kind: type[_Value], *names: str) -> _Value | None:
+    """The first attribute of these names that is of a type."""
+    values = (getattr(part, name, None) for part in parts for name in names)
+    return next((value for value in values if type(value) is kind), None)
 
 
 def _times_of(workers: Sequence[int]) -> dict[int, tuple[int, int]]:

@@ -127,11 +127,7 @@ class StepPolicy:
     ) -> str:
         """What was done after the last step; empty for nothing that is known of.
 
-        Args:
-            has_called: Whether a module was called.
-            finds_calls: Whether calls of modules are noticed.
-            has_saved: Whether a checkpoint was saved.
-            is_long: Whether it took longer than the end of any process.
+        That is long which takes longer than the end of any process.
         """
         if self._backwards or self._step_on in {BY_BATCH, BY_FORWARD}:
             return ""

@@ -33,6 +33,20 @@ Sight = Callable[[str, list[tuple[Any, ...]]], None]
 """Receives a kind of memory, and storages of that kind: device, address, bytes, time_ns, name."""
 
 
+def _hook(notice: Callable[..., None]) -> Callable[..., None]:
+    """A hook of the thread that watches; it runs inside the training's calls and must not raise."""
+
+    @functools.wraps(notice)
+    def hook(watch: TensorWatch, *given: Any) -> None:
+        if watch._is_mine() and not is_compiling():
+            try:
+                notice(watch, *given)
+            except Exception as error:  # noqa: BLE001 - the training must go on
+                watch._failed(error)
+
+    return hook
+
+
 class TensorWatch:
     """Listens to modules and optimizers."""
 
@@ -125,25 +139,19 @@ class TensorWatch:
 
     # -- modules --------------------------------------------------------------------------------
 
+    @_hook
     def _before_forward(self, module: Any, arguments: tuple[Any, ...]) -> None:
-        if not self._is_mine() or is_compiling() or _is_in_backward():
-            return
-        try:
+        if not _is_in_backward():
             if not self._path:
                 self._begin_forward(module, arguments)
             self._path.append(self._names.get(id(module), type(module).__name__))
-        except Exception as error:  # noqa: BLE001 - it runs inside the training's forward pass
-            self._failed(error)
 
-    def _after_forward(self, _module: Any, _arguments: Any, _output: Any) -> None:
-        if not self._path or not self._is_mine() or is_compiling() or _is_in_backward():
-            return
-        try:
+    @_hook
+    def _after_forward(self, *_: Any) -> None:
+        if self._path and not _is_in_backward():
             self._path.pop()
             if not self._path:
                 self._end_forward()
-        except Exception as error:  # noqa: BLE001 - it runs inside the training's forward pass
-            self._failed(error)
 
     def _begin_forward(self, module: Any, arguments: tuple[Any, ...]) -> None:
         from torch.autograd.graph import saved_tensors_hooks
@@ -158,7 +166,7 @@ class TensorWatch:
         self._sight("parameter", list(_named(module.named_parameters(), moment)))
         self._sight("buffer", list(_named(module.named_buffers(), moment)))
         # torch passes no keyword arguments to this hook; its caller has them.
-        keywords = sys._getframe(2).f_locals.get("kwargs", {})
+        keywords = sys._getframe(3).f_locals.get("kwargs", {})
         given = _tensors({"": arguments, **keywords} if isinstance(keywords, dict) else arguments)
         # What another module computed is no input: it comes from the graph.
         inputs = ((name, tensor) for name, tensor in given if tensor.grad_fn is None)
@@ -192,15 +200,8 @@ class TensorWatch:
 
     # -- optimizers -----------------------------------------------------------------------------
 
+    @_hook
     def _after_optimizer(self, optimizer: Any, *_: Any) -> None:
-        if not self._is_mine() or is_compiling():
-            return
-        try:
-            self._sight_optimizer(optimizer)
-        except Exception as error:  # noqa: BLE001 - it runs inside the training's optimizer step
-            self._failed(error)
-
-    def _sight_optimizer(self, optimizer: Any) -> None:
         moment = time.time_ns()
         found: dict[str, list[tuple[str | None, Any]]] = {
             "parameter": [], "gradient": [], "optimizer_state": [],

@@ -20,12 +20,7 @@ _IMAGE_DIMENSIONS = 3
 
 @dataclass(frozen=True)
 class Work:
-    """The work done with one or more batches.
-
-    Attributes:
-        samples: Number of rows; None if unknown for any batch.
-        tokens: Number of elements of `input_ids`; None if unknown for any batch.
-    """
+    """The work of one or more batches: rows, and elements of `input_ids`; None if unknown."""
 
     samples: int | None
     tokens: int | None

@@ -14,7 +14,6 @@ from stepscope.capture.windows.states import (
     RECORDS,
     TRANSITIONS,
     Action,
-    Boundary,
     Event,
     State,
     next_event,
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from stepscope.capture.options.config import CaptureConfig
     from stepscope.capture.pause import PauseTogether
     from stepscope.capture.ranks import RankIdentity
-    from stepscope.capture.windows.recorder import Window
+    from stepscope.capture.windows.recorder import StepMarks, Window
     from stepscope.capture.windows.saving import WindowSaver
     from stepscope.run.layout import RankLayout
 
@@ -39,56 +38,11 @@ _IN_THE_SAME = _ELSEWHERE + "call step() and stop() in the same one"
 _IN_ONE_THAT_GOES_ON = _ELSEWHERE + "call step() and stop() in one that keeps running"
 
 
-class WindowThread:
-    """The thread that opened the window, and a window that another thread gave up.
-
-    Torch records per thread, and only that thread can stop it.
-
-    Attributes:
-        has_foreign_steps: Whether steps of the window were ended in another thread.
-    """
-
-    def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._leftover: Window | None = None
-        self.has_foreign_steps = False
-
-    def take(self) -> None:
-        """Note that the current thread opens a window."""
-        self._thread, self.has_foreign_steps = threading.current_thread(), False
-
-    def is_current(self) -> bool:
-        """Whether the current thread opened the window."""
-        return self._thread is threading.current_thread()
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the thread has ended, or there was none."""
-        return self._thread is None or not self._thread.is_alive()
-
-    @property
-    def has_leftover(self) -> bool:
-        """Whether a window that was given up is still recording in its thread."""
-        return self._leftover is not None
-
-    def leave(self, window: Window) -> None:
-        """Give a window up. Torch keeps recording until the owning thread calls `tidy`."""
-        self._leftover = window
-        self.tidy()
-
-    def tidy(self) -> None:
-        """End the window that was given up, if this thread owns it or the owner has ended."""
-        window = self._leftover
-        if window is not None and (self.is_current() or self.has_ended):
-            self._leftover = None
-            with contextlib.suppress(Exception):
-                window.discard(has_thread_ended=not self.is_current())
-
-
 class WindowControl:
     """Opens the windows that the schedule or a request asks for, and has them saved at their end.
 
-    What records and saves them is imported before the first one comes, not with the capture.
+    What records and saves them is imported before the first one comes, not with the capture. Torch
+    records per thread, and only the thread that opened a window can stop it.
 
     Args:
         make_saver: Imports and makes what records and saves windows.
@@ -119,7 +73,9 @@ class WindowControl:
         self.planner = WindowPlanner(config, layout, identity, self._note, reason)
         self._state = State.IDLE
         self._window: Window | None = None
-        self._thread = WindowThread()
+        self._owner: threading.Thread | None = None
+        self._has_foreign_steps = False
+        self._leftover: Window | None = None
         self._foreign_index: int | None = None
         self.changed: Callable[[int | None, int | None], object] = lambda *_: None
         self._actions: dict[Action, Callable[[WindowPlan, str], object]] = {
@@ -154,7 +110,7 @@ class WindowControl:
     @property
     def has_leftover(self) -> bool:
         """Whether a window that was given up is still recording in its thread."""
-        return self._thread.has_leftover
+        return self._leftover is not None
 
     def _report(self) -> None:
         window, recording = self._window, self._foreign_index
@@ -167,24 +123,31 @@ class WindowControl:
                 lengthening = window.plan.index
         self.changed(recording, lengthening)
 
+    def _is_owner(self) -> bool:
+        """Whether this thread opened the window."""
+        return self._owner is threading.current_thread()
+
+    def _has_owner_ended(self) -> bool:
+        return self._owner is None or not self._owner.is_alive()
+
     def _is_elsewhere(self) -> bool:
         """Whether a window is being recorded that only another thread can end."""
         window = self._window
-        return (
-            window is not None
-            and self._state in RECORDS
-            and window.is_of_one_thread
-            and not self._thread.is_current()
-        )
+        if window is None or self._state not in RECORDS:
+            return False
+        return window.is_of_one_thread and not self._is_owner()
 
-    def _marks_steps(self) -> bool:
-        return self._state is State.RECORDING and not self._is_elsewhere()
+    def _marks(self) -> StepMarks | None:
+        """What marks the steps of the window that this thread records; None for none."""
+        if self._window is None or self._state is not State.RECORDING or self._is_elsewhere():
+            return None
+        return self._window.ranges
 
     # -- step boundaries ------------------------------------------------------------------------
 
     def next_due(self, step: int) -> int:
         """The first step from `step` on at whose beginning there may be something to do."""
-        is_busy = self._state is not State.IDLE or self._thread.has_leftover
+        is_busy = self._state is not State.IDLE or self._leftover is not None
         if is_busy or (self._saver is not None and self._saver.finisher.is_busy):
             return step
         return self.planner.next_due(step)
@@ -207,23 +170,23 @@ class WindowControl:
                 if first_step is not None:
                     has_worked = self._pauses.wait(first_step) > 0 or has_worked
             if self._is_elsewhere():
-                self._thread.has_foreign_steps = True
-            elif self._window is not None and self._state is State.RECORDING:
-                self._window.ranges.close(is_whole=not self._thread.has_foreign_steps)
+                self._has_foreign_steps = True
+            elif (marks := self._marks()) is not None:
+                marks.close(is_whole=not self._has_foreign_steps)
             return self._move(ended + 1) or has_worked
         finally:
             self._report()
 
     def restart_step(self, step: int) -> None:
         """Restart the current step: what came before it is not part of it."""
-        if self._window is not None and self._marks_steps():
-            self._window.ranges.close(is_whole=False)
-            self._window.ranges.open(step)
+        if (marks := self._marks()) is not None:
+            marks.close(is_whole=False)
+            marks.open(step)
 
     def leave_step(self) -> None:
         """Drop the current step: the loop has ended."""
-        if self._window is not None and self._marks_steps():
-            self._window.ranges.close(is_whole=False)
+        if (marks := self._marks()) is not None:
+            marks.close(is_whole=False)
 
     def _move(self, step: int) -> bool:
         """Bring the window into its state for the step that begins; whether that took a while."""
@@ -232,27 +195,27 @@ class WindowControl:
         while True:
             window = self._window
             if window is None:
-                plan = self.planner.next_plan(step) if self.planner.wants_window(step) else None
+                plan = self.planner.next_plan(step)
                 if plan is None:
                     break
                 event = self._opening(plan, step)
             else:
                 plan = window.plan
-                at = Boundary(
+                event = next_event(
+                    self._state,
                     step,
                     plan.first_step,
                     plan.last_step,
-                    self._is_elsewhere(),
-                    self._thread.has_ended,
+                    is_elsewhere=self._is_elsewhere(),
+                    has_owner_ended=self._has_owner_ended(),
                 )
-                event = next_event(self._state, at)
                 if event is None:
                     break
             has_worked = True
             if event is not None and not self._apply(event, plan):
                 break
-        if self._window is not None and self._marks_steps():
-            self._window.ranges.open(step)
+        if (marks := self._marks()) is not None:
+            marks.open(step)
         return has_worked
 
     def _opening(self, plan: WindowPlan, step: int) -> Event | None:
@@ -284,24 +247,22 @@ class WindowControl:
     # -- actions --------------------------------------------------------------------------------
 
     def _try(self, plan: WindowPlan, _: str = "") -> None:
+        """Begin to warm up."""
         self._window = self.load().make(plan)
         self._window.prepare()
 
     def _make(self, plan: WindowPlan, _: str = "") -> None:
         """Warm up for a window as planned, or for a smaller one if it would cost too much."""
-        budget = self.load().budget
-        fitted = budget.fit(plan)
-        self._window = self.load().make(fitted)
-        self._window.prepare()
+        self._try(self.load().budget.fit(plan))
 
     def _start(self, plan: WindowPlan, _: str = "") -> None:
         window = self._window
         if window is None:
             return
         window.start()
-        self._thread.take()
+        self._owner, self._has_foreign_steps = threading.current_thread(), False
         if self._pauses is not None and self._state is State.WARMUP:
-            self._pauses.open(plan.first_step)
+            self._pauses.announce(plan.first_step, "open")
 
     def _end_trial(self, plan: WindowPlan, _: str = "") -> None:
         """Learn what the trial step cost, and warm up for a window that fits."""
@@ -315,7 +276,7 @@ class WindowControl:
         self._make(plan)
 
     def _save(self, _: WindowPlan, cause: str) -> None:
-        if not cause and self._thread.has_foreign_steps:
+        if not cause and self._has_foreign_steps:
             cause = "steps were ended in several threads"
         window, self._window = self._window, None
         # A signal may come while it is saved, and must not find it once more.
@@ -338,7 +299,8 @@ class WindowControl:
         window, self._window = self._window, None
         self._note(plan, "failed", cause or _IN_ONE_THAT_GOES_ON)
         if window is not None:
-            self._thread.leave(window)
+            self._leftover = window  # torch keeps recording until it is tidied
+            self.tidy()
 
     def _note(self, plan: WindowPlan, state: str, reason: str) -> None:
         self.load().note(plan, state, reason)
@@ -372,8 +334,12 @@ class WindowControl:
             _discard(self._window)
 
     def tidy(self) -> None:
-        """End a window that was given up, if this thread can."""
-        self._thread.tidy()
+        """End the window that was given up, if this thread owns it or the owner has ended."""
+        window = self._leftover
+        if window is not None and (self._is_owner() or self._has_owner_ended()):
+            self._leftover = None
+            with contextlib.suppress(Exception):
+                window.discard(has_thread_ended=not self._is_owner())
 
     def wait_for_files(self, limit_s: Callable[[], float]) -> None:
         """Wait until the files of all windows exist, up to a limit."""

@@ -64,11 +64,7 @@ class CudaRangeWindow(Window):
         self.is_recording = True
 
     def stop(self) -> int:
-        """Close the range once the GPU is idle; returns how long that took, in nanoseconds.
-
-        Raises:
-            RuntimeError: The runtime refuses.
-        """
+        """Close the range once the GPU is idle; returns how long that took, in nanoseconds."""
         started_ns = time.perf_counter_ns()
         self.ranges.close(is_whole=False)
         self.is_recording = False

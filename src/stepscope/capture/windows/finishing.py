@@ -35,11 +35,7 @@ log = logging.getLogger("stepscope")
 
 @dataclass(frozen=True)
 class PendingWindow:
-    """A window whose files are being made.
-
-    Attributes:
-        deadline_ns: When to give up, on the monotonic clock.
-    """
+    """A window whose files are being made, up to a deadline on the monotonic clock."""
 
     job: FinishJob
     record: WindowRecord
@@ -48,12 +44,7 @@ class PendingWindow:
 
 
 class WindowFinisher:
-    """Has windows' files made beside the training, and collects the results.
-
-    Args:
-        timeout_s: How long a finishing process may take.
-        done: Called with a window's record once its files exist or cannot be made.
-    """
+    """Has windows' files made beside the training, and hands each window's record to `done`."""
 
     def __init__(self, timeout_s: float, done: Callable[[WindowRecord], None]) -> None:
         self._timeout_ns = round(timeout_s * 1e9)
@@ -101,25 +92,21 @@ class WindowFinisher:
         """
         has_worked = False
         for pending in list(self._pending):
-            if pending.process.poll() is not None:
-                has_worked = True
-                self._pending.remove(pending)
-                self._settle(pending)
-            elif time.monotonic_ns() > pending.deadline_ns:
-                has_worked = True
+            is_late = pending.process.poll() is None
+            if is_late and time.monotonic_ns() <= pending.deadline_ns:
+                continue
+            if is_late:
                 pending.process.kill()
                 pending.process.wait()
-                self._pending.remove(pending)
-                self._give_up(pending)
+            has_worked = True
+            self._pending.remove(pending)
+            self._settle(pending, is_late=is_late)
         return has_worked
 
     def finish(self, limit_s: Callable[[], float]) -> None:
-        """Wait for all windows up to a limit, then leave the remaining processes alone.
+        """Wait for all windows up to a limit, which a signal may lower; then leave the rest alone.
 
         A process that is left continues: its result is found beside the window.
-
-        Args:
-            limit_s: Returns the limit, and is called repeatedly: a signal may shorten it.
         """
         started_ns = time.monotonic_ns()
         self.collect()
@@ -132,28 +119,18 @@ class WindowFinisher:
             warnings.simplefilter("ignore", ResourceWarning)  # they keep running on purpose
             self._pending.clear()
 
-    def _settle(self, pending: PendingWindow) -> None:
-        """Read the result of a process that has ended."""
+    def _settle(self, pending: PendingWindow, *, is_late: bool) -> None:
+        """Read the result of a process that has ended, or was killed: its files may exist then."""
         try:
             finished = read_record(pending.job.result_path, FinishedRecord)
         except UnreadableInputError as error:
             message = stderr_tail(pending.job.raw_path.parent)
             problem = f"the finishing process ended with code {pending.process.returncode}"
-            self._fail(pending, problem + (f": {message}" if message else f" ({error})"))
+            problem += f": {message}" if message else f" ({error})"
+            if is_late:
+                problem = f"making the files took longer than {self._timeout_ns / 1e9:g} s"
+            self._fail(pending, problem)
             return
-        self._apply_result(pending, finished)
-
-    def _give_up(self, pending: PendingWindow) -> None:
-        """Handle a process that took too long and was killed; its files may exist all the same."""
-        try:
-            finished = read_record(pending.job.result_path, FinishedRecord)
-        except UnreadableInputError:
-            limit_s = self._timeout_ns / 1e9
-            self._fail(pending, f"making the files took longer than {limit_s:g} s")
-            return
-        self._apply_result(pending, finished)
-
-    def _apply_result(self, pending: PendingWindow, finished: FinishedRecord) -> None:
         _remove(pending.job.raw_path.parent)
         record = merge_finished(pending.record, finished)
         if record.state == "empty":
@@ -176,15 +153,6 @@ class WindowFinisher:
         )
 
 
-def _is_whole(job: FinishJob) -> bool:
-    """Whether torch's trace was written completely."""
-    try:
-        RawTrace(job.raw_path).check_ends()
-    except RawTraceError:
-        return False
-    return True
-
-
 def _keep_trace(job: FinishJob) -> ArtifactRecord | None:
     """Keep the trace of a window whose finishing failed, at least as torch wrote it.
 
@@ -193,12 +161,13 @@ def _keep_trace(job: FinishJob) -> ArtifactRecord | None:
     path = job.trace_path
     try:
         if not path.exists():
-            if not job.trace or not _is_whole(job):
+            if not job.trace:
                 return None
+            RawTrace(job.raw_path).check_ends()
             path = job.window_path / "trace.json"
             job.raw_path.replace(path)
         return ArtifactRecord("trace", f"{path.parent.name}/{path.name}", path.stat().st_size)
-    except OSError as error:
+    except (OSError, RawTraceError) as error:
         log.debug("stepscope: the trace could not be kept: %s", error)
         return None
 

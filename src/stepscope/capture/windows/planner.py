@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.capture.messages import duration_text, size_text
+from stepscope.capture.messages import size_text
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.schedule import Action
 from stepscope.capture.ranks import RankIdentity, parse_ranks, records
 from stepscope.errors import UsageError
+from stepscope.run.figures import duration
 from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import WindowRecord
 from stepscope.run.triggers import Trigger
@@ -110,12 +111,6 @@ class WindowPlanner:
             due.append(self._schedule.next_save(step - 1) + 1)
         return max(step, min(due))
 
-    def wants_window(self, step: int) -> bool:
-        """Whether a window may begin at this step; a cheap check."""
-        if self._requests:
-            return True
-        return self.follows_schedule and self._schedule.action(step) is not Action.NONE
-
     def others_window(self, ended: int) -> int | None:
         """First step of a window that ends here and that only other ranks recorded."""
         first_step = self._others.pop(ended, None)
@@ -131,7 +126,7 @@ class WindowPlanner:
             first = step + warmup if request.first_step is None else request.first_step
             if step >= first - warmup:
                 self._requests.popleft()
-                if not applies_to(request, self._identity, self.follows_schedule):
+                if not self._records(request):
                     self._others[first + request.steps - 1] = first
                     return None
                 plan = self._plan(first, request.steps, request.cause, request)
@@ -143,12 +138,10 @@ class WindowPlanner:
                     "it should have begun while another window was open, or before this rank knew",
                 )
                 return None
-        if not self.follows_schedule:
+        if not self.follows_schedule or self._schedule.action(step) is Action.NONE:
             return None
         cycle = self._schedule.window(step)
         if cycle is None or cycle == self._last_cycle:
-            return None
-        if self._schedule.action(step) is Action.NONE:
             return None
         self._last_cycle = cycle
         steps = self._schedule.recorded_steps(cycle)
@@ -157,6 +150,13 @@ class WindowPlanner:
             self._note(plan, "skipped", "another window was open when it should have begun")
             return None
         return plan
+
+    def _records(self, request: Trigger) -> bool:
+        """Whether this rank records the window that was requested."""
+        if request.ranks:
+            with contextlib.suppress(UsageError):
+                return records(parse_ranks(request.ranks), self._identity)
+        return self.follows_schedule
 
     def _plan(
         self, first_step: int, steps: int, cause: str, request: Trigger | None = None
@@ -178,16 +178,6 @@ class WindowPlanner:
         )
 
 
-def applies_to(trigger: Trigger, identity: RankIdentity, default: bool) -> bool:
-    """Whether a rank should record the window that a trigger requests."""
-    if not trigger.ranks:
-        return default
-    try:
-        return records(parse_ranks(trigger.ranks), identity)
-    except UsageError:
-        return default
-
-
 def another_profiler_runs() -> bool:
     """Whether a torch profiler is already recording in this process."""
     import torch
@@ -198,17 +188,13 @@ def another_profiler_runs() -> bool:
 
 _ROOM_FACTOR = 2.0
 """A window needs its raw trace and its finished files at the same time."""
+_LIMITS = ("max_pause_s", "max_window_bytes")
+"""The options that limit what a window costs."""
 
 
 @dataclass(frozen=True)
 class StepSample:
-    """The cost of one recorded step.
-
-    Attributes:
-        pause_ns: Time to stop and hand over, per step.
-        raw_bytes: Size of the trace before compression, per step.
-        stack_share: Share of the events that are Python functions; 0 without stacks.
-    """
+    """The cost of one recorded step; of its events, the share that are Python functions."""
 
     pause_ns: float
     raw_bytes: float
@@ -227,8 +213,7 @@ class Budget:
     @property
     def wants_sample(self) -> bool:
         """Whether a step must be recorded on trial before a window can be fitted."""
-        config = self._config
-        return config.max_pause_s is not None or config.max_window_bytes is not None
+        return any(getattr(self._config, name) is not None for name in _LIMITS)
 
     def learn(self, sample: StepSample, details: tuple[str, ...] = ()) -> None:
         """Store the cost of a trial step of a window with these details."""
@@ -269,12 +254,9 @@ class Budget:
         if fitted < plan.steps:
             note += f"{', ' if note else ''}{fitted} of {plan.steps} steps recorded"
         if note:
-            limits = {
-                "max_pause_s": self._config.max_pause_s,
-                "max_window_bytes": self._config.max_window_bytes,
-            }
-            given = ", ".join(f"{k}={v}" for k, v in limits.items() if v is not None)
-            pause, size = duration_text(round(sample.pause_ns)), size_text(round(sample.raw_bytes))
+            limits = ((name, getattr(self._config, name)) for name in _LIMITS)
+            given = ", ".join(f"{name}={limit}" for name, limit in limits if limit is not None)
+            pause, size = duration(sample.pause_ns), size_text(round(sample.raw_bytes))
             note = f"{note} to stay within {given}: a step costs about {pause} of pause and {size}"
             log.warning("stepscope: window %d: %s", plan.index, note)
         return dataclasses.replace(
@@ -305,11 +287,7 @@ class Budget:
         )
 
     def prune(self, windows: tuple[WindowRecord, ...]) -> list[WindowRecord]:
-        """Remove the files of the oldest windows that exceed the limits.
-
-        Returns:
-            The new records of the windows that were removed.
-        """
+        """Remove the files of the oldest windows above the limits; returns their new records."""
         config = self._config
         finished = [window for window in windows if window.state in {"complete", "partial"}]
         sizes = {window.index: sum(item.bytes for item in window.artifacts) for window in finished}
@@ -323,15 +301,10 @@ class Budget:
             with contextlib.suppress(OSError):
                 shutil.rmtree(self._layout.window(window.index))
             total -= sizes[window.index]
-            limit = (
-                f"max_run_bytes={config.max_run_bytes}"
-                if is_over
-                else f"keep_windows={config.keep_windows}"
-            )
+            name = "max_run_bytes" if is_over else "keep_windows"
+            reason = f"removed to stay within {name}={getattr(config, name)}"
             removed.append(
-                dataclasses.replace(
-                    window, state="removed", artifacts=(), reason=f"removed to stay within {limit}"
-                )
+                dataclasses.replace(window, state="removed", artifacts=(), reason=reason)
             )
         return removed
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from stepscope._package import PACKAGE
 from stepscope.capture.windows.planner import WindowPlan
 from stepscope.capture.windows.recorder import Window, WindowTools, finished
-from stepscope.run.files import digest_of, write_atomically
+from stepscope.run.files import write_atomically
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
 PYTHON_MEMORY_FILE = "python_memory.txt"
@@ -46,12 +46,7 @@ class StepMemory:
 
 
 class MeasuredSteps:
-    """The steps of the window and the memory of each.
-
-    Args:
-        max_bytes: Size of tracemalloc's own memory at which tracing ends.
-        end: Called when that size is reached.
-    """
+    """The steps of the window and their memory; ends where tracing itself takes too much."""
 
     def __init__(self, max_bytes: int, end: Callable[[], None]) -> None:
         self.measured: list[StepMemory] = []
@@ -139,12 +134,7 @@ class PythonMemoryWindow(Window):
         record: WindowRecord,
         step_number: int,  # noqa: ARG002 - there are no functions to tell it
     ) -> tuple[WindowRecord, BaseException | None]:
-        """Write the table of changes; see `Window.save`.
-
-        Raises:
-            OSError: The file cannot be written.
-            RuntimeError: The script stopped the tracing.
-        """
+        """Write the table of changes; see `Window.save`."""
         files = () if record.last_step is None else (self._write(),)
         return finished(record, files), None
 
@@ -154,8 +144,7 @@ class PythonMemoryWindow(Window):
             raise RuntimeError("tracemalloc was stopped by the script while the window was open")
         path = self.plan.directory / PYTHON_MEMORY_FILE
         write_atomically(path, self._text(first, last).encode("utf-8", "backslashreplace"))
-        relative = f"{path.parent.name}/{path.name}"
-        return ArtifactRecord("python_memory", relative, path.stat().st_size, digest_of(path))
+        return ArtifactRecord.of("python_memory", path, path.parent.parent)
 
     def _end_tracing(self) -> None:
         """Take the last snapshot and stop tracing; a second call does nothing."""
@@ -211,7 +200,7 @@ class PythonMemoryWindow(Window):
                 f"{change.size_diff:>+16,} {change.size_diff / whole:>+16,.0f} "
                 f"{change.count_diff:>+10,} {change.size:>16,}  {_place(change.traceback)}"
             )
-            lines += [f"{'':>62}  called from {_frame(f)}" for f in reversed(change.traceback[:-1])]
+            lines += [f"{'':>62}  called from {frame}" for frame in reversed(change.traceback[:-1])]
         rest = changes[len(shown) :]
         if rest:
             size, blocks = sum(c.size_diff for c in rest), sum(c.count_diff for c in rest)
@@ -226,11 +215,7 @@ class PythonMemoryWindow(Window):
 def changes_between(
     first: tracemalloc.Snapshot, last: tracemalloc.Snapshot, *, by_stack: bool
 ) -> list[tracemalloc.StatisticDiff]:
-    """The changes by location, largest first, without those of this recorder and of tracemalloc.
-
-    Args:
-        by_stack: Whether a location is a whole stack rather than its innermost line.
-    """
+    """The changes by line or whole stack, largest first, without those of this recorder's own."""
     own = [
         tracemalloc.Filter(inclusive=False, filename_pattern=pattern)
         for pattern in (f"{PACKAGE}/adapters/*", f"{PACKAGE}/capture/*", tracemalloc.__file__)
@@ -244,11 +229,7 @@ def _place(traceback: tracemalloc.Traceback) -> str:
     """The innermost line and its source code."""
     frame = traceback[-1]
     code = linecache.getline(frame.filename, frame.lineno).strip()[:_LONGEST_LINE]
-    return f"{_frame(frame)}  {code}".rstrip()
-
-
-def _frame(frame: tracemalloc.Frame) -> str:
-    return f"{frame.filename}:{frame.lineno}"
+    return f"{frame}  {code}".rstrip()
 
 
 RECORDER = PythonMemoryWindow

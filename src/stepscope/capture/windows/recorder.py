@@ -111,11 +111,7 @@ class Window:
         """Leave the warm-up without having recorded."""
 
     def discard(self, *, has_thread_ended: bool = False) -> None:  # noqa: ARG002
-        """Give the window up, whatever its state.
-
-        Args:
-            has_thread_ended: Whether the thread that started the window has ended.
-        """
+        """Give the window up, whatever its state; the thread that started it may have ended."""
         if self.is_recording:
             self.stop()
 

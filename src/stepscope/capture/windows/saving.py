@@ -8,7 +8,7 @@ import importlib
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stepscope.capture.messages import WindowAnnouncer
 from stepscope.capture.options.config import WINDOW_RECORDERS, CaptureConfig
@@ -28,11 +28,7 @@ log = logging.getLogger("stepscope")
 
 
 class WindowSaver:
-    """Makes and saves windows, and notes what became of them.
-
-    Attributes:
-        budget: The limits on windows; it learns from each.
-    """
+    """Makes and saves windows, and notes what became of them."""
 
     def __init__(
         self,
@@ -81,15 +77,11 @@ class WindowSaver:
         return self.kind(self._tools, plan)
 
     def save(self, window: Window, reason: str, step_number: int) -> None:
-        """Stop a window and hand it over, while other ranks wait.
-
-        Args:
-            reason: Why it is incomplete; empty if it is complete.
-        """
+        """Stop a window and hand it over, with the reason if incomplete, while other ranks wait."""
         plan = window.plan
         try:
             if self._pauses is not None:
-                self._pauses.begin(plan.first_step)
+                self._pauses.announce(plan.first_step, "begun")
             self._stop_and_hand_over(window, reason, step_number)
         except Exception as error:  # noqa: BLE001 - the training must go on
             _remove_if_empty(plan)
@@ -98,21 +90,12 @@ class WindowSaver:
             self.note(plan, "failed", error_in_words(error))
         finally:
             if self._pauses is not None:
-                self._pauses.end(plan.first_step)
+                self._pauses.announce(plan.first_step, "done")
 
     def note(self, plan: WindowPlan, state: str, reason: str) -> None:
         """Note a window that was not recorded."""
         log.warning("stepscope: window %d was not recorded: %s", plan.index, reason)
-        self._journal.add_window(
-            WindowRecord(
-                plan.index,
-                state,
-                planned_steps=plan.steps,
-                reason=reason,
-                cause=plan.cause,
-                note=plan.note,
-            )
-        )
+        self._journal.add_window(_record_of(plan, state, reason=reason))
 
     def settle(self, record: WindowRecord) -> None:
         """Note the final state of a window: its files exist, or cannot be made."""
@@ -132,15 +115,12 @@ class WindowSaver:
             stop_ns = window.stop()
             whole = window.ranges.whole_steps
             record, interruption = window.save(
-                WindowRecord(
-                    index=plan.index,
-                    state="saving",
+                _record_of(
+                    plan,
+                    "saving",
                     first_step=plan.first_step,
                     last_step=whole[-1] if whole else None,
-                    planned_steps=plan.steps,
                     reason=reason,
-                    cause=plan.cause,
-                    note=plan.note,
                     details=plan.details,
                     stop_ns=stop_ns,
                     predicted_pause_ns=self.budget.predicted_pause_ns(plan),
@@ -161,6 +141,11 @@ class WindowSaver:
             self._prune()
         if interruption is not None:
             raise interruption
+
+
+def _record_of(plan: WindowPlan, state: str, **more: Any) -> WindowRecord:
+    steps, cause, note = plan.steps, plan.cause, plan.note
+    return WindowRecord(plan.index, state, planned_steps=steps, cause=cause, note=note, **more)
 
 
 def _remove_if_empty(plan: WindowPlan) -> None:

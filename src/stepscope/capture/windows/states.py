@@ -5,7 +5,6 @@ Nothing here touches torch, files or other ranks, so that lists of events can be
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, auto
 
 
@@ -69,32 +68,29 @@ RECORDS = frozenset({State.TRIAL, State.RECORDING})
 """States in which events of steps are being recorded."""
 
 
-@dataclass(frozen=True)
-class Boundary:
-    """What is known where a step begins.
+def next_event(
+    state: State,
+    step: int,
+    first_step: int,
+    last_step: int,
+    *,
+    is_elsewhere: bool = False,
+    has_owner_ended: bool = False,
+) -> Event | None:
+    """What happens where a step begins to a window that is not idle; None if nothing does.
 
-    Attributes:
+    Args:
         first_step: The first step that the window should record.
-        is_elsewhere: Whether only another thread can end the window.
+        is_elsewhere: Whether only another thread, its owner, can end the window.
     """
-
-    step: int
-    first_step: int
-    last_step: int
-    is_elsewhere: bool = False
-    has_owner_ended: bool = False
-
-
-def next_event(state: State, at: Boundary) -> Event | None:
-    """What happens at a boundary to a window that is not idle; None if nothing does."""
-    if state in RECORDS and at.is_elsewhere:
-        return Event.UNREACHABLE if at.has_owner_ended else None
-    if state is State.TRIAL_WARMUP and at.step >= at.first_step - 1:
+    if state in RECORDS and is_elsewhere:
+        return Event.UNREACHABLE if has_owner_ended else None
+    if state is State.TRIAL_WARMUP and step >= first_step - 1:
         return Event.FIRST_STEP
-    if state is State.TRIAL and at.step >= at.first_step:
+    if state is State.TRIAL and step >= first_step:
         return Event.TRIAL_ENDED
-    if state is State.WARMUP and at.step >= at.first_step:
+    if state is State.WARMUP and step >= first_step:
         return Event.FIRST_STEP
-    if state is State.RECORDING and at.step > at.last_step:
+    if state is State.RECORDING and step > last_step:
         return Event.LAST_STEP_ENDED
     return None

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.options.schedule import ACTIVITIES
 from stepscope.capture.windows.planner import WindowPlan
 
 log = logging.getLogger("stepscope")
@@ -25,28 +26,17 @@ def choose_activities(wanted: str | Sequence[str]) -> list[Any]:
     """The torch activities to record; one that is missing here is dropped with a warning."""
     from torch.profiler import ProfilerActivity, supported_activities
 
-    supported = supported_activities()
-    if wanted == "auto":
-        words = [word for word in ("cpu", "cuda", "xpu") if _activity(word) in supported]
-    else:
-        words = []
+    supported = {activity.name.lower(): activity for activity in supported_activities()}
+    if wanted != "auto":
         for word in wanted:
-            if _activity(word) in supported:
-                words.append(word)
-            else:
+            if word not in supported:
                 log.warning(
                     "stepscope: activity %r is not supported by this torch or machine: "
                     "recording without it",
                     word,
                 )
-        words = words or ["cpu"]
-    return [getattr(ProfilerActivity, word.upper()) for word in words]
-
-
-def _activity(word: str) -> Any:
-    from torch.profiler import ProfilerActivity
-
-    return getattr(ProfilerActivity, word.upper(), None)
+    words = ACTIVITIES if wanted == "auto" else wanted
+    return [supported[word] for word in words if word in supported] or [ProfilerActivity.CPU]
 
 
 def make_profiler(config: CaptureConfig, plan: WindowPlan, activities: list[Any]) -> Any:
@@ -119,10 +109,6 @@ def release_events(profiler: Any, *, keep_events: bool) -> None:
 
     Torch's profiler refers to itself. Without this, its events would stay until Python's garbage
     collector runs, in the middle of whatever the training is doing then.
-
-    Args:
-        profiler: The profiler, stopped and no longer needed by us.
-        keep_events: Whether a user function may still read its events.
     """
     getattr(profiler, "action_map", {}).clear()
     if keep_events:

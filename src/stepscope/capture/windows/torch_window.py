@@ -116,11 +116,7 @@ class TorchWindow(Window):
         self.is_recording = True
 
     def stop(self) -> int:
-        """Stop recording; returns how long that took, in nanoseconds.
-
-        Raises:
-            WindowLostError: Another profiler has taken the recorder in the meantime.
-        """
+        """Stop recording; returns how long that took, in nanoseconds."""
         started_ns = time.perf_counter_ns()
         self.is_recording = False
         try:
@@ -146,11 +142,7 @@ class TorchWindow(Window):
             release_events(self.profiler, keep_events=False)
 
     def discard(self, *, has_thread_ended: bool = False) -> None:
-        """Give the window up, and bring torch's recorder to rest as far as possible.
-
-        Args:
-            has_thread_ended: Whether the thread that started the window has ended.
-        """
+        """Give the window up, and bring torch's recorder to rest as far as possible."""
         self.is_recording = False
         self._guard.end()
         with contextlib.suppress(Exception):
@@ -166,8 +158,7 @@ class TorchWindow(Window):
     ) -> tuple[WindowRecord, BaseException | None]:
         """Hand the events to the process that makes the files, after calling the user's functions.
 
-        Args:
-            step_number: Value of `step_num` for the functions, as torch.profiler counts it.
+        `step_number` is their `step_num`, as torch.profiler counts it.
         """
         tools, job, handlers = self._tools, self._job(), self._tools.config.handlers
         tools.write_steps()

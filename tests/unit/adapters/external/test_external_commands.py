@@ -17,7 +17,7 @@ from tests.support.fake_nsys import make_nsys
 
 from stepscope.adapters.external import nsys, py_spy
 from stepscope.adapters.external.keep import Recording, keep, scratch_folder
-from stepscope.adapters.external.memray import MemrayOptions, require_memray
+from stepscope.adapters.external.memray import MemrayOptions
 from stepscope.adapters.external.nsys import NsysOptions, profile_command
 from stepscope.adapters.external.py_spy import PySpyOptions, explain, record_command
 from stepscope.adapters.external.tools import MissingToolError, find_program, version_of
@@ -223,9 +223,9 @@ def test_macos_lets_only_root_sample(monkeypatch):
     monkeypatch.setattr(py_spy.sys, "platform", "darwin")
     monkeypatch.setattr(py_spy.os, "geteuid", lambda: 501)
     with pytest.raises(UsageError, match="with sudo"):
-        py_spy.require_py_spy()
+        PySpyOptions().require()
     monkeypatch.setattr(py_spy.os, "geteuid", lambda: 0)
-    assert py_spy.require_py_spy() == "py-spy"
+    assert PySpyOptions().require() == "py-spy"
 
 
 # -- memray ---------------------------------------------------------------------------------------
@@ -241,11 +241,11 @@ def test_another_interpreter_is_asked_for_memray(tmp_path, monkeypatch):
     other.write_text("#!/bin/sh\nexit 1\n")
     other.chmod(0o755)
     with pytest.raises(MissingToolError, match="has no memray: .* -m pip install memray"):
-        require_memray([str(other), "train.py"])
+        MemrayOptions().require([str(other), "train.py"])
     other.write_text("#!/bin/sh\nexit 0\n")
-    require_memray([str(other), "train.py"])
-    require_memray(["torchrun", "train.py"])
-    require_memray(["no such program"])
+    MemrayOptions().require([str(other), "train.py"])
+    MemrayOptions().require(["torchrun", "train.py"])
+    MemrayOptions().require(["no such program"])
 
 
 # -- what is refused, before anything begins -------------------------------------------------------

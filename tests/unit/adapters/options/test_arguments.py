@@ -207,16 +207,10 @@ def test_sfm_writes_for_tensorboard_only_if_asked():
 # -- precedence -----------------------------------------------------------------------------------
 
 
-def test_flag_before_environment_before_default():
-    settings = resolve(
-        find_dialect("hf"),
-        {"wait": ("31", "--profiler-wait-steps")},
-        environment={
-            "STEPSCOPE_WAIT": "21",
-            "STEPSCOPE_WARMUP": "22",
-            "STEPSCOPE_MAX_RUN_BYTES": "2GB",
-        },
-    )
+def test_flag_before_environment_before_default(monkeypatch):
+    for name, value in (("WAIT", "21"), ("WARMUP", "22"), ("MAX_RUN_BYTES", "2GB")):
+        monkeypatch.setenv(f"STEPSCOPE_{name}", value)
+    settings = resolve(find_dialect("hf"), {"wait": ("31", "--profiler-wait-steps")})
     found = {name: (row.value, row.origin) for name, row in settings.settings.items()}
     assert found["wait"] == (31, "--profiler-wait-steps")
     assert found["warmup"] == (22, "STEPSCOPE_WARMUP")
@@ -266,16 +260,19 @@ def test_arguments_stay_plain_values():
         ("TRACE_FORMAT", "xml", "json.gz"),
     ],
 )
-def test_mistakes_in_variables_are_told(name, value, message):
+def test_mistakes_in_variables_are_told(monkeypatch, name, value, message):
+    monkeypatch.setenv(f"STEPSCOPE_{name}", value)
     with pytest.raises(ConfigError, match=message):
-        resolve(find_dialect("native"), {}, environment={f"STEPSCOPE_{name}": value})
+        resolve(find_dialect("native"), {})
 
 
 def test_a_mistake_in_a_variable_names_it(monkeypatch):
     monkeypatch.setenv("STEPSCOPE_ACTIVE", "many")
     with pytest.raises(ConfigError, match="STEPSCOPE_ACTIVE"):
         resolve(find_dialect("native"), {})
-    (line,) = misspelled_variables({"STEPSCOPE_WIAT": "1", "STEPSCOPE_WAIT": "1"})
+    monkeypatch.setenv("STEPSCOPE_WIAT", "1")
+    monkeypatch.setenv("STEPSCOPE_WAIT", "1")
+    (line,) = misspelled_variables()
     assert line == "the variable STEPSCOPE_WIAT is not an option: did you mean STEPSCOPE_WAIT?"
 
 
@@ -566,9 +563,10 @@ def test_a_shared_flag_that_the_script_does_not_know_is_explained(
         assert "unrecognized arguments: --debug" in printed
 
 
-def test_a_url_as_the_output_folder_leaves_local_folders_local():
-    environment = {"STEPSCOPE_OUTPUT_DIR": "memory://bucket/profiles", "STEPSCOPE_TENSORBOARD": "1"}
-    settings = resolve(find_dialect("native"), {}, environment=environment)
+def test_a_url_as_the_output_folder_leaves_local_folders_local(monkeypatch):
+    monkeypatch.setenv("STEPSCOPE_OUTPUT_DIR", "memory://bucket/profiles")
+    monkeypatch.setenv("STEPSCOPE_TENSORBOARD", "1")
+    settings = resolve(find_dialect("native"), {})
     assert settings.value("upload_to") == "memory://bucket/profiles"
     assert settings.value("output_dir") == "profiles"
     assert not str(settings.value("tensorboard_dir")).startswith("memory")

@@ -38,7 +38,7 @@ def test_what_windows_share_is_the_newest_ones_in_whatever_order_they_come(layou
     rank = tmp_path / "run" / "rank00000"
     newer, older = finished(rank, 1), finished(rank, 0)
     put_window(layout, Destination(tmp_path), rank, newer)
-    put_window(layout, Destination(tmp_path, is_newest=False), rank, older)
+    put_window(layout, Destination(tmp_path), rank, older, is_newest=False)
     assert "of window 1" in (tmp_path / SHARED[layout]).read_text()
 
 
@@ -67,11 +67,11 @@ def test_what_windows_share_is_the_newest_ones_in_whatever_order_they_come(layou
 )
 def test_what_each_window_has_for_itself(layout, words, names, tmp_path):
     rank = tmp_path / "run" / "rank00002"
-    destination = Destination(tmp_path, RankIdentity(2, 0, 4), words, is_newest=False)
+    destination = Destination(tmp_path, RankIdentity(2, 0, 4), words)
     put = [
         path
         for index in (1, 0)
-        for path in put_window(layout, destination, rank, finished(rank, index))
+        for path in put_window(layout, destination, rank, finished(rank, index), is_newest=False)
     ]
     found = {path.relative_to(tmp_path).as_posix() for path in put}
     assert {name for name in found if "pt.trace" not in name} == names

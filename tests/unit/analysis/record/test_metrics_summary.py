@@ -18,13 +18,14 @@ from stepscope.errors import UnreadableInputError
 from stepscope.monitor.columns import parse_columns
 from stepscope.monitor.metrics_file import MetricsFile, row_of
 from stepscope.report.metrics import to_json as metrics_to_dict
+from stepscope.run.manifest import write_record
 from stepscope.run.metrics import (
     THROTTLE_MASK,
     GpuDescription,
     MetricsRecord,
     Note,
     read_metrics_record,
-    write_metrics_record,
+    record_path,
 )
 
 COLUMNS = parse_columns(
@@ -194,13 +195,13 @@ def test_the_record_beside_the_file_comes_along(tmp_path):
     record = MetricsRecord(
         "ended", "told to stop", 5, 2.0, 1, 7, 3, 4, 0.25, (gpu,), (Note("x", "y", 1, 2),)
     )
-    write_metrics_record(path, record)
+    write_record(record_path(path), record)
     assert read_metrics_record(path) == record
     assert summarise_metrics(path).record == record
     plain = metrics_to_dict(summarise_metrics(path))
     assert json.loads(json.dumps(plain))["record"]["notes"][0]["what"] == "x"
     other = tmp_path / "gpu.csv"
-    write_metrics_record(other, record)
+    write_record(record_path(other), record)
     assert (tmp_path / "gpu.csv.json").exists()
 
 

@@ -6,13 +6,12 @@ import logging
 
 import pytest
 
-from stepscope.capture.clock_sync import ClockOffset
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.ranks import RankIdentity
 from stepscope.capture.record import journal as module
 from stepscope.capture.record.home import Clock
 from stepscope.capture.record.journal import Journal
-from stepscope.run.manifest import ArtifactRecord, WindowRecord, read_rank
+from stepscope.run.manifest import ArtifactRecord, ClockSample, WindowRecord, read_rank
 
 
 @pytest.fixture
@@ -51,7 +50,7 @@ def test_what_became_of_a_window_keeps_its_pause(journal, tmp_path):
 
 
 def test_a_clock_that_is_known_only_after_the_last_step_is_written_all_the_same(journal, tmp_path):
-    journal.note_clock(ClockOffset(5, 7))
+    journal.note_clock(ClockSample(0, 5, 7))
     journal.close(None, "done")
     found = manifest(tmp_path)
     assert (found.clock_offset_ns, found.clock_error_ns) == (5, 7)

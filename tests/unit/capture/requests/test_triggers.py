@@ -11,14 +11,16 @@ import pytest
 from click.testing import CliRunner
 
 from stepscope.capture import pause as together
+from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.schedule import Action, Schedule
 from stepscope.capture.pause import PauseTogether
 from stepscope.capture.ranks import RankIdentity
 from stepscope.capture.shared_store import SharedStore
 from stepscope.capture.triggers import SlowStepWatch, TriggerDesk
-from stepscope.capture.windows.planner import applies_to
+from stepscope.capture.windows.planner import WindowPlanner
 from stepscope.commands.trigger import command
 from stepscope.errors import StepscopeError, UsageError
+from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import JobRecord, RankManifest, write_record
 from stepscope.run.triggers import Trigger, announce, ask, asked, put, read
 
@@ -314,12 +316,18 @@ def test_an_agreement_that_a_stranger_wrote_does_not_break_the_listening(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("ranks", "default", "expected"),
-    [("", True, [0, 1, 2]), ("", False, []), ("1", True, [1]), ("every:2", False, [0, 2])],
+    ("ranks", "scheduled", "expected"),
+    [("", "all", [0, 1, 2]), ("", "7", []), ("1", "all", [1]), ("every:2", "7", [0, 2])],
 )
-def test_whom_a_trigger_is_for(ranks, default, expected):
-    trigger = Trigger(ranks=ranks)
-    found = [n for n in range(3) if applies_to(trigger, RankIdentity(n, n, 3), default)]
+def test_whom_a_trigger_is_for(tmp_path, ranks, scheduled, expected):
+    config = CaptureConfig(ranks=scheduled, skip_first=100)
+    found = []
+    for rank in range(3):
+        identity, layout = RankIdentity(rank, rank, 3), RankLayout(tmp_path)
+        planner = WindowPlanner(config, layout, identity, lambda *_: None)
+        planner.request(Trigger(ranks=ranks, steps=1, first_step=7))
+        plan = planner.next_plan(7 - config.warmup)
+        found += [] if plan is None else [rank]
     assert found == expected
 
 
@@ -359,16 +367,16 @@ def test_nobody_waits_where_nobody_records(clock):
 
 def test_nobody_waits_without_a_process_group(clock):
     pauses = PauseTogether(lambda: None, limit_s=60)
-    pauses.open(5)
+    pauses.announce(5, "open")
     assert pauses.wait(5) == 0
 
 
 def test_a_pause_that_is_over_costs_nothing(clock):
     store = SharedStore(FakeStore(), "")
     pauses = PauseTogether(lambda: store, limit_s=60)
-    pauses.open(5)
-    pauses.begin(5)
-    pauses.end(5)
+    pauses.announce(5, "open")
+    pauses.announce(5, "begun")
+    pauses.announce(5, "done")
     assert pauses.wait(5) == 0
 
 
@@ -376,9 +384,9 @@ def test_a_pause_that_is_over_costs_nothing(clock):
 def test_waiting_for_a_dead_rank_has_a_limit(clock, caplog, has_begun, waits_s):
     store = SharedStore(FakeStore(), "")
     pauses = PauseTogether(lambda: store, limit_s=10.0)
-    pauses.open(5)
+    pauses.announce(5, "open")
     if has_begun:
-        pauses.begin(5)
+        pauses.announce(5, "begun")
     with caplog.at_level(logging.WARNING, "stepscope"):
         assert pauses.wait(5) == pytest.approx(waits_s, abs=0.1)
     assert "continued after waiting" in caplog.text
@@ -388,6 +396,6 @@ def test_a_dead_store_ends_the_waiting(clock):
     store = FakeStore()
     shared = SharedStore(store, "")
     pauses = PauseTogether(lambda: shared, limit_s=60)
-    pauses.open(5)
+    pauses.announce(5, "open")
     store.is_broken = True
     assert pauses.wait(5) == 0

@@ -28,8 +28,9 @@ from stepscope.errors import UsageError
         ({"RANK": "-1", "WORLD_SIZE": "4"}, RankIdentity(0, 0, 1)),
     ],
 )
-def test_identity_from_the_launcher(environment, expected):
-    assert identify(environment) == expected
+def test_identity_from_the_launcher(monkeypatch, environment, expected):
+    monkeypatch.setattr("os.environ", environment)
+    assert identify() == expected
 
 
 @pytest.mark.parametrize(

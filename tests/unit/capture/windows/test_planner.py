@@ -93,10 +93,9 @@ def test_looking_only_when_something_is_due_finds_what_looking_at_each_step_does
                 others = planner.others_window(step - 1)
                 if others is not None:
                     seen.append((step, "others", others))
-            if planner.wants_window(step):
-                plan = planner.next_plan(step)
-                if plan is not None:
-                    seen.append((step, plan.index, plan.first_step, plan.steps))
+            plan = planner.next_plan(step)
+            if plan is not None:
+                seen.append((step, plan.index, plan.first_step, plan.steps))
             due = planner.next_due(step + 1)
         found.append((seen, [plan.index for plan in notes]))
     assert found[0] == found[1]

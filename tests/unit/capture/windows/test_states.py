@@ -10,7 +10,6 @@ from stepscope.capture.windows.states import (
     RECORDS,
     TRANSITIONS,
     Action,
-    Boundary,
     Event,
     State,
     next_event,
@@ -91,7 +90,7 @@ def test_a_window_records_its_steps_and_no_others(window):
             event = Event.TRIAL_DUE if is_tried else Event.DUE
             state, _ = TRANSITIONS[state, event]
         while state is not State.IDLE:
-            event = next_event(state, Boundary(step, first, last))
+            event = next_event(state, step, first, last)
             if event is None:
                 break
             state, _ = TRANSITIONS[state, event]
@@ -107,16 +106,17 @@ def test_a_window_records_its_steps_and_no_others(window):
 @given(st.integers(0, 20), st.integers(0, 20), st.integers(0, 20))
 def test_a_window_of_another_thread_waits_for_it_or_is_given_up(step, first, more):
     for state in RECORDS:
-        here = Boundary(step, first, first + more, is_elsewhere=True)
-        assert next_event(state, here) is None
-        gone = Boundary(step, first, first + more, is_elsewhere=True, has_owner_ended=True)
-        assert next_event(state, gone) is Event.UNREACHABLE
+        at = (state, step, first, first + more)
+        assert next_event(*at, is_elsewhere=True) is None
+        event = next_event(*at, is_elsewhere=True, has_owner_ended=True)
+        assert event is Event.UNREACHABLE
 
 
 def test_every_event_that_a_boundary_brings_is_in_the_table():
     for state in State:
         for step in range(8):
             for elsewhere in (False, True):
-                at = Boundary(step, 3, 5, elsewhere, elsewhere)
-                event = next_event(state, at)
+                event = next_event(
+                    state, step, 3, 5, is_elsewhere=elsewhere, has_owner_ended=elsewhere
+                )
                 assert event is None or (state, event) in TRANSITIONS
