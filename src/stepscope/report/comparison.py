@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from stepscope.analysis.comparison.compare import PART, THREAD_PART, Comparison
-from stepscope.analysis.comparison.gate import CANNOT_TELL, FAILED, Check, interval_words
+from stepscope.analysis.comparison.gate import (
+    CANNOT_TELL,
+    FAILED,
+    Check,
+    assumed_words,
+    interval_words,
+)
 from stepscope.analysis.comparison.repeated_runs import RunsChange
 from stepscope.analysis.comparison.side import SEPARATOR, Side
 from stepscope.analysis.record.step_strip import StepStrip
@@ -364,11 +370,8 @@ def steps_of(side: Side) -> str:
 def warnings(comparison: Comparison) -> list[str]:
     """What differs besides the code, as sentences below the headline."""
     found = [f"Caution: {difference}" for difference in comparison.differences]
-    if comparison.step.delta_ns and comparison.step.noise_ns is None:
-        found.append(
-            "One run a side does not show by how much runs of this job differ, so any change may "
-            "be chance. --before and --after take several"
-        )
+    if comparison.step.delta_ns and (assumed := assumed_words(comparison.runs)):
+        found.append(f"{sentence(assumed)}. --before and --after take several runs of each version")
     return found
 
 

@@ -114,7 +114,7 @@ class FailOn(Condition):
         is_open = not _is_above(change, self.share)
         if is_open and quicker is not None and _is_above(quicker, self.share):
             change, name = quicker, "the lower quartile of the steps"
-        found = f"{name} {_grew(change.share)}{of} (95% interval {interval_words(change)})"
+        found = f"{name} {_grew(change.share)}{of} ({_range_words(runs, change)})"
         if runs.machines is not None:
             a, b = runs.machines
             return Check(
@@ -182,12 +182,34 @@ def interval_words(change: Interval) -> str:
     return f"{low} to {high}" if change.high_share < _MOST_SHARE else f"from {low}, no upper end"
 
 
+def _range_words(runs: RunsChange, change: Interval) -> str:
+    """The interval, and what it rests on where that was not measured."""
+    if runs.basis != ASSUMED:
+        return f"95% interval {interval_words(change)}"
+    return (
+        f"{interval_words(change)} if runs of this job differ by {percent(runs.spread)}, "
+        "as assumed with one run a side"
+    )
+
+
+def assumed_words(runs: RunsChange) -> str:
+    """What is assumed of the noise with one run of each version; empty where it is known."""
+    if runs.basis != ASSUMED:
+        return ""
+    reach = math.log1p(runs.step.high_share) - math.log1p(runs.step.share)
+    chance = interval_words(Interval(0.0, math.expm1(-reach), math.expm1(reach)))
+    return (
+        "one run a side does not show by how much runs of this job differ. If they differ by "
+        f"{percent(runs.spread)} (standard deviation), as assumed here, {chance} of the step may "
+        "be chance"
+    )
+
+
 def _why_open(runs: RunsChange, change: Interval, needed: int | None, *, is_step: bool) -> str:
     if runs.basis == ASSUMED:
         return (
-            "and one run a side does not show by how much runs of this job differ, so up to "
-            f"{percent(change.high_share - change.share)} counts as chance. Give "
-            f"{DEFAULT_RUNS} runs a side with --before and --after, or measure with stepscope gate"
+            f"and {assumed_words(runs)}. Give {DEFAULT_RUNS} runs a side with --before and "
+            "--after, or measure with stepscope gate"
         )
     of = f"{len(runs.a)} and {len(runs.b)} runs differ"
     if runs.basis == EARLIER:
