@@ -123,10 +123,11 @@ def test_a_slow_data_set_from_the_finding_to_the_report(tried, tmp_path, capsys)
     assert main(["compare", *(str(folder / one.runs[0]) for one in (record.baseline, trial))]) == 0
 
 
-def test_a_script_that_cannot_be_tried_says_why(tried, monkeypatch):
-    code, err = tried("import sys; print('no data here'); sys.exit(5)")
+def test_a_script_that_cannot_be_tried_says_why(tried, tmp_path):
+    code, err = tried("import os, sys; print('no data in', os.getcwd()); sys.exit(5)")
     assert code == 3
-    assert "cannot be measured: exit code 5: no data here" in err
+    # The folder is the user's, not the copy of it, which is gone.
+    assert f"cannot be measured: exit code 5: no data in {tmp_path} (log:" in err
 
 
 def test_a_write_outside_the_copies_is_asked_about_before_it_happens(tried, tmp_path):

@@ -159,7 +159,11 @@ class Thresholds:
         for name, value in values.items():
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known)}"
+                hint = (
+                    f"did you mean '{near[0]}'?"
+                    if near
+                    else "`stepscope explain thresholds` lists them"
+                )
                 raise UsageError(f"no threshold '{name}': {hint}")
             if not math.isfinite(value) or value < 0:
                 raise UsageError(f"threshold '{name}': give a number, 0 or more, as {name}=0.05")

@@ -89,8 +89,8 @@ def _repeated(words: Iterable[str]) -> Iterator[str]:
     multiple=True,
     metavar="CONDITION",
     help="Exit with 1 if this holds: 'regression>5%', or a part, such as 'idle: input>2%'."
-    " Repeatable. With one run of each version, only growth beyond what runs are known to differ by"
-    " fails.",
+    " Repeatable. With one run of each version, only growth beyond what earlier runs differ by"
+    " fails, or without such runs beyond 32%.",
 )
 def command(
     paths: tuple[str, ...],

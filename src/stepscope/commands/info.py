@@ -25,10 +25,10 @@ from stepscope.terminal.working import working
 def command(paths: tuple[str, ...], output: Output, file: str | None) -> None:
     """Show what a file or directory is, and what it holds.
 
-    PATH is a trace file of any known format, a URL, or - for standard input: shows producer,
-    devices, steps, lanes, events by category, and problems. For a directory or quoted glob: lists
-    ranks and windows. For a file of metrics, from Stepscope or nvidia-smi: shows how busy, full and
-    hot the GPUs were. For a memory snapshot: shows its totals.
+    Of a trace (a file of any known format, a URL, or - for standard input) it shows producer,
+    devices, steps, lanes, events by category, and problems. Of a directory or quoted glob it lists
+    ranks and windows. Of a file of metrics, from Stepscope or nvidia-smi, it shows how busy, full
+    and hot the GPUs were; of a memory snapshot, its totals.
     """
     check_one_document(len(paths), output)
     check_standard_input_once(*paths)

@@ -351,7 +351,10 @@ def _open_loose(root: Path) -> Run:
 def _traces_at(root: Path) -> list[TraceFile]:
     files = find_traces(root)
     if not files and has_wildcard(str(root)) and not exists(root):
-        raise NothingFoundError(f"{root}: matches no run and no trace ({TRACE_NAMES})")
+        remedy = ""
+        if root.suffix in (".pickle", ".pkl"):
+            remedy = "; give memory snapshots by their names, or their directory"
+        raise NothingFoundError(f"{root}: matches no run and no trace ({TRACE_NAMES}){remedy}")
     if not files:
         raise NothingFoundError(
             f"{root}: found no run (run.json, rank*/manifest.json) and no trace ({TRACE_NAMES}); "

@@ -160,7 +160,7 @@ class Bench:
         log = self.folder / "logs" / f"{name}.log"
         for path in (notes_folder, files):
             path.mkdir(parents=True)
-        mirror = self.folder / "work" / name
+        mirror = self._mirror(name)
         try:
             with working("Copying the script's folders"):
                 place = self.workspace.create(mirror)
@@ -242,6 +242,10 @@ class Bench:
             others_share=ended[0].others_share,
         )
 
+    def _mirror(self, name: str) -> Path:
+        """Where an attempt's copies of the user's folders lie, each at its own path below."""
+        return self.folder / "work" / name
+
     def _steps(self, run: Path) -> ProcessSteps | None:
         """The steady steps of the slowest rank; None if a rank has too few."""
         try:
@@ -286,7 +290,9 @@ class Bench:
             is_oom = errors & {"OutOfMemoryError", "MemoryError"} or "out of memory" in text.lower()
             problem = OUT_OF_MEMORY if is_oom or ended.exit_code in _KILLED else CRASHED
             lines = [line.strip() for line in text.splitlines() if line.strip()]
-            last = lines[-1][:_LONGEST_REASON] if lines else "no message"
+            # The copy is gone by now; the reader knows the file that it was made of.
+            last = lines[-1].replace(str(self._mirror(log.stem)), "") if lines else "no message"
+            last = last[:_LONGEST_REASON]
             if self.standard_input is None and "EOFError" in last:
                 last += "; it has no standard input here, which is a terminal: give it with < FILE"
             if ended.is_confined and any(word in text for word in _DENIED):

@@ -47,12 +47,19 @@ def trace(tmp_path, monkeypatch):
         (("show", "kernels", "other.pickle"), "or another pickle, not a trace"),
         (("memory", "folder"), "folder: found no memory snapshot, no run and no trace; torch."),
         (("memory", ""), "the path is empty: give . for this directory"),
+        (("report", "train.py"), "`stepscope run -- python train.py` records a script"),
+        (("report", "*.pkl"), "give memory snapshots by their names, or their directory"),
+        (
+            ("report", "trace.json", "--threshold", "nonsense=1"),
+            "no threshold 'nonsense': `stepscope explain thresholds` lists them",
+        ),
     ],
 )
 def test_the_remedy_is_said(trace, capsys, words, remedy):
     Path(f"{trace}.gz").write_bytes(b"\x1f\x8b\x08\x00")
     Path("folder").mkdir()
     Path("notes.txt").write_text("text")
+    Path("train.py").write_text("import torch")
     Path("other.pickle").write_bytes(pickle.dumps({"weights": [1]}))
     assert main(words) in {2, 3}
     said = capsys.readouterr().err

@@ -124,6 +124,8 @@ class _Walk:
             start = self.text[self.here : self.here + 20].partition("\n")[0].rstrip()
             what = f"it starts with '{start}'" if start.isprintable() else "its content is binary"
             remedy = "; for py-spy, record with --format chrometrace" if character == "<" else ""
+            if self.name.endswith(".py"):
+                remedy = f"; `stepscope run -- python {self.name}` records a script"
             raise UnreadableInputError(
                 f"{self.name}: neither JSON nor any other known trace format ({what}){remedy}"
             )
