@@ -247,6 +247,31 @@ def test_advice_is_never_cut(opened):
         assert cut == 0, width
 
 
+@pytest.mark.parametrize("width", [1280, 3840])
+def test_text_and_pictures_grow_together_on_a_wide_screen(opened, width):
+    found = opened("slow")
+    found.page.set_viewport_size({"width": width, "height": 800})
+    widest = found.page.evaluate(
+        """() => [...document.querySelectorAll(".finding .severity")].map((one) => {
+            const range = new Range();
+            range.selectNodeContents(one);
+            return one.nextElementSibling.getBoundingClientRect().left
+                - range.getBoundingClientRect().right;
+        })"""
+    )
+    assert widest
+    assert min(widest) >= 4  # between how severe it is and what it is
+    sizes = found.page.evaluate(
+        """() => ["h1", "h2:not(#verdict h2)", ".lead", "main"].map((one) =>
+            parseFloat(getComputedStyle(document.querySelector(one)).fontSize))"""
+    )
+    assert sizes == sorted(sizes, reverse=True)
+    lanes, room = (
+        found.page.locator(one).first.bounding_box()["width"] for one in (".step-lanes", "main")
+    )
+    assert lanes > 0.8 * room
+
+
 def test_a_typical_step_is_drawn_in_lanes_whose_slices_have_titles(opened):
     found = opened("slow")
     data = found.page.evaluate("() => JSON.parse(document.getElementById('data').textContent)")

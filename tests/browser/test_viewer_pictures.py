@@ -270,6 +270,25 @@ def test_a_flame_graph_is_walked_by_keyboard(page):
     page.until("() => !document.querySelector('.flame .tip.is-shown')")
 
 
+def test_the_card_of_a_finding_names_its_ranks(browser, tmp_path):
+    chromium()
+    for rank in range(3):
+        (tmp_path / f"rank{rank}.json").write_bytes(rank_of_job(rank, (0.0, 3.0, 1.0)).json())
+    with viewing([tmp_path]) as client:
+        found = browser()
+        found.page.goto(client.link)
+        found.until("() => document.querySelector('[data-panel=findings]')?.dataset.ready")
+        has_place = found.page.locator(".finding:has(button)").first
+        where = has_place.locator(".where").first.text_content()
+        assert where.startswith("rank ")
+        has_place.locator("summary").click()
+        has_place.get_by_role("button").click()
+        found.until("() => document.querySelector('.pinned .finding')")
+        assert found.text(".pinned .where") == where
+        check(found, client)
+        found.close()
+
+
 def test_all_ranks_in_one_picture_lead_to_their_timelines(browser, tmp_path):
     chromium()
     for rank, trace in enumerate(pipeline_traces(Pipeline(stages=3, batches=4, has_engine=True))):

@@ -13,7 +13,6 @@ import torch
 from tests.support.ranks import torchrun
 from tests.support.runs import trace_document
 from torch import distributed
-from torch.distributed import checkpoint
 from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader, TensorDataset, dataloader
 
@@ -369,6 +368,9 @@ def test_a_part_of_a_model_that_is_set_back_ends_no_evaluation(tmp_path):
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_a_distributed_checkpoint_is_saving(tmp_path):
     """It saves the files with torch.save, which counts once."""
+    # Takes seconds: not for every worker that collects this module.
+    from torch.distributed import checkpoint
+
     state = {"weights": torch.zeros(1_000_000)}
     saved = []
 

@@ -17,6 +17,7 @@ from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.page_data import blocks_of, data_of
 from tests.support.planted import SCENARIOS
 from tests.support.project import ROOT
+from tests.support.rank_jobs import rank_of_job
 from tests.support.rendered import diagnosis_to_html
 from tests.support.step_records import step_records, write_run
 
@@ -69,6 +70,20 @@ def test_the_parts_add_up_and_every_finding_is_there(tmp_path, scenario):
     assert set(shown) == {one.id for one in diagnosis.findings}
     words = section_of(data, "verdict")["blocks"][0]["text"].lower()
     assert diagnosis.verdict.lower().endswith(words)
+
+
+def test_a_share_of_another_rank_s_step_names_the_rank(tmp_path):
+    """Otherwise a larger share stands below a smaller one, and nothing says why."""
+    for rank in range(3):
+        trace = rank_of_job(rank, (0.0, 3.0, 1.0), steps=3)
+        trace_file(tmp_path, trace, f"rank{rank}.json")
+    diagnosis = diagnose(open_run(tmp_path))
+    (block,) = blocks_of(data_of(diagnosis_to_html(diagnosis)), "findings")
+    shown = f"rank {diagnosis.shown.rank}"
+    for one in block["findings"]:
+        rank = one["where"].partition(";")[0]
+        assert one["whose"] == ("" if rank == shown else f" of {rank}'s step")
+    assert {one["whose"] for one in block["findings"]} == {"", " of rank 0's step"}
 
 
 def test_tables_hold_the_numbers_of_the_questions(tmp_path):

@@ -116,7 +116,7 @@ def _drawn(block: Block, rows: int) -> Mapping[str, Any] | None:
         if not block.found:
             text = "No rule found anything above its threshold."
             return {"is": "text", "text": text, "kind": ""}
-        return {"is": "findings", "findings": [_finding(one) for one in block.found]}
+        return {"is": "findings", "findings": [_finding(one, block) for one in block.found]}
     if isinstance(block, Figure):
         return block.drawn
     raise TypeError(type(block))
@@ -156,8 +156,11 @@ def _data_table(block: DataTable, rows: int) -> Mapping[str, Any] | None:
     }
 
 
-def _finding(one: ShownFinding) -> dict[str, Any]:
+def _finding(one: ShownFinding, among: Findings) -> dict[str, Any]:
     finding = one.finding
+    whose = ""
+    if one.where and finding.rank != among.shown_rank:
+        whose = f" of rank {finding.rank}'s {'file' if finding.is_of_whole_file else 'step'}"
     steps = ", ".join(map(str, finding.steps[:_MOST_STEPS]))
     more = " …" if len(finding.steps) > _MOST_STEPS else ""
     now_ns = (finding.saving_ns or 0) + (finding.predicted_step_ns or 0)
@@ -169,6 +172,7 @@ def _finding(one: ShownFinding) -> dict[str, Any]:
         "saving": saving(finding),
         "saving_share": None if not finding.saving_ns or not now_ns else finding.saving_ns / now_ns,
         "up_to": finding.up_to,
+        "whose": whose,
         "advice": finding.advice,
         "facts": [[item.label, units.value(item.value, item.unit)] for item in finding.evidence],
         "assumption": finding.assumption,

@@ -33,7 +33,7 @@ function facts(pairs) {
 
 /** @param {any} one */
 function finding(one) {
-  const saves = one.saving_share ? h("span", { class: "saves" }, `saves ${one.up_to}${share(one.saving_share)}`) : null;
+  const saves = one.saving_share ? h("span", { class: "saves" }, `saves ${one.up_to}${share(one.saving_share)}${one.whose}`) : null;
   const more = /** @type {[string, string][]} */ ([
     ["saving", one.saving], ["if", one.assumption], ["found on", one.where], ["steps", one.steps],
   ]).filter(([, text]) => text);

@@ -56,7 +56,7 @@ function partition(found) {
   return h("section", {}, h("h3", {}, "Where the step goes"), partitionBar(parts, found.total_ns / found.steps));
 }
 
-/** What a finding is about, and what it saves. @param {any} one @param {...(HTMLElement | null)} more */
+/** What a finding is about, what it saves, and on which ranks. @param {any} one @param {...(HTMLElement | null)} more */
 function summary(one, ...more) {
   return h(
     "summary", {},
@@ -65,6 +65,8 @@ function summary(one, ...more) {
     h("span", { class: "title" }, one.title),
     " ",
     h("span", { class: "saving" }, one.saving),
+    " ",
+    one.where ? h("span", { class: "where" }, one.where) : null,
     ...more.flatMap((part) => [" ", part]),
   );
 }
@@ -93,7 +95,6 @@ function finding(one, goTo) {
     "details", { class: `finding is-${one.severity}` },
     summary(
       one,
-      one.where ? h("span", { class: "where" }, one.where) : null,
       one.placed ? h("span", { class: "where" }, `Stands ${one.placed}.`) : null,
     ),
     h("p", {}, one.advice),
