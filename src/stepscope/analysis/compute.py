@@ -35,7 +35,7 @@ from stepscope.analysis.operators import By, analyse_operators
 from stepscope.analysis.selection.gpu_work import events_in_steps, gpu_work
 from stepscope.analysis.selection.names import events_named, is_operator, names_that
 from stepscope.analysis.selection.scope import AnsweredScope, Scope, memoized
-from stepscope.run.figures import percent, plural
+from stepscope.run.figures import duration, percent, plural
 from stepscope.terminal.plain_text import shorten_name
 from stepscope.trace.classify import COMPUTE_GROUPS, group_of_fused
 from stepscope.trace.model import Trace
@@ -138,7 +138,7 @@ def compute(trace: Trace, scope: Scope | None = None) -> Compute:
     if rows["operator"].null_count():
         missing = int(rows.filter(pl.col("operator").is_null())["dur_ns"].sum())
         notes.append(
-            f"{missing / 1e6:.3f} ms of compute have no known operator (CUDA graphs, or launches "
+            f"{duration(missing)} of compute have no known operator (CUDA graphs, or launches "
             "that were not recorded)"
         )
     unknown = rows.filter(pl.col("group").fill_null("other") == "other")
@@ -152,7 +152,7 @@ def compute(trace: Trace, scope: Scope | None = None) -> Compute:
     categories, uncounted_ns = _uncounted(trace)
     if uncounted_ns:
         notes.append(
-            f"{uncounted_ns / 1e6:.3f} ms of events on devices are of categories that are not known"
+            f"{duration(uncounted_ns)} of events on devices are of categories that are not known"
             f" ({', '.join(categories)}) and count as no work"
         )
     return Compute(

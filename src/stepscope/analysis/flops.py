@@ -38,6 +38,7 @@ from stepscope.analysis.hardware.devices import DevicePeaks, peaks_of
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work, in_steps
 from stepscope.analysis.selection.names import names_that
 from stepscope.analysis.selection.scope import AnsweredScope, Scope, memoized
+from stepscope.run.figures import duration
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.classify import MATRIX_GROUPS
 from stepscope.trace.model import Trace
@@ -152,16 +153,16 @@ def analyse_flops(trace: Trace, scope: Scope | None = None) -> FlopsReport:
     table = _table(calls, peaks)
 
     is_matrix = members["group"].is_in(MATRIX_GROUPS).to_numpy()
-    duration = members["dur_ns"].to_numpy()
-    uncounted_ns = int(duration[is_matrix & (owner < 0)].sum())
-    matrix_ns = int(duration[is_matrix].sum())
+    durations = members["dur_ns"].to_numpy()
+    uncounted_ns = int(durations[is_matrix & (owner < 0)].sum())
+    matrix_ns = int(durations[is_matrix].sum())
     type_name = _main_type(table)
     peak = _main_peak(type_name, work, peaks)
     of_steps = is_matrix
     if not work.device_steps.is_empty():
         of_steps = is_matrix & members["step"].is_not_null().to_numpy()
-    missing_ns = int(duration[of_steps & (owner < 0)].sum())
-    is_whole = missing_ns <= MOST_UNCOUNTED * int(duration[of_steps].sum())
+    missing_ns = int(durations[of_steps & (owner < 0)].sum())
+    is_whole = missing_ns <= MOST_UNCOUNTED * int(durations[of_steps].sum())
     possible_peak = peak if is_whole else None
     steps = _steps(trace, work, calls, possible_peak, has_gpu=has_gpu)
     mfu, hfu = _whole(steps, possible_peak, len(work.answered.devices))
@@ -375,7 +376,7 @@ def _remarks(
         notes.append(NO_SHAPES_OF.format(without_shapes))
     if uncounted_ns and not table.is_empty():
         notes.append(
-            f"{uncounted_ns / 1e6:.3f} ms of matrix kernels belong to no counted operator"
+            f"{duration(uncounted_ns)} of matrix kernels belong to no counted operator"
             " (compiled graphs, custom kernels, missing shapes, or work without a launch):"
             f" {effect}"
         )

@@ -19,6 +19,7 @@ import polars as pl
 
 from stepscope.analysis.ranks.matching import SYNCHRONISING
 from stepscope.analysis.ranks.rank_clocks import RankClocks
+from stepscope.run.figures import duration
 
 TOLERATED_NS = 50_000
 """Offsets of clocks that need no alignment, where GPUs communicate."""
@@ -107,7 +108,7 @@ def choose_offsets(
 def _choose_clock(clock: Clock, offsets: pl.DataFrame, tolerated_ns: int) -> tuple[Clock, str]:
     known = offsets.filter("measured")["offset_ns"]
     spread = int(np.ptp(known.to_numpy())) if len(known) > 1 else 0
-    differ = f"the ranks' ends of synchronising collectives differ by {spread / 1e6:.3f} ms"
+    differ = f"the ranks' ends of synchronising collectives differ by {duration(spread)}"
     if clock is not Clock.AUTO:
         return clock, f"asked for; {differ}"
     if len(known) < 2:
