@@ -7,7 +7,8 @@ from tests.support.gpu_trace import ms
 from tests.support.pipeline_traces import Pipeline, pipeline_traces
 from tests.support.rank_jobs import rank_of_job
 
-from stepscope.analysis.blame.lanes import BACKWARD, COMPUTE, FORWARD, MOST_LANES, WAITING
+from stepscope.analysis.blame import lanes as lanes_of_ranks
+from stepscope.analysis.blame.lanes import BACKWARD, COMPUTE, FORWARD, WAITING
 from stepscope.fleet.ask import pipeline_of_job
 from stepscope.fleet.job import read_job
 from stepscope.fleet.stragglers import stragglers_of_job
@@ -61,12 +62,14 @@ def test_stages_stand_in_their_order_with_forward_and_backward(tmp_path):
     assert "schedule" in drawn.drawn["title"]
 
 
-def test_pictures_of_many_ranks_are_bounded(tmp_path):
-    delays = tuple(0.1 * (rank % 7) for rank in range(MOST_LANES + 6))
+def test_pictures_of_many_ranks_are_bounded(tmp_path, monkeypatch):
+    most = MOST_BARS - 4
+    monkeypatch.setattr(lanes_of_ranks, "MOST_LANES", most)
+    delays = tuple(0.1 * (rank % 7) for rank in range(most + 6))
     traces = [rank_of_job(rank, delays, steps=2) for rank in range(len(delays))]
     result = stragglers_of_job(job_of(tmp_path, traces))
     arrivals, lanes = (one.drawn for one in pictures_of("stragglers", result))
-    assert len(lanes["lanes"]) == MOST_LANES
+    assert len(lanes["lanes"]) == most
     assert "6 more ranks left out" in lanes["caption"]
     assert len(arrivals["rows"]) == MOST_BARS
     assert arrivals["rows"][-1]["text"] == "first"

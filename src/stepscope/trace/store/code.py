@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 TABLES_PACKAGE = "stepscope.trace"
-_SUFFIXES = (".py", ".pyc")  # installations without sources have .pyc files instead
+_SUFFIXES = (".py", ".pyc", ".css", ".js")
+"""Installations without sources have .pyc files; a page that is kept holds styles and scripts."""
 
 
 @functools.cache

@@ -124,6 +124,16 @@ def test_the_digest_tells_names_and_borders_of_modules_apart(tmp_path: Path) -> 
     assert None not in digests
 
 
+@pytest.mark.parametrize("name", ["page.css", "page.js"])
+def test_what_a_page_holds_of_the_package_counts(name: str, tmp_path: Path) -> None:
+    """Pages that were made before are printed again as long as the digest is the same."""
+    (tmp_path / "page.py").write_text("x")
+    (tmp_path / name).write_text("a")
+    before = digest_of_modules(tmp_path)
+    (tmp_path / name).write_text("b")
+    assert digest_of_modules(tmp_path) != before
+
+
 def test_byte_code_that_python_keeps_beside_sources_does_not_count(tmp_path: Path) -> None:
     room = _Installation(tmp_path).package / "trace"
     before = digest_of_modules(room)
