@@ -72,6 +72,12 @@ def test_it_finds_what_it_plants_and_shows_promise_and_outcome(tmp_path, monkeyp
         for name in ("slow", "fixed", "fixed-again", "slow-again")
     )
     assert ("waited for CPUs" in printed.out) == is_busy
+    traces = (tmp_path / str(attempt)).rglob("trace.json*")
+    # Only the first two are looked into; the others are timed alone.
+    assert {path.relative_to(tmp_path / str(attempt)).parts[0] for path in traces} == {
+        "slow",
+        "fixed",
+    }
     is_measured = re.search(r"(?m)^ +measured +[\d.]+ ", printed.out) is not None
     assert is_measured != ("cannot tell now" in " ".join(printed.out.split()))
     assert main(["report", str(tmp_path / str(attempt) / "slow"), "--format", "json"]) == 0

@@ -128,9 +128,13 @@ class Audience(Protocol):
 def run_demo(output_dir: Path, steps: int, audience: Audience) -> DemoOutcome:
     """Train with a planted bottleneck, find it, train with the fix, once more each, and compare."""
 
-    def trained(name: str, workers: int, most: int, wait_us: int | None = None) -> TrainingOutcome:
+    def trained(
+        name: str, workers: int, most: int, wait_us: int | None = None, *, is_again: bool = False
+    ) -> TrainingOutcome:
         with audience.training(most) as progress:
-            outcome = train(output_dir, name, most, workers, progress, wait_us)
+            outcome = train(
+                output_dir, name, most, workers, progress, wait_us, has_window=not is_again
+            )
         audience.trained(most, outcome.device)
         return outcome
 
@@ -145,8 +149,8 @@ def run_demo(output_dir: Path, steps: int, audience: Audience) -> DemoOutcome:
     after = trained("fixed", workers, steps, before.wait_us)
     audience.turns()
     fewer = max(LEAST_STEPS, steps // 2)
-    after_again = trained("fixed-again", workers, fewer, before.wait_us)
-    before_again = trained("slow-again", 0, fewer, before.wait_us)
+    after_again = trained("fixed-again", workers, fewer, before.wait_us, is_again=True)
+    before_again = trained("slow-again", 0, fewer, before.wait_us, is_again=True)
     compared = compare((before, before_again), (after, after_again), finding, workers)
     return DemoOutcome(before, after, compared)
 
@@ -158,8 +162,14 @@ def train(
     workers: int,
     progress: Progress,
     wait_us: int | None = None,
+    *,
+    has_window: bool = True,
 ) -> TrainingOutcome:
-    """Run one training in a separate process and diagnose its run."""
+    """Run one training in a separate process and diagnose its run.
+
+    Args:
+        has_window: Whether a window is recorded; without one, the step record alone is diagnosed.
+    """
     arguments = [
         sys.executable, "-m", "stepscope.demo.training",
         "--output-dir", str(output_dir), "--run-name", run_name,
@@ -167,6 +177,8 @@ def train(
     ]  # fmt: skip
     if wait_us is not None:
         arguments += ["--wait-us", str(wait_us)]
+    if not has_window:
+        arguments.append("--without-window")
     told: dict[str, object] = {"wait_us": wait_us}
     log_path = output_dir / f"{run_name}.log"
     try:

@@ -119,7 +119,9 @@ def calibrate() -> float:
     return min(_LONGEST_STEP_S, sorted(times[2:])[len(times[2:]) // 4])
 
 
-def train(output_dir: str, run_name: str, steps: int, workers: int, wait_s: float) -> None:
+def train(
+    output_dir: str, run_name: str, steps: int, workers: int, wait_s: float, *, has_window: bool
+) -> None:
     """Train under the profiler and report the progress."""
     trainer = Trainer()
     loader = DataLoader(
@@ -131,7 +133,13 @@ def train(output_dir: str, run_name: str, steps: int, workers: int, wait_s: floa
         persistent_workers=workers > 0,
     )
     config = CaptureConfig(
-        output_dir=output_dir, run_name=run_name, skip_first=steps // 3, wait=0, warmup=2, active=3
+        output_dir=output_dir,
+        run_name=run_name,
+        skip_first=steps // 3,
+        wait=0,
+        warmup=2,
+        active=3,
+        window_recorder="torch" if has_window else "none",
     )
     loss = float("nan")
     with Profiler(config) as profiler:
@@ -154,6 +162,7 @@ def main() -> None:
     parser.add_argument("--run-name", required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--workers", type=int, required=True)
+    parser.add_argument("--without-window", action="store_true", help="record steps alone")
     parser.add_argument("--wait-us", type=int, help="wait per sample; measured if omitted")
     arguments = parser.parse_args()
     wait_us = arguments.wait_us
@@ -162,7 +171,12 @@ def main() -> None:
         wait_us = round(step_s * _WAIT_PER_COMPUTE / _BATCH * 1e6)
         tell(wait_us=wait_us, calibrated_step_us=round(step_s * 1e6))
     train(
-        arguments.output_dir, arguments.run_name, arguments.steps, arguments.workers, wait_us / 1e6
+        arguments.output_dir,
+        arguments.run_name,
+        arguments.steps,
+        arguments.workers,
+        wait_us / 1e6,
+        has_window=not arguments.without_window,
     )
 
 
