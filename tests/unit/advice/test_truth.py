@@ -76,6 +76,8 @@ def test_promises_come_true_and_the_first_finding_is_the_best_fix(
         pytest.param(16008789, None, id="each step waits, and that for a new round for longer"),
         pytest.param(17000101, None, id="the last batch of an epoch is late, as workers start"),
         pytest.param(17001248, None, id="all batches are waited for, equally and shortly"),
+        pytest.param(18000221, None, id="a host held up before a window has no longer pace"),
+        pytest.param(18001165, None, id="batches in store after a window show no shorter pace"),
     ],
 )
 def test_what_a_window_cannot_show_is_not_promised(seed, reason, cache):
@@ -94,12 +96,14 @@ def test_what_a_window_cannot_show_is_not_promised(seed, reason, cache):
         pytest.param(11004478, "input-bound", id="the first round waits less than the second"),
         pytest.param(11008899, "input-bound", id="a round begins before the steps"),
         pytest.param(11007912, "allocator-churn", id="unrecorded work ends in the window"),
+        pytest.param(18001807, "launch-bound", id="the first batches come late, and no later ones"),
     ],
 )
 def test_the_steady_state_is_not_that_of_the_window(seed, finding, cache):
     job = truth.judge(seed, with_answers=False)
     promised = next(one for one in job.findings if one.subject == finding)
     assert abs(promised.error) < 0.02
+    assert not any(one.is_false for one in job.findings)
 
 
 def test_a_file_of_trainings_goes_on_where_it_was_cut_off(tmp_path, cache, monkeypatch, capsys):

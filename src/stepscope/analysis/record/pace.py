@@ -10,6 +10,8 @@ _STARVED = 0.05
 """Share of its steps that a training waits for batches, from which these set its pace."""
 RECEIVING_NS = 50_000
 """What it takes at least to receive a batch that a worker has ready."""
+_IN_STORE = 2
+"""Batches that a loader has in store at most, for all that a record shows: one worker's."""
 _RARE = 0.05
 """Share of the steps up to which slow ones are too rare for a window of a few steps."""
 
@@ -53,6 +55,12 @@ def recorded_pace(record: StepSummary) -> RecordedPace:
     times = max(1, len(starts.steps))
     mean_ns, wait_ns = record.mean_ns - late_ns, record.lasting_wait_ns - late_ns
     is_starved = wait_ns >= max(_STARVED * mean_ns, RECEIVING_NS)
+    batch_ns = mean_ns if is_starved else 0
+    # Batches that were in store after a pause, as for a window, make the first steps shorter than
+    # the pace; not those on the device, which had a pause as well.
+    behind_ns = (record.mean_device_ns or 0) - record.mean_ns
+    if batch_ns and 0 < behind_ns * len(record.steps) <= _IN_STORE * batch_ns:
+        batch_ns += behind_ns
     slow, begun = set(record.slow_steps), set(starts.steps)
     is_rare = len(slow - begun) < _RARE * len(record.steps)
     late_usual_ns = starts.excess_wait_ns * len(begun - slow) // times
@@ -62,7 +70,7 @@ def recorded_pace(record: StepSummary) -> RecordedPace:
     return RecordedPace(
         usual_ns if is_rare else mean_ns,
         record.usual_own_ns if is_rare else record.mean_ns - record.wait_ns,
-        mean_ns if is_starved else 0,
+        batch_ns,
         record.mean_ns,
         record.mean_device_ns,
         starts.excess_wait_ns // times,

@@ -29,6 +29,7 @@ from stepscope.analysis.selection.odd_steps import (
     START_UP_FACTOR,
     round_starts,
     single_stall,
+    slow_first_steps,
 )
 from stepscope.analysis.selection.partition import INPUT, OTHER, Part, Partition
 from stepscope.run.step_record import (
@@ -389,10 +390,13 @@ def _mean_device_ns(steady: Sequence[StepRecord]) -> int | None:
     """Steps right after some that do not count may have work of those in them.
 
     Each of them counts as what the step that took most nearly as long has: the first of an epoch or
-    a round of batches as another first one.
+    a round of batches as another first one. Steps at the beginning that are slow on the device
+    alone, where it worked off what came before, do not count.
     """
     follows = [later for one, later in pairwise(steady) if later.step == one.step + 1]
     known = [one for one in follows if one.device_ns is not None]
+    on_device = np.array([one.device_ns for one in known], np.int64)
+    known = known[slow_first_steps(on_device, np.zeros_like(on_device)) :]
     if not known or 10 * len(known) < 9 * len(follows):
         return None
     numbers = {one.step for one in follows}

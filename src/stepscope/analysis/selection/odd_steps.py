@@ -60,7 +60,7 @@ def slow_first_steps(durations: Int64Array, waits: Int64Array) -> int:
         first = 0
     if not first and len(judged) > _OTHERS and judged[0] > FIRST_FACTOR * judged[1:].max():
         first = 1
-    if first == 1 and _comes_again(durations, waits):
+    if first == 1 and _comes_again(durations, waits) and not _first_waits(durations, waits):
         return 0
     return first + _first_waits(durations[first:], waits[first:]) if first else 0
 

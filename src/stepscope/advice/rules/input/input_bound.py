@@ -172,7 +172,10 @@ def _from_record(subject: Subject) -> _Measured | None:
             # Each worker makes one batch of an epoch, so that more of them change nothing.
             return summary.mean_ns, 0, 0.0, _RECORD, len(summary.steps), waited_ns
         least_ns += slow_epoch_start.saving_range(subject, summary).middle_ns
-    saved_ns = min(waited_ns, summary.mean_ns - least_ns)
+    # On average a device takes as long for a step as the host: less where some of the host's steps
+    # were held up by what earlier ones had launched.
+    paced_ns = min(summary.mean_ns, summary.mean_device_ns or summary.mean_ns)
+    saved_ns = min(waited_ns, paced_ns - least_ns)
     if saved_ns < waited_ns:
         share = max(0, saved_ns) / max(1, summary.mean_ns)
     return summary.mean_ns, max(0, saved_ns), share, _RECORD, len(summary.steps), waited_ns
