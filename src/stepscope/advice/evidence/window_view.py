@@ -47,6 +47,10 @@ from stepscope.trace.session import locked_cached_property, locks_of
 Answer = TypeVar("Answer")
 About = ParamSpec("About")
 
+_RETURNED_FROM_EVENTS = 2_000_000
+"""Of fewer events, a report takes half a gigabyte in any case, and a tenth longer if it returns
+what it frees."""
+
 
 def once(
     question: Callable[Concatenate[WindowView, About], Answer],
@@ -60,11 +64,6 @@ def once(
         return locks_of(window).get_or_make(known, key, lambda: question(window, *about, **named))
 
     return answer
-
-
-_RETURNED_FROM_EVENTS = 2_000_000
-"""Of fewer events, a report takes half a gigabyte in any case, and a tenth longer if it returns
-what it frees."""
 
 
 @dataclass(frozen=True, eq=False)
