@@ -21,7 +21,7 @@ from stepscope.trace.store.origin import identity_of
 if TYPE_CHECKING:
     from stepscope.trace.model import Trace
 
-KEPT_BYTES = 240_000_000
+KEPT_BYTES = 200_000_000
 """Memory that all traces kept at the same time may take, in all processes together."""
 _WITH_DERIVED = 2
 """Memory that a trace takes with all that is derived from it, for each byte of its tables; 1.6 were
