@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 
 from stepscope.advice.evidence.loader_advice import facts_of
-from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.advice.finding import Evidence, Finding, Severity, severity_of, without_batch_pace
 from stepscope.analysis.graph.changes import Changes
@@ -120,24 +120,22 @@ def replayed_finding(
         alike = duration(alike_ns)
         assumption += f"; some unrecorded steps take far longer: it is counted for one of {alike}"
     saving_ns = min(round(share * alike_ns), step_ns)
-    found = [
-        Finding(
-            id=rule,
-            title=title,
-            severity=severity,
-            rank=subject.rank,
-            saving_ns=saving_ns,
-            assumption=assumption,
-            predicted_step_ns=step_ns - saving_ns,
-            evidence=(*evidence, *_mean_step(window, evidence)),
-            steps=steps,
-            advice=advice,
-            changes=changes,
-            waits_for=waits_for,
-            is_upper_bound=is_upper_bound,
-            is_behind_waits=is_too_little,
-        )
-    ]
+    found = plain_finding(
+        subject,
+        rule=rule,
+        title=title,
+        severity=severity,
+        step_ns=step_ns,
+        saving_ns=saving_ns,
+        assumption=assumption,
+        evidence=(*evidence, *_mean_step(window, evidence)),
+        advice=advice,
+        steps=steps,
+        changes=changes,
+        waits_for=waits_for,
+        is_upper_bound=is_upper_bound,
+        is_behind_waits=is_too_little,
+    )
     return found if graph.has_batch_pace else [without_batch_pace(one) for one in found]
 
 

@@ -179,7 +179,7 @@ def plain_finding(
     reason: str = "",
     **further: Any,
 ) -> list[Finding]:
-    """A finding whose saving no replay finds: it was measured, or there is none, with the reason.
+    """A finding with its saving, measured or replayed, or with the reason why there is none.
 
     Args:
         step_ns: The step that `saving_ns` is saved of.

@@ -139,10 +139,11 @@ def find_arrivals(
     epoch = epoch[is_steady]
     start, end, is_late = start[is_steady], end[is_steady], is_late[is_steady]
     is_inside = start >= window[0]
-    is_of_epochs = is_late_again[is_steady] | ~is_late
-    if batch_ns and is_late_again.any() and is_of_epochs[is_inside].all():
-        return nothing
     if batch_ns:
+        # Workers that begin one after another in each epoch set no pace in it.
+        is_of_epochs = is_late_again[is_steady] | ~is_late
+        if is_late_again.any() and is_of_epochs[is_inside].all():
+            return nothing
         inside = start[is_inside], end[is_inside]
         return _at_mean_pace(*inside, epoch[is_inside], batch_ns, of_epochs)
     late = np.flatnonzero(is_late & is_inside)
