@@ -18,6 +18,8 @@ _WITH_OPTION = "stepscope.adapters.deepspeed"
 """The module that collects garbage for an option, through DeepSpeed's `see_memory_usage`."""
 _OLDEST = 2
 _CALLBACKS = "torch._dynamo.callback"
+_GC_RANGE = "Python GC"
+"""As torch calls it."""
 
 
 class GcPauses:
@@ -25,6 +27,9 @@ class GcPauses:
 
     The collector runs by itself only if more objects were counted than its threshold says. A
     collection that begins below that was requested, by the code that the frame below shows.
+
+    While torch's profiler runs, a collection of more than the youngest objects is a range of the
+    trace as well: torch itself writes pauses only from 2.9 on, and only with stacks.
 
     Args:
         gc_called: Receives each place from which a collection is requested.
@@ -35,13 +40,22 @@ class GcPauses:
     """
 
     # Every boundary of a step reads it.
-    __slots__ = ("_gc_called", "_is_called", "_places", "_started_ns", "called_ns", "total_ns")
+    __slots__ = (
+        "_entered",
+        "_gc_called",
+        "_is_called",
+        "_places",
+        "_started_ns",
+        "called_ns",
+        "total_ns",
+    )
 
     def __init__(self, gc_called: Callable[[str], None] | None = None) -> None:
         self.total_ns = 0
         self.called_ns = 0
         self._started_ns = 0
         self._is_called = False
+        self._entered: Any = None
         self._gc_called = gc_called
         self._places: set[tuple[CodeType, int]] = set()
 
@@ -61,9 +75,14 @@ class GcPauses:
             frame = sys._getframe().f_back  # none while Python ends
             if self._is_called and self._gc_called is not None and frame is not None:
                 self._note(frame, self._gc_called)
+            if about.get("generation"):
+                self._entered = _entered()
             self._started_ns = time.perf_counter_ns()
         elif self._started_ns:
             took_ns = time.perf_counter_ns() - self._started_ns
+            entered, self._entered = self._entered, None
+            if entered is not None:
+                _exit(entered)
             self.total_ns += took_ns
             if self._is_called:
                 self.called_ns += took_ns
@@ -75,6 +94,25 @@ class GcPauses:
             self._places.add(place)
             option = _option_below(frame)
             gc_called(option or f"{frame.f_code.co_filename}:{frame.f_lineno}")
+
+
+def _entered() -> Any:
+    """A range that began in the trace that is being recorded; None if none is.
+
+    Where Python's calls are recorded, they and a range that begins in one of them would overlap:
+    `torch_recorder` has torch write pauses there.
+    """
+    torch = sys.modules.get("torch")
+    with contextlib.suppress(Exception):  # an unknown torch: the step record has the pauses
+        if torch is not None and torch.autograd._profiler_enabled() and sys.getprofile() is None:
+            # Neither an operator, as `record_function`'s would run, nor seen as one.
+            return torch._C._autograd._record_function_with_args_enter(_GC_RANGE)
+    return None
+
+
+def _exit(entered: Any) -> None:
+    with contextlib.suppress(Exception):
+        sys.modules["torch"]._C._autograd._record_function_with_args_exit(entered)
 
 
 class CompileClock:

@@ -18,7 +18,7 @@ from stepscope.capture.windows.planner import WindowPlan
 
 log = logging.getLogger("stepscope")
 
-_OPTIONAL_FLAGS = ("trace_only",)
+_OPTIONAL_FLAGS = ("trace_only", "record_python_gc_info")
 """Settings that only newer versions of torch have and that may be dropped silently."""
 
 
@@ -47,6 +47,8 @@ def make_profiler(config: CaptureConfig, plan: WindowPlan, activities: list[Any]
     if plan.with_stack:
         # Without it, torch's own export_stacks, which a handler may call, writes an empty file.
         flags["verbose"] = True
+        # Without stacks, `pauses.GcPauses` writes them.
+        flags["record_python_gc_info"] = True
     elif not config.handlers and config.memory_timeline != "torch":
         # Nobody asks torch for its list of events, and skipping it halves the pause.
         flags["trace_only"] = True

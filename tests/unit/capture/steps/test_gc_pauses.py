@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import _thread
 import gc
+import json
 import sys
 import time
+
+import pytest
+import torch
 
 from stepscope.capture.steps.pauses import GcPauses
 
@@ -41,3 +45,29 @@ def test_a_collection_below_which_no_python_runs_counts_and_raises_nothing(monke
     assert raised == []
     assert pauses.called_ns > 0
     assert places == []
+
+
+@pytest.mark.parametrize("with_stack", [False, True])
+def test_a_pause_is_in_the_trace_that_is_recorded(tmp_path, with_stack):
+    """With stacks, a range would cross the frames of the callback: torch writes pauses then."""
+    held = [[number] for number in range(50_000)]
+    pauses = GcPauses()
+    pauses.start()
+    try:
+        with torch.profiler.profile(with_stack=with_stack) as profiler:
+            gc.collect(0)
+            gc.collect()
+            torch.ones(1)
+        counted_ns = pauses.total_ns
+    finally:
+        pauses.close()
+    del held
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    found = [(one["cat"], one["dur"]) for one in events if one.get("name") == "Python GC"]
+    if with_stack:
+        assert found == []
+    else:
+        ((category, dur_us),) = found  # not of the youngest generation alone
+        assert category == "user_annotation"
+        assert 0 < 1000 * dur_us <= 1.5 * counted_ns + 1e6

@@ -24,14 +24,15 @@ def torch_that_knows(*names):
     return make
 
 
-ALL = ("verbose", "trace_only", "enable_cuda_sync_events")
+ALL = ("verbose", "trace_only", "enable_cuda_sync_events", "record_python_gc_info")
 
 
 @pytest.mark.parametrize(
     ("known", "options", "with_stack", "expected"),
     [
         (ALL, {}, False, {"trace_only": True}),
-        (ALL, {}, True, {"verbose": True}),
+        (ALL, {}, True, {"verbose": True, "record_python_gc_info": True}),
+        (ALL[:3], {}, True, {"verbose": True}),
         (ALL, {"on_trace_ready": print}, False, None),
         (
             ALL,
@@ -43,9 +44,13 @@ ALL = ("verbose", "trace_only", "enable_cuda_sync_events")
             ALL,
             {"cuda_sync_events": True},
             True,
-            {"verbose": True, "enable_cuda_sync_events": True},
+            {
+                "verbose": True,
+                "record_python_gc_info": True,
+                "enable_cuda_sync_events": True,
+            },
         ),
-        (ALL[::2], {"cuda_sync_events": True}, False, {"enable_cuda_sync_events": True}),
+        (ALL[2:3], {"cuda_sync_events": True}, False, {"enable_cuda_sync_events": True}),
         (ALL[:1], {}, False, None),
         (ALL[:1], {"cuda_sync_events": True}, False, None),
     ],
