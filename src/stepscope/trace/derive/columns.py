@@ -232,7 +232,8 @@ def _nest(tables: Tables) -> Nesting:
         start,
         events["dur_ns"].to_numpy(),
         rank=gather(outer_first(), events["category"].to_physical().to_numpy()),
-        tolerance_ns=clock_resolution_ns(start, rows),
+        # Torch closes open frames at the end of its recording to within a nanosecond.
+        tolerance_ns=max(1, clock_resolution_ns(start, rows)),
         rows=rows,
         chosen=is_around,
     )
