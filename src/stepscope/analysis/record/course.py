@@ -213,6 +213,17 @@ def begins_epoch(record: StepRecord) -> bool:
     return bool(record.step and (record.loader_workers_ns or record.epoch_start_ns))
 
 
+def epoch_length(train: Sequence[StepRecord]) -> int:
+    """Steps of an epoch, if all that begin take the same number; else 0.
+
+    Args:
+        train: All training steps, the first and those that were recorded in detail as well.
+    """
+    starts = [one.step for one in train if one.loader_workers_ns or one.epoch_start_ns]
+    lengths = {later - step for step, later in pairwise(starts)}
+    return lengths.pop() if len(lengths) == 1 else 0
+
+
 def epoch_starts(steady: Sequence[StepRecord]) -> EpochStarts:
     """Sum up the steps in which an epoch starts.
 

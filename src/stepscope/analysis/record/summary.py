@@ -18,6 +18,7 @@ from stepscope.analysis.record.course import (
     begins_epoch,
     compile_times,
     compiled_once,
+    epoch_length,
     epoch_starts,
     find_cycle,
     find_level_shift,
@@ -267,7 +268,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
     others = [record for record in others if id(record) not in left_out]
     stall = _stall(others)
     with_parts = [record for record in others if record is not stall]
-    steady = _in_rounds(with_parts)
+    steady = _in_rounds(with_parts, epoch_length(train))
     median_ns = _median(record.dur_ns for record in steady)
     total_ns = sum(record.dur_ns for record in steady)
     slow = [record for record in steady if record.dur_ns > SLOW_FACTOR * median_ns]
@@ -326,18 +327,24 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
 
 
 def _stall(usual: list[StepRecord]) -> StepRecord | None:
-    """The single step that took far longer than the others for another reason than its input."""
+    """The single step that took far longer than the others for another reason than its input.
+
+    While an epoch's workers start, more than the wait for its first batch takes longer.
+    """
     durations = np.array([record.dur_ns for record in usual], np.int64)
     place = single_stall(durations, np.array([input_wait(record) for record in usual], np.int64))
-    return None if place is None else usual[place]
+    return None if place is None or begins_epoch(usual[place]) else usual[place]
 
 
-def _in_rounds(steady: list[StepRecord]) -> list[StepRecord]:
+def _in_rounds(steady: list[StepRecord], epoch: int) -> list[StepRecord]:
     """The steps of whole epochs, or where batches come so many at a time of whole rounds; else all.
 
     Several workers that cannot keep up finish their batches together: one step waits for a round of
     them, and the next ones find theirs ready. Steps that do not count take parts of rounds with
     them, and while a window is recorded, batches are made that its next round does not wait for.
+
+    Args:
+        epoch: Steps of an epoch; 0 if unknown.
     """
     numbers = np.array([record.step for record in steady], np.int64)
     if not len(numbers):
@@ -346,6 +353,14 @@ def _in_rounds(steady: list[StepRecord]) -> list[StepRecord]:
     epochs = np.flatnonzero([begins_epoch(record) for record in steady])
     if found := _whole(steady, run, epochs, alike=1.0, is_first_odd=False):
         return found
+    if len(epochs) and epoch:
+        # Of an epoch's steps, counted from any of them, one begins it.
+        ends = np.searchsorted(run, run, side="right")
+        sizes = ends - np.searchsorted(run, run)
+        is_kept = ends - np.arange(len(run)) <= sizes // epoch * epoch
+        kept = [one for one, is_whole in zip(steady, is_kept, strict=True) if is_whole]
+        if 2 * len(kept) >= len(steady):
+            return kept
     waits = np.array([input_wait(record) for record in steady], np.int64)
     if waits.sum() < _NOTABLE_WAIT * sum(record.dur_ns for record in steady):
         return steady

@@ -21,6 +21,7 @@ IDLE_WORDS: dict[str, str] = {
     "pageable_copy": "idle: pageable copies",
     "annotated_phase": "idle: annotated phase",
     "op_dispatch": "idle: launches and dispatch",
+    "cpu_operators": "idle: operators on the CPU",
     "compilation": "idle: compilation",
     "garbage_collection": "idle: garbage collection",
     "waiting_for_communication": "idle: waiting for communication",
@@ -103,7 +104,10 @@ class Partition:
 def fitted_to_step(
     window: Partition, record: Partition, is_certain: Callable[[str], bool]
 ) -> Partition:
-    """The parts of a recorded window in the time of unrecorded steps.
+    """The parts of a device's recorded window in the time of unrecorded steps.
+
+    What these waited for their input beyond all that the device worked, it was idle for it: the
+    window may have none of the steps that wait, such as those that begin an epoch.
 
     Args:
         is_certain: Of the name of a part, whether recording does not change it: the other parts
@@ -115,7 +119,18 @@ def fitted_to_step(
     others_ns = sum(part.total_ns for part in window.parts) - sum(p.total_ns for p in certain)
     if certain_ns >= record.total_ns or not others_ns:
         return replace(window.scaled_to(record.total_ns), steps=record.steps)
-    return _in_two(window, record, is_certain, certain_ns)
+    fitted = _in_two(window, record, is_certain, certain_ns)
+    input_ns, idle_input = record.of(INPUT) - certain_ns, IDLE_WORDS["input"]
+    rest_ns = record.total_ns - certain_ns - input_ns
+    others = [one for one in fitted.parts if not is_certain(one.name) and one.name != idle_input]
+    if fitted.of(idle_input) >= input_ns or not sum(part.total_ns for part in others):
+        return fitted
+    waits = Partition((Part(idle_input, input_ns),), input_ns, record.steps, window.basis)
+    total_ns = sum(part.total_ns for part in others)
+    other = Partition(tuple(others), total_ns, record.steps, window.basis).scaled_to(rest_ns)
+    changed = {part.name: part for part in (*waits.parts, *other.parts)}
+    parts = [changed.pop(part.name, part) for part in fitted.parts]
+    return replace(fitted, parts=(*parts, *changed.values()))
 
 
 def with_input_of(window: Partition, record: Partition) -> Partition:

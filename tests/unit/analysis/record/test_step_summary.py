@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.support.step_records import MS, step_records
 
 from stepscope.analysis.record.summary import ExcludedSteps, OtherKind, is_uneven, summarise_steps
-from stepscope.analysis.selection.partition import Part, Partition
+from stepscope.analysis.selection.partition import Part, Partition, fitted_to_step
 from stepscope.run.step_record import StepRecord
 
 
@@ -182,3 +182,70 @@ def test_whatever_the_record_holds_the_partition_is_one_and_no_step_is_lost(reco
     left_out += excluded.stalled + excluded.compiled + excluded.after_window
     assert len(summary.steps) + left_out == len(records)
     assert sum(other.times for other in summary.other_kinds) == excluded.other_kind
+
+
+def epochs(length: int, steps: int, window: range, *, wait_ms: int = 70) -> list[StepRecord]:
+    """Steps of 3 ms; each that begins an epoch waits for its workers, and takes 10 ms longer."""
+    return [
+        StepRecord(
+            step,
+            0,
+            (3 + (wait_ms + 10) * begins) * MS,
+            data_wait_ns=wait_ms * MS * begins,
+            epoch_start_ns=wait_ms * MS * begins,
+            loader_workers_ns=60 * MS * begins,
+            window=0 if step in window else None,
+        )
+        for step in range(steps)
+        for begins in [step % length == 0]
+    ]
+
+
+def test_a_step_that_begins_an_epoch_is_no_stall_though_it_is_the_only_one():
+    """As recorded on an H200: the third epoch began in the window, and the first in step 0."""
+    summary = summarise_steps(epochs(12, 28, range(22, 26)))
+    assert summary is not None
+    assert summary.stalled_step is None
+    # Whole epochs alone tell what a step takes: 11 steps of 3 ms, and one of 83.
+    assert summary.steps == tuple(range(10, 22))
+    assert summary.mean_ns == round((11 * 3 + 83) * MS / 12)
+    assert summary.epoch_starts.steps == (12,)
+    assert summary.excluded.part_of_round == 11
+
+
+@pytest.mark.parametrize(
+    ("length", "steps", "window", "kept"),
+    [
+        (12, 18, range(0), range(6, 18)),
+        (12, 26, range(0), range(2, 26)),
+        # No run of unrecorded steps holds a whole epoch.
+        (20, 30, range(12, 16), (*range(1, 12), *range(16, 30))),
+    ],
+)
+def test_whole_epochs_count_where_there_are_any(length, steps, window, kept):
+    summary = summarise_steps(epochs(length, steps, window))
+    assert summary is not None
+    assert summary.steps == tuple(kept)
+    assert summary.stalled_step is None
+
+
+def test_what_steps_wait_beyond_the_devices_work_is_idle_time_in_the_bars():
+    """The window has none of the steps that begin an epoch."""
+    window = Partition(
+        (Part("compute", 40), Part("idle: Python", 150), Part("idle: input", 10)), 200, 2, "trace"
+    )
+    record = Partition((Part("input", 6000), Part("other", 4000)), 10_000, 10, "record")
+    fitted = fitted_to_step(window, record, lambda name: not name.startswith("idle: "))
+    assert {part.name: part.total_ns for part in fitted.parts} == {
+        "compute": 200,
+        "idle: Python": 10_000 - 200 - 5800,
+        "idle: input": 5800,
+    }
+    # Waits that the device's work may hide show nothing.
+    few = Partition((Part("input", 150), Part("other", 9850)), 10_000, 10, "record")
+    fitted = fitted_to_step(window, few, lambda name: not name.startswith("idle: "))
+    assert fitted.of("idle: input") == round(9800 * 10 / 160)
+    # A window in which nothing waited has no such part.
+    never = Partition((Part("compute", 40), Part("idle: Python", 160)), 200, 2, "trace")
+    fitted = fitted_to_step(never, record, lambda name: not name.startswith("idle: "))
+    assert fitted.of("idle: input") == 5800
