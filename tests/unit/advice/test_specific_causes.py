@@ -103,3 +103,18 @@ def test_what_else_the_gpu_waits_for_comes_first_where_recording_slows_dispatch(
         assert placed[0].placed == (
             "above launch-bound, because the GPU waits for it longer than for late launches"
         )
+
+
+@pytest.mark.parametrize(
+    ("best_ns", "sure_ns", "is_first"),
+    [(160, 118, True), (160, 79, False), (160, 109, False), (100, 49, False), (60, 40, True)],
+)
+def test_blocking_calls_come_first_where_a_graph_that_they_forbid_saves_little_more(
+    best_ns, sure_ns, is_first
+):
+    """Of a step of 1,000: half of it at least, and at most 50 less."""
+    launches = replace(_finding(LAUNCHES, 0, best_ns), predicted_step_ns=1000 - best_ns)
+    placed = specific_first([launches, _finding("synchronisation", 0, sure_ns)], (0,))
+    assert (placed[0].id == "synchronisation") is is_first
+    if is_first:
+        assert placed[0].placed == "above launch-bound, because no CUDA graph can hold its calls"

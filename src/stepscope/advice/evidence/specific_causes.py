@@ -3,10 +3,12 @@
 `launch-bound` promises what a step without any dispatch takes, so it nearly always saves more than
 a finding about some of the launches. Where one of these is most of it, it is what to change first.
 Only a step record tells what dispatch takes without recording. Without one, what else the GPU waits
-for comes first if it waits for that longer than for late launches: recording does not slow that.
-A host that stops for the GPU cannot wait for its next batch meanwhile, so `synchronisation` may
-promise as much as `input-bound`. Where both save nearly the same, that is the wait for input. The
-same goes for pauses of the garbage collector: a host that runs ahead hides them.
+for comes first if it waits for that longer than for late launches: recording does not slow that. A
+host that stops for the GPU cannot wait for its next batch meanwhile, so `synchronisation` may
+promise as much as `input-bound`. No CUDA graph holds a call that waits for the GPU, so where
+`launch-bound` promises at best little more than `synchronisation`, these calls come first. Where
+both save nearly the same, that is the wait for input. The same goes for pauses of the garbage
+collector: a host that runs ahead hides them.
 
 Ranks that train together wait for the one that stalls, so one pause is a stall on all of them, and
 collectives that take far longer on those that wait. What it is seen by on these is a symptom. The
@@ -38,6 +40,8 @@ _GPU_WAITS_FOR = frozenset(
         "synchronisation",
     }
 )
+_TIE = 0.05
+"""Of the step: what a saving that is an upper bound is beyond a sure one at most to come second."""
 _SYMPTOMS = {
     _LAUNCHES: (frozenset({"many-small-collectives", "unfused-optimizer"}), 0.5),
     "synchronisation": (frozenset({"input-bound", "garbage-collector"}), 0.9),
@@ -69,12 +73,16 @@ def specific_first(findings: Sequence[Finding], paced: Collection[int] = ()) -> 
             and (
                 other.id in specific
                 or (other.id in _GPU_WAITS_FOR and (other.saving_ns or 0) > waits_ns)
+                or _forbids_a_graph(one, other)
             )
             and (other.saving_ns or 0) >= share * one.saving_ns
         ]
         for place in causes:
             why = "most of that comes from it"
-            if findings[order[place]].id not in specific:
+            other = findings[order[place]]
+            if _forbids_a_graph(one, other):
+                why = "no CUDA graph can hold its calls"
+            elif other.id not in specific:
                 why = "the GPU waits for it longer than for late launches"
             reasons[order[place]] = f"above {one.id}, because {why}"
         if causes:
@@ -83,6 +91,14 @@ def specific_first(findings: Sequence[Finding], paced: Collection[int] = ()) -> 
         replace(findings[place], placed=reasons[place]) if place in reasons else findings[place]
         for place in order
     )
+
+
+def _forbids_a_graph(launches: Finding, other: Finding) -> bool:
+    if launches.id != _LAUNCHES or other.id != "synchronisation":
+        return False
+    best_ns = launches.saving_ns or 0
+    step_ns = best_ns + (launches.predicted_step_ns or 0)
+    return best_ns - (other.saving_ns or 0) <= _TIE * step_ns
 
 
 def _waits_for_launches(finding: Finding) -> float:
