@@ -37,6 +37,7 @@ KINDS = {
     "x": ("idle-compilation", "compiling", True),
     "k": ("idle-allocation", "cudaMalloc, cudaFree", True),
     "u": ("idle-unknown", "idle", True),
+    "n": ("idle-cpu-operators", "computes on the CPU", True),
     "r": ("idle-profiler", "recording", True),
     "q": ("idle-device-wait", "waits for a CPU", True),
     "W": ("memory-parameter", "parameters", False),
@@ -118,6 +119,11 @@ PICTURES: dict[str, Lanes | Columns] = {
         "Python between operators takes so long that each launch comes after the GPU has finished",
         "cc...cc...cc...cc...cc....",
         "olpppolpppolpppolpppol....",
+    ),
+    "cpu-operators": gpu(
+        "The host computes in long operators, and the GPU is idle until it launches again",
+        "cc.........ycccc.........yc",
+        "olnnnnnnnnollllolnnnnnnnnol",
     ),
     "exposed-communication": gpu(
         "Nothing is computed while gradients are sent",

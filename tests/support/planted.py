@@ -265,6 +265,16 @@ def _one_item_in_a_long_step() -> GpuTrace:
     return job(lambda t, s: (products(t, 40), t.item()))
 
 
+def _noise_on_the_cpu() -> GpuTrace:
+    def body(t: GpuTrace, _step: int) -> None:
+        with t.op("aten::randn"):
+            t.op("aten::normal_").python(ms(12))
+        t.op("aten::to").copy("HtoD", 1 << 20, us(20))
+        products(t)
+
+    return job(body)
+
+
 def _pageable() -> GpuTrace:
     def body(t: GpuTrace, _step: int) -> None:
         t.op("aten::to").copy("HtoD", 64 << 20, ms(2), pinned=False)
@@ -758,6 +768,7 @@ SCENARIOS: tuple[Scenario, ...] = tuple(
         ("dropout on a CPU", _dropout_on_a_cpu, ("slow-random-numbers",)),
         ("gradients filled with zeros on a CPU", _zeroed_gradients, ("zeroed-gradients",)),
         ("a model that was never moved to the GPU", _never_moved_to_the_gpu, ("gpu-unused",)),
+        ("noise drawn on the CPU", _noise_on_the_cpu, ("cpu-operators",)),
         ("pageable input", _pageable, ("pageable-copies", "exposed-copies")),
         ("pageable input, host ahead", _pageable_ahead, ("exposed-copies",)),
         ("allocator churn in like steps", _churn_from_the_start, ("allocator-churn",)),

@@ -23,6 +23,7 @@ Definitions
     pageable_copy    Copying to the device by a call that blocks, with its refilling.
     annotated_phase  Saving a checkpoint, evaluating, or another annotation without launches.
     op_dispatch      Operators and calls: the host launches more slowly than the device works.
+    cpu_operators    Operators that compute on the CPU for half a millisecond or longer.
     one_off          A call or first run that costs far more than its like, once (`calls.one_off`).
     backward         Between operators of autograd, or in a range named backward, where nothing was
                      recorded. Only in traces without Python frames.

@@ -40,7 +40,7 @@ FIRST: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("idle", "longest"): ("device", "step", "start_ns", "dur_ns", "cause", "activity", "op_name"),
     ("idle", "steps"): (
         "device", "step", "idle_ns", "device_wait_ns", "input_ns", "synchronisation_ns",
-        "op_dispatch_ns", "backward_ns", "not_recorded_ns", "python_ns",
+        "op_dispatch_ns", "cpu_operators_ns", "backward_ns", "not_recorded_ns", "python_ns",
     ),
     ("kernels", "kernels"): ("name", "group", "count", "total_ns", "work_share", "mean_ns"),
     ("kernels", "short"): ("name", "short", "count", "faster_than_launch", "mean_ns", "total_ns"),

@@ -75,6 +75,9 @@ COMPUTE_GROUPS: tuple[str, ...] = (
 )
 """The groups of computing kernels that operators have too."""
 
+DRAWS = r"^aten::(bernoulli|normal|uniform|random|exponential|geometric|cauchy|log_normal|rand)"
+"""Operators that draw random numbers."""
+
 MATRIX_GROUPS = ("gemm", "convolution", "attention")
 """The groups that consist of matrix products."""
 

@@ -51,6 +51,7 @@ class Colour(IntEnum):
     IDLE_NOT_RECORDED = 32
     REDUCTION = 33
     OTHER_KERNEL = 34
+    IDLE_CPU_OPERATORS = 35
 
 
 _BY_CATEGORY = {

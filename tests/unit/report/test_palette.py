@@ -31,7 +31,7 @@ SIDE_BY_SIDE = {
         "idle-pageable-copy", "idle-annotated-phase", "idle-op-dispatch", "idle-python",
         "idle-unknown", "idle-compilation", "idle-garbage-collection",
         "idle-waiting-for-communication", "idle-profiler", "idle-graph-gap", "idle-one-off",
-        "idle-backward", "idle-not-recorded",
+        "idle-backward", "idle-not-recorded", "idle-cpu-operators",
     ),
     "memory": (
         "memory-parameter", "memory-buffer", "memory-gradient", "memory-optimizer-state",

@@ -64,6 +64,7 @@ _CAUSES_OF: dict[str, tuple[str, ...]] = {
     "slow-phase": ("annotated_phase",),
     "launch-bound": ("op_dispatch",),
     "many-small-kernels": ("op_dispatch",),
+    "cpu-operators": ("cpu_operators",),
     "cpu-bound-python": ("python", "not_recorded", "backward"),
     "garbage-collector": ("python", "not_recorded"),
     "one-off-costs": ("one_off",),

@@ -52,6 +52,7 @@ _MODULES = {
     "layout-copies": "copies",
     "unfused-optimizer": "host.optimizer",
     "gpu-unused": "host.utilisation",
+    "cpu-operators": "host.utilisation",
     "slow-random-numbers": "compute.work",
     "zeroed-gradients": "host.optimizer",
     "many-small-kernels": "host.launches",

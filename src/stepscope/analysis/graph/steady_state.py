@@ -68,13 +68,14 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
     was measured, and steps that had some in store are shorter than all later ones.
 
     Recording slows the host's threads, but not the devices, nor waits for input, nor the garbage
-    collector, which runs no operators. Where the pace of unrecorded steps is known, all other
-    pieces of threads are shortened alike, by as little as makes the steps take what those do. Where
-    batches set the pace, compared is what the host takes beside waiting for them: devices work
-    during these waits, so steps without them take longer than that. Where the devices need longer,
-    by their events if the record has them, unrecorded steps were the host's alone, which ran ahead
-    of them: then the host alone takes what they do. So are those between steps that are slow every
-    so many steps, if the host waits for the devices in some steps, but not in all.
+    collector, which runs no operators, nor operators that compute on the CPU. Where the pace of
+    unrecorded steps is known, all other pieces of threads are shortened alike, by as little as
+    makes the steps take what those do. Where batches set the pace, compared is what the host takes
+    beside waiting for them: devices work during these waits, so steps without them take longer than
+    that. Where the devices need longer, by their events if the record has them, unrecorded steps
+    were the host's alone, which ran ahead of them: then the host alone takes what they do. So are
+    those between steps that are slow every so many steps, if the host waits for the devices in some
+    steps, but not in all.
     """
     is_kept = np.ones(len(graph.source), np.bool_)
     has_batches = graph.waits_for_batches

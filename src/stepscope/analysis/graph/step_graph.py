@@ -96,8 +96,9 @@ class StepGraph:
         clock_lag_ns: By how much the GPUs' clock is behind the host's at least, if much of the work
             began before its launch; else 0.
         steady_state_ns: What the steps take together in the steady state (`steady_state`).
-        host_scale: What a replay takes of the measured time of threads, but for waits for input and
-            pauses of the collector: less than 1 where recording slowed them down (`steady_state`).
+        host_scale: What a replay takes of the measured time of threads, but for waits for input,
+            pauses of the collector and operators that compute on the CPU: less than 1 where
+            recording slowed them down (`steady_state`).
         has_recorded_pace: Whether the steady state is that of unrecorded steps.
         waits_for_batches: Whether batches arrive while the main thread waits, and not only because
             epochs begin.
@@ -163,8 +164,9 @@ class StepGraph:
 
     def unslowed_of(self, lane: int) -> Intervals:
         """Moments of a thread that recording does not make longer: see `steady_state`."""
-        pauses = self.host.of(HostCause.GARBAGE_COLLECTION, lanes=(lane,))
-        return intervals.union(pauses, self.input_waits) if lane == self.main_lane else pauses
+        alike = (HostCause.GARBAGE_COLLECTION, HostCause.CPU_OPERATOR)
+        found = self.host.of(*alike, lanes=(lane,))
+        return intervals.union(found, self.input_waits) if lane == self.main_lane else found
 
     @locked_cached_property
     def unslowed_ns(self) -> Int64Array:

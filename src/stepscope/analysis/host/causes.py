@@ -17,14 +17,16 @@ A moment belongs to the first cause that it lies in:
 9. allocation: calls that get memory from the driver, or give it back.
 10. pageable copy: copies to the device that block, and the synchronisation that the operator of
     such a copy adds to it.
-11. launch: all other calls of the runtime and the driver.
-12. dispatch: operators outside their calls. Without GPU work they do the work themselves, and the
+11. operators on the CPU: in a trace with GPU work, operators that launch nothing and take
+    `ON_CPU_NS` or longer themselves, without those that they call: they compute on the CPU.
+12. launch: all other calls of the runtime and the driver.
+13. dispatch: operators outside their calls. Without GPU work they do the work themselves, and the
     cause is called operators.
-13. annotation: any other annotation in which nothing is launched (without GPU work: in which no
+14. annotation: any other annotation in which nothing is launched (without GPU work: in which no
     operator runs). One around the whole step explains nothing.
-14. backward: the rest of backward: between operators of autograd's thread, or in a range named
+15. backward: the rest of backward: between operators of autograd's thread, or in a range named
     backward. Only where Python frames were not recorded.
-15. python: everything else. Where Python frames were not recorded, nobody knows that it was Python:
+16. python: everything else. Where Python frames were not recorded, nobody knows that it was Python:
     then it is called "host, cause not recorded".
 
 Answers may use coarser words, which `idle_gaps` declares; none names a moment by another rule.
@@ -57,11 +59,12 @@ class HostCause(IntEnum):
     SYNCHRONISATION = 7
     ALLOCATION = 8
     PAGEABLE_COPY = 9
-    LAUNCH = 10
-    DISPATCH = 11
-    ANNOTATION = 12
-    BACKWARD = 13
-    PYTHON = 14
+    CPU_OPERATOR = 10
+    LAUNCH = 11
+    DISPATCH = 12
+    ANNOTATION = 13
+    BACKWARD = 14
+    PYTHON = 15
 
     @property
     def word(self) -> str:
@@ -80,6 +83,7 @@ _WORDS = {
     HostCause.SYNCHRONISATION: "synchronisation",
     HostCause.ALLOCATION: "allocation",
     HostCause.PAGEABLE_COPY: "pageable copy",
+    HostCause.CPU_OPERATOR: "operators on the CPU",
     HostCause.LAUNCH: "launch",
     HostCause.DISPATCH: "dispatch",
     HostCause.ANNOTATION: "annotation",
@@ -97,6 +101,8 @@ NOT_RECORDED = "host, cause not recorded"
 UNNAMED = (HostCause.PHASE, HostCause.ANNOTATION, HostCause.BACKWARD, HostCause.PYTHON)
 """Causes in which Python code of the user's own may run without any other event."""
 
+ON_CPU_NS = 500_000
+"""No operator takes that long to hand its work to a GPU."""
 NO_CAUSE = -1
 _COMPILATION = (
     # Ranges of torch.compile's stages, which torch writes with and without stacks.

@@ -16,6 +16,7 @@ from stepscope.analysis.calls.runtime_calls import TO_DEVICE, TO_HOST, blocking_
 from stepscope.analysis.host.causes import (
     CAUSES,
     NO_CAUSE,
+    ON_CPU_NS,
     HostCause,
     cause_of_names,
 )
@@ -143,6 +144,20 @@ def by_precedence(sets: Iterable[Intervals]) -> list[Intervals]:
     return claims
 
 
+_NO_COMPUTING = (
+    # These may wait for other ranks.
+    r"^(_?c10d|gloo|nccl|mpi|ucc|xccl|record_param_comms)"
+    # These make views of a tensor, maybe thousands.
+    r"|^aten::((unsafe_)?(split|chunk|unbind)|split_with_sizes|tensor_split|unflatten_dense_tensors)"
+)
+_CALLS = (
+    HostCause.SYNCHRONISATION,
+    HostCause.ALLOCATION,
+    HostCause.PAGEABLE_COPY,
+    HostCause.LAUNCH,
+)
+
+
 def host_events(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
     """The events of some host threads that tell what each thread was doing.
 
@@ -189,6 +204,8 @@ def _read(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
     work = recorded_work(trace)
     frames = has_stacks(trace)
     own = _with_blocking_copies(trace, work, row, cause)
+    if len(work):
+        own = _with_operators_on_cpu(names, name_id[row], own, lane, start, end)
     if not frames:
         is_backward = names_that(trace, pl.col("name").str.contains(_BACKWARD))[name_id[row]]
         own = np.where(is_backward & (own == HostCause.ANNOTATION), HostCause.BACKWARD, own)
@@ -248,6 +265,38 @@ def _with_blocking_copies(
     waits = np.nonzero(cause == HostCause.SYNCHRONISATION)[0]
     operator = filled(operators[row[waits]], -1)
     cause[waits[_is_in(operator, copying)]] = HostCause.PAGEABLE_COPY
+    return cause
+
+
+def _with_operators_on_cpu(
+    names: pl.DataFrame,
+    name_id: Int64Array,
+    cause: npt.NDArray[np.int8],
+    lane: Int64Array,
+    starts: Int64Array,
+    ends: Int64Array,
+) -> npt.NDArray[np.int8]:
+    """With the cause of operators that compute on the CPU: they do more than to call others."""
+    is_long = (cause == HostCause.DISPATCH) & (ends - starts >= ON_CPU_NS)
+    if not is_long.any():
+        return cause
+    others = names.select(pl.col("name").str.contains(_NO_COMPUTING).fill_null(value=False))
+    is_long[is_long] = ~others["name"].to_numpy()[name_id[is_long]]
+    cause = cause.copy()
+    for one in distinct_groups(lane[is_long]):
+        mine = np.flatnonzero(is_long & (lane == one))
+        calls = starts[np.isin(cause, _CALLS) & (lane == one)]  # sorted, as all rows are
+        inside = np.searchsorted(calls, ends[mine]) - np.searchsorted(calls, starts[mine])
+        # The innermost of them: what an outer one takes is mostly theirs.
+        is_inner = np.append(ends[mine][:-1] <= starts[mine][1:], True)
+        mine = mine[(inside == 0) & is_inner]
+        within = np.flatnonzero((lane == one) & ~is_long)
+        within = within[
+            intervals.contains(intervals.merge(starts[mine], ends[mine]), starts[within])
+        ]
+        called = intervals.merge(starts[within], ends[within])
+        own_ns = ends[mine] - starts[mine] - intervals.covered(called, starts[mine], ends[mine])
+        cause[mine[own_ns >= ON_CPU_NS]] = HostCause.CPU_OPERATOR
     return cause
 
 

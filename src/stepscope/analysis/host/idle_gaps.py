@@ -35,6 +35,7 @@ IDLE_CAUSES = (
     "pageable_copy",
     "annotated_phase",
     "op_dispatch",
+    "cpu_operators",
     "compilation",
     "garbage_collection",
     "waiting_for_communication",
@@ -54,6 +55,7 @@ OF_THE_HOST: dict[HostCause, str] = {cause: cause.word.replace(" ", "_") for cau
     HostCause.LAUNCH: "op_dispatch",
     HostCause.DISPATCH: "op_dispatch",
     HostCause.ANNOTATION: "annotated_phase",
+    HostCause.CPU_OPERATOR: "cpu_operators",
     HostCause.ONE_OFF: "one_off",
     HostCause.BACKWARD: "backward",
 }

@@ -88,10 +88,11 @@ _NONE = -(2**62)
 """Stands for no time."""
 
 _OF_IDLE = {
-    **dict.fromkeys(("op_dispatch", "backward", "not_recorded", "python"), HOST),
+    **dict.fromkeys(("op_dispatch", "cpu_operators", "backward", "not_recorded", "python"), HOST),
     **{name: name for name in LOCAL_CAUSES},
 }
 _OF_CPU = {
+    HostCause.CPU_OPERATOR: COMPUTE,
     HostCause.LAUNCH: COMPUTE,
     HostCause.DISPATCH: COMPUTE,
     HostCause.ANNOTATION: HOST,

@@ -46,6 +46,7 @@ def _programme(seed: int) -> GpuTrace:
     plain = [
         lambda: t.op("aten::mm").launch("sgemm", us(chance.randint(1, 60))),
         lambda: t.op("aten::view").python(us(chance.randint(1, 20))),
+        lambda: t.op("aten::normal_").python(us(chance.choice([60, 700]))),
         lambda: t.python(us(chance.choice([3, 30, 300]))),
         lambda: t.data_wait(us(chance.randint(1, 400))),
         t.sync,
@@ -119,6 +120,33 @@ def test_the_programmes_hold_every_cause_of_a_single_thread():
     elsewhere = {"waiting for communication", "profiler", "one-off call"}
     expected = {cause.word for cause in CAUSES} - {*elsewhere, HostCause.BACKWARD.word}
     assert expected <= seen
+
+
+def test_an_operator_that_computes_on_the_cpu_is_told_from_one_that_hands_work_on():
+    def on_cpu(around: str, inside: str, *, launches: bool = False, has_work: bool = True) -> int:
+        t = GpuTrace()
+        with t.step():
+            if has_work:
+                t.op("aten::mm").launch("sgemm", us(10))
+            with t.op(around):
+                t.op(inside).python(us(800))
+                t.op("aten::view").python(us(20))
+                if launches:
+                    t.launch("sgemm", us(10))
+            with t.op("aten::many"):
+                for _ in range(100):
+                    t.op("aten::view").python(us(10))
+            if has_work:
+                t.op("aten::mm").launch("sgemm", us(10))
+        trace = t.load()
+        return build_step_graph(trace).host.of(HostCause.CPU_OPERATOR).total_ns
+
+    assert us(800) <= on_cpu("aten::randn", "aten::normal_") < us(820)
+    # What launches nothing itself is no less on the CPU for the launch beside it.
+    assert us(800) <= on_cpu("aten::to", "aten::copy_", launches=True) < us(820)
+    assert on_cpu("aten::randn", "aten::split") == 0
+    assert on_cpu("c10d::barrier", "c10d::barrier") == 0
+    assert on_cpu("aten::randn", "aten::normal_", has_work=False) == 0
 
 
 def test_a_copy_that_blocks_is_a_wait_and_no_launch():

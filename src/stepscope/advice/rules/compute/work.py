@@ -21,7 +21,7 @@ from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.operators import analyse_operators
 from stepscope.run.figures import percent
 from stepscope.trace.arrays.intervals import BoolArray
-from stepscope.trace.classify import MATRIX_GROUPS
+from stepscope.trace.classify import DRAWS, MATRIX_GROUPS
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -217,9 +217,6 @@ def find_heavy_recomputation(subject: Subject) -> list[Finding]:
     )
 
 
-_DRAWS = r"^aten::(bernoulli|normal|uniform|random|exponential|geometric|cauchy|log_normal|rand)"
-
-
 def find_slow_random_numbers(subject: Subject) -> list[Finding]:
     """Slow random numbers: on the CPU, dropout and other random operators take much of the step.
 
@@ -233,14 +230,14 @@ def find_slow_random_numbers(subject: Subject) -> list[Finding]:
         return []
     table = analyse_operators(window.trace, window.scope).table
     table = table.filter(pl.col("category") == Category.CPU_OP.value)
-    drawing = table.filter(pl.col("name").str.contains(_DRAWS), pl.col("host_self_ns") > 0)
+    drawing = table.filter(pl.col("name").str.contains(DRAWS), pl.col("host_self_ns") > 0)
     drawing = drawing.sort("host_self_ns", "name", descending=[True, False])
     drawn_ns = int(drawing["host_self_ns"].sum())
     if not drawn_ns:
         return []
     products_ns = int(table.filter(pl.col("group").is_in(MATRIX_GROUPS))["host_self_ns"].sum())
     is_dropout = "aten::dropout" in table["name"] or "aten::native_dropout" in table["name"]
-    is_drawing = (pl.col("category") == Category.CPU_OP.value) & pl.col("name").str.contains(_DRAWS)
+    is_drawing = (pl.col("category") == Category.CPU_OP.value) & pl.col("name").str.contains(DRAWS)
     beside: tuple[Evidence, ...] = ()
     if products_ns:
         label = "share of the time of matrix products and convolutions"

@@ -29,8 +29,8 @@ ADVICE = (
 def find_garbage_collector(subject: Subject) -> list[Finding]:
     """Garbage collector: Python's collector stops the training thread.
 
-    Measured from its pauses: in a trace as torch wrote them (2.9 and later,
-    `record_python_gc_info`), else by the step record, which has them for every step. The saving
+    Measured from its pauses: in a trace as Stepscope or torch wrote them (`record_python_gc_info`,
+    2.9 and later), else by the step record, which has them for every step. The saving
     assumes that the collector does not run within steps. The record does not show which pauses a
     GPU waited for: then there is none.
 

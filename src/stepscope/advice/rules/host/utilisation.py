@@ -1,4 +1,4 @@
-"""Rules about GPUs that do little, or nothing."""
+"""Rules about GPUs that do little, or nothing, and about what CPUs compute instead."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from collections.abc import Sequence
 import polars as pl
 
 from stepscope.advice.evidence.believable import loss_of
+from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.analysis.calls.allocations import memory_peaks
+from stepscope.analysis.graph.replay import unchanged
+from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.operators import analyse_operators
 from stepscope.analysis.selection.names import is_call, names_that
 from stepscope.analysis.selection.partition import BUSY_PARTS, IDLE_WORDS, ONE_OFF, cause_words
-from stepscope.run.figures import percent
+from stepscope.run.figures import duration, percent
 from stepscope.trace.arrays import intervals
-from stepscope.trace.classify import MATRIX_GROUPS
+from stepscope.trace.classify import DRAWS, MATRIX_GROUPS
 from stepscope.trace.schema import Category
 
 _OF_THE_REST = frozenset(
@@ -187,3 +190,60 @@ def _uses_a_gpu(window: WindowView) -> bool:
     is_operator = pl.col("category").cast(pl.String) == Category.CPU_OP.value
     shown = launches | (is_operator & name.str.contains(_ONLY_ON_GPUS))
     return bool(names_that(trace, shown).any()) or len(memory_peaks(window.trace)) > 0
+
+
+def find_cpu_operators(subject: Subject) -> list[Finding]:
+    """Operators on the CPU: operators of a GPU training that compute on the CPU hold up the step.
+
+    Measured as the moments of threads that feed the GPU in operators of half a millisecond or more
+    that launch nothing (`host.causes`). The saving assumes that they take no time: the GPU does
+    such work beside its other work, or another process did it before. What copies of their results
+    to the GPU take stays.
+    """
+    window = subject.window
+    if window is None or not window.has_gpu:
+        return []
+    graph = window.graph
+    moments = graph.host.of(HostCause.CPU_OPERATOR)
+    spent = intervals.clip(moments, *window.window)
+    if window.share(spent.total_ns) < subject.thresholds.saving_low:
+        return []
+    rows = graph.host.table.filter(pl.col("cause") == int(HostCause.CPU_OPERATOR))
+    rows = rows.filter(pl.Series(intervals.contains(spent, rows["start_ns"])))
+    # Rows are in the order of their starts: one that begins no other in it is innermost.
+    ends_first = rows["end_ns"] <= rows["start_ns"].shift(-1, fill_value=_NEVER)
+    innermost = rows.filter(ends_first | (rows["lane_id"] != rows["lane_id"].shift(-1)))
+    taken = innermost.select(
+        name=window.names_of(innermost["event"]), taken_ns=pl.col("end_ns") - pl.col("start_ns")
+    )
+    by_name = taken.group_by("name").sum().sort("taken_ns", "name", descending=[True, False])
+    names, longest = by_name["name"].head(3).to_list(), int(spent.lengths.argmax())
+    evidence = [
+        Evidence("operators on the CPU per step", window.per_step(spent.total_ns), "ns"),
+        Evidence("calls per step", len(innermost) / window.steps, "count"),
+        Evidence("operators", ", ".join(names), "text"),
+    ]
+    place = window.frame_over(int(spent.starts[longest]), int(spent.ends[longest]))
+    if place is not None:
+        evidence.append(Evidence("the longest is in", place, "text"))
+    first_ns = duration(window.per_step(int(by_name["taken_ns"][0])))
+    draws = bool(by_name["name"].str.contains(DRAWS).any())
+    return replayed_finding(
+        subject,
+        window,
+        unchanged(graph).scale_host(moments),
+        rule="cpu-operators",
+        title=f"operators compute on the CPU: {names[0]} takes {first_ns} of each step",
+        assumption="what they compute is there when it is needed, and costs the step nothing",
+        evidence=tuple(evidence),
+        advice=f"{_DRAW_THERE if draws else ''}{_COMPUTE_THERE}",
+    )
+
+
+_NEVER = 2**62
+_DRAW_THERE = "Draw random numbers on the GPU (torch.randn(..., device='cuda')). "
+_COMPUTE_THERE = (
+    "Make tensors on the GPU (device='cuda' where they are made), and copy data there before it is "
+    "converted, normalised or augmented; what must stay on the CPU, do in DataLoader workers, less "
+    "often, or after the step's work was launched."
+)

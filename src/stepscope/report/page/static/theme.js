@@ -16,7 +16,7 @@ export const COLOURS = [
   "idle-annotated-phase", "idle-op-dispatch", "idle-python", "idle-unknown",
   "idle-compilation", "idle-garbage-collection", "idle-waiting-for-communication", "idle-profiler",
   "idle-graph-gap", "idle-one-off", "idle-backward", "idle-not-recorded",
-  "reduction", "other-kernel",
+  "reduction", "other-kernel", "idle-cpu-operators",
 ];
 
 /** @typedef {"stripes" | "dots" | "lines"} Pattern */
@@ -25,7 +25,7 @@ export const COLOURS = [
 const PATTERNS = /** @type {Record<number, Pattern>} */ ({
   16: "stripes", 17: "stripes", 18: "stripes", 22: "stripes", 23: "stripes", 27: "stripes",
   19: "dots", 20: "dots", 25: "dots", 26: "dots", 30: "dots", 32: "dots",
-  21: "lines", 24: "lines", 28: "lines", 29: "lines", 31: "lines",
+  21: "lines", 24: "lines", 28: "lines", 29: "lines", 31: "lines", 35: "lines",
 });
 
 /** Applies what was chosen before, else what the system prefers, now and when that changes. */
