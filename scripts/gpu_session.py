@@ -41,6 +41,8 @@ RESERVE_S = 15.0
 """Kept back for the archives and the table."""
 TOLERANCE = 0.1
 """A prediction is right if it is within this share of the step before."""
+HEALTHY_SHARE = 0.05
+"""Of a healthy training, no more than this share of the step may be promised to be saved."""
 
 TRAININGS = (
     "launch-bound",
@@ -56,6 +58,18 @@ TRAININGS = (
     "cuda-graphs",
     "compiled",
     "out-of-memory",
+    "input-in-the-step",
+    "restarted-workers",
+    "collected-garbage",
+    "python-in-the-step",
+    "zeroed-gradients",
+    "cross-entropy",
+    "image-layout",
+    "odd-sizes",
+    "noise-on-the-cpu",
+    "recomputation",
+    "small-copies",
+    "healthy",
 )
 ALSO_ON_CPU = frozenset(
     {
@@ -469,6 +483,16 @@ def _ms(value_ns: float | None) -> str:
     return "" if value_ns is None else f"{value_ns / 1e6:.2f} ms"
 
 
+def _promised(findings: list[dict[str, Any]], step_ns: float | None) -> list[str]:
+    """Findings that say for sure that much of the step can be saved."""
+    return [
+        finding["id"]
+        for finding in findings
+        if not finding["is_upper_bound"]
+        and (finding.get("saving_ns") or 0) > HEALTHY_SHARE * (step_ns or 0)
+    ]
+
+
 def judged(name: str, found: dict[str, Any], reports: dict[str, Any]) -> list[Any]:
     """The cells of a planted training."""
     before, fixed = found.get("before", {}), found.get("fixed", {})
@@ -487,8 +511,12 @@ def judged(name: str, found: dict[str, Any], reports: dict[str, Any]) -> list[An
     if findings or report.get("verdict"):
         cells["reported"] = _ms(report.get("step_ns"))
         cells["first"] = ", ".join(finding["id"] for finding in findings[:3])
-        is_first = bool(findings) and findings[0]["id"] in expected
-        right = "cause right" if is_first else "CAUSE WRONG"
+        if expected:
+            is_first = bool(findings) and findings[0]["id"] in expected
+            right = "cause right" if is_first else "CAUSE WRONG"
+        else:
+            promised = _promised(findings, report.get("step_ns"))
+            right = f"{', '.join(promised)} PROMISED TOO MUCH" if promised else "nothing promised"
         wrong = {finding["id"] for finding in findings} & set(found.get("forbidden", []))
         right += f", {', '.join(sorted(wrong))} WRONG" if wrong else ""
         promise = next((one for one in findings if one["id"] in expected), None)

@@ -35,7 +35,7 @@ class Job:
 
     Attributes:
         step: Trains on one batch.
-        batches: Its input; None: the step makes its own.
+        batches: Its input, read again from the start for each epoch; None: the step makes its own.
         samples: Samples per step, where the fix changes them.
     """
 
@@ -50,7 +50,7 @@ class Training:
 
     Attributes:
         build: Sets the training up; True: with the fix.
-        expected: Findings of which one must come first.
+        expected: Findings of which one must come first; none: a healthy training.
         fix: The change, in words.
         is_promised: Whether the fix is what the finding's saving assumes.
         forbidden: Findings that would be wrong with and without the fix.
@@ -223,12 +223,13 @@ def small_batch(is_fixed: bool) -> Job:
 class Samples(Dataset[Tensor]):
     """Samples that take time: of a storage that is waited for, or of the CPU."""
 
-    def __init__(self, seconds: float, hashed_bytes: int) -> None:
+    def __init__(self, seconds: float, hashed_bytes: int, count: int = 1 << 20) -> None:
         self._seconds = seconds
         self._bytes = bytes(hashed_bytes)
+        self._count = count
 
     def __len__(self) -> int:
-        return 1 << 20
+        return self._count
 
     def __getitem__(self, index: int) -> Tensor:
         """One row of numbers."""
@@ -240,10 +241,15 @@ class Samples(Dataset[Tensor]):
 
 
 def _starved(samples: Samples, is_fixed: bool) -> Job:
-    width = pick(1024, 32)
     loader = DataLoader(
         samples, batch_size=16, num_workers=pick(8, 2) if is_fixed else 1, pin_memory=ON_GPU
     )
+    return _fed(loader)
+
+
+def _fed(loader: DataLoader[Tensor]) -> Job:
+    """Eight layers that a loader feeds."""
+    width = pick(1024, 32)
     model = layers(width, pick(8, 2), HALF)
     step = trainer(model, plain_sgd(model))
     return Job(lambda batch: step(batch.to(DEVICE, HALF, non_blocking=True)), loader)
@@ -351,6 +357,212 @@ def out_of_memory(is_fixed: bool) -> Job:
     return Job(guarded)
 
 
+def input_in_the_step(is_fixed: bool) -> Job:
+    """Samples are computed between the steps, on the training thread."""
+    loader = DataLoader(
+        Samples(0.0, pick(1 << 18, 1 << 16)),
+        batch_size=16,
+        num_workers=pick(8, 2) if is_fixed else 0,
+        pin_memory=ON_GPU,
+    )
+    return _fed(loader)
+
+
+def restarted_workers(is_fixed: bool) -> Job:
+    """Epochs of 12 batches, and new workers for each."""
+    loader = DataLoader(
+        Samples(0.0002, 0, count=12 * 16),
+        batch_size=16,
+        num_workers=pick(4, 2),
+        persistent_workers=is_fixed,
+        pin_memory=ON_GPU,
+    )
+    return _fed(loader)
+
+
+def collected_garbage(is_fixed: bool) -> Job:
+    """`gc.collect()` after each step, with half a million objects to look at."""
+    held = [[number] for number in range(pick(500_000, 20_000))]
+    model = layers(pick(4096, 32), 4, HALF)
+    batch = torch.randn(pick(4096, 32), pick(4096, 32), device=DEVICE, dtype=HALF)
+    train = trainer(model, plain_sgd(model))
+
+    def step(_: object) -> None:
+        train(batch)
+        if not is_fixed:
+            gc.collect()
+        held[0][0] += 1
+
+    return Job(step)
+
+
+def python_in_the_step(is_fixed: bool) -> Job:
+    """Words are counted in Python before each step: about 8 ms."""
+    words = [f"word{number % 997}" for number in range(pick(60_000, 2_000))]
+    model = layers(pick(4096, 32), 4, HALF)
+    batch = torch.randn(pick(2048, 32), pick(4096, 32), device=DEVICE, dtype=HALF)
+    train = trainer(model, plain_sgd(model))
+
+    def count_words() -> int:
+        counts: dict[str, int] = {}
+        for word in words:
+            counts[word] = counts.get(word, 0) + len(word)
+        return len(counts)
+
+    def step(_: object) -> None:
+        if not is_fixed:
+            count_words()
+        train(batch)
+
+    return Job(step)
+
+
+def zeroed_gradients(is_fixed: bool) -> Job:
+    """`zero_grad(set_to_none=False)` fills four gigabytes of gradients with zeros."""
+    model = layers(pick(16_384, 32), pick(8, 2), HALF)
+    optimizer = plain_sgd(model)
+    batch = torch.randn(64, pick(16_384, 32), device=DEVICE, dtype=HALF)
+
+    def step(_: object) -> None:
+        optimizer.zero_grad(set_to_none=is_fixed)
+        model(batch).float().square().mean().backward()
+        optimizer.step()
+
+    return Job(step)
+
+
+def cross_entropy(is_fixed: bool) -> Job:
+    """Logits of 50,304 words, widened to FP32, and their loss; the fix compiles the loss."""
+    width, words, rows = pick(1024, 32), pick(50_304, 64), pick(8192, 32)
+    head = nn.Linear(width, words, bias=False).to(DEVICE, HALF)
+    optimizer = plain_sgd(head)
+    hidden = torch.randn(rows, width, device=DEVICE, dtype=HALF)
+    targets = torch.randint(words, (rows,), device=DEVICE)
+
+    def loss_of(logits: Tensor, wanted: Tensor) -> Tensor:
+        return functional.cross_entropy(logits.float(), wanted)
+
+    loss: Any = torch.compile(loss_of) if is_fixed else loss_of
+
+    def step(_: object) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        loss(head(hidden), targets).backward()
+        optimizer.step()
+
+    return Job(step)
+
+
+def image_layout(is_fixed: bool) -> Job:
+    """BF16 convolutions of images stored channel by channel."""
+    channels, size = pick(256, 4), pick(56, 8)
+    parts = [
+        part
+        for _ in range(6)
+        for part in (nn.Conv2d(channels, channels, 3, padding=1), nn.BatchNorm2d(channels))
+    ]
+    layout = torch.channels_last if is_fixed else torch.contiguous_format
+    model = nn.Sequential(*parts).to(DEVICE, HALF).to(memory_format=layout)  # type: ignore[call-overload, unused-ignore]
+    batch = torch.randn(pick(64, 2), channels, size, size, device=DEVICE, dtype=HALF)
+    step = trainer(model, plain_sgd(model))
+    images = batch.to(memory_format=layout)
+    return Job(lambda _: step(images))
+
+
+def odd_sizes(is_fixed: bool) -> Job:
+    """BF16 products of matrices 4,095 wide, which no tensor core can read as they lie."""
+    width = pick(4096 if is_fixed else 4095, 32)
+    model = layers(width, 4, HALF)
+    batch = torch.randn(width, width, device=DEVICE, dtype=HALF)
+    step = trainer(model, plain_sgd(model))
+    return Job(lambda _: step(batch))
+
+
+def noise_on_the_cpu(is_fixed: bool) -> Job:
+    """Noise for each step is drawn on the CPU and copied."""
+    width = pick(4096, 32)
+    model = layers(width, 4, HALF)
+    train = trainer(model, plain_sgd(model))
+
+    def step(_: object) -> None:
+        if is_fixed:
+            noise = torch.randn(2048, width, device=DEVICE)
+        else:
+            noise = torch.randn(2048, width).to(DEVICE)
+        train(noise.to(HALF))
+
+    return Job(step)
+
+
+class Recomputed(nn.Module):
+    """Blocks that run again in backward."""
+
+    def __init__(self, blocks: nn.Module, *, runs_again: bool) -> None:
+        super().__init__()
+        self.blocks, self.runs_again = blocks, runs_again
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Apply the blocks."""
+        from torch.utils.checkpoint import checkpoint
+
+        if not self.runs_again:
+            result: Tensor = self.blocks(hidden)
+            return result
+        for block in self.blocks:  # type: ignore[attr-defined, unused-ignore]
+            hidden = checkpoint(block, hidden, use_reentrant=False)
+        return hidden
+
+
+def recomputation(is_fixed: bool) -> Job:
+    """Activation checkpointing of every block, with memory to spare."""
+    width = pick(2048, 32)
+    blocks = nn.Sequential(
+        *(
+            nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+            for _ in range(4)
+        )
+    )
+    model = Recomputed(blocks, runs_again=not is_fixed).to(DEVICE, HALF)
+    batch = torch.randn(pick(8192, 32), width, device=DEVICE, dtype=HALF, requires_grad=True)
+    step = trainer(model, plain_sgd(model))
+    return Job(lambda _: step(batch))
+
+
+def small_copies(is_fixed: bool) -> Job:
+    """200 small tensors are copied one by one; the fix copies them as one."""
+    width = pick(2048, 32)
+    parts = [torch.randn(width) for _ in range(200)]
+    whole = torch.stack(parts).pin_memory() if ON_GPU else torch.stack(parts)
+    model = layers(width, 6, HALF)
+    train = trainer(model, plain_sgd(model))
+    rest = torch.randn(pick(8192, 32), width, device=DEVICE, dtype=HALF)
+
+    def step(_: object) -> None:
+        if is_fixed:
+            rows = whole.to(DEVICE, non_blocking=True)
+        else:
+            rows = torch.stack([part.to(DEVICE) for part in parts])
+        train(torch.cat([rest, rows.to(HALF)]))
+
+    return Job(step)
+
+
+def healthy(is_fixed: bool) -> Job:
+    """Large BF16 products, fed by workers that keep up; the fix changes nothing."""
+    del is_fixed
+    loader = DataLoader(Samples(0.0, 0), batch_size=16, num_workers=pick(4, 2), pin_memory=ON_GPU)
+    width = pick(4096, 32)
+    # With a narrow last layer, as its loss would be what a compiler could fuse.
+    model = nn.Sequential(layers(width, 4, HALF), nn.Linear(width, 16).to(DEVICE, HALF))
+    rest = torch.randn(pick(4080, 16), width, device=DEVICE, dtype=HALF)
+    train = trainer(model, plain_sgd(model))
+
+    def step(batch: Tensor) -> None:
+        rows = batch.to(DEVICE, HALF, non_blocking=True)
+        train(torch.cat([rest, rows.repeat(1, width // rows.shape[1])]))
+
+    return Job(step, loader)
+
+
 HOST = frozenset({"launch-bound", "cpu-bound-python", "synchronisation", "input-bound"})
 TRAININGS: dict[str, Training] = {
     "launch-bound": Training(
@@ -395,6 +607,8 @@ TRAININGS: dict[str, Training] = {
         full_queue,
         frozenset({"unfused-elementwise", "many-small-kernels"}),
         "half the kernels",
+        # A compiler leaves four of all of them.
+        is_promised=False,
         forbidden=HOST,
     ),
     "allocator-retries": Training(
@@ -415,11 +629,74 @@ TRAININGS: dict[str, Training] = {
         "a batch that fits",
         record={"memory_history": True, "memory_max_entries": 5000},
     ),
+    "input-in-the-step": Training(
+        input_in_the_step, frozenset({"input-bound"}), "8 workers for none"
+    ),
+    "restarted-workers": Training(
+        restarted_workers, frozenset({"slow-epoch-start"}), "persistent_workers=True"
+    ),
+    "collected-garbage": Training(
+        collected_garbage,
+        frozenset({"garbage-collector"}),
+        "no gc.collect()",
+        forbidden=frozenset({"input-bound", "launch-bound"}),
+    ),
+    "python-in-the-step": Training(
+        python_in_the_step,
+        frozenset({"cpu-bound-python"}),
+        "no words counted",
+        forbidden=frozenset({"input-bound", "synchronisation"}),
+        record={"with_stack": True},
+    ),
+    "zeroed-gradients": Training(
+        zeroed_gradients, frozenset({"zeroed-gradients"}), "set_to_none=True", forbidden=HOST
+    ),
+    "cross-entropy": Training(
+        cross_entropy,
+        frozenset({"fusible-pattern", "unfused-elementwise"}),
+        "torch.compile of the loss",
+        forbidden=HOST,
+    ),
+    "image-layout": Training(
+        image_layout, frozenset({"layout-copies"}), "channels_last", forbidden=HOST
+    ),
+    "odd-sizes": Training(
+        odd_sizes,
+        frozenset({"tensor-cores-unused", "slow-matmuls"}),
+        "4,096 for 4,095",
+        forbidden=HOST,
+    ),
+    "noise-on-the-cpu": Training(
+        noise_on_the_cpu,
+        frozenset({"slow-random-numbers", "cpu-bound-python", "pageable-copies"}),
+        "noise drawn on the GPU",
+        forbidden=frozenset({"input-bound"}),
+    ),
+    "recomputation": Training(
+        recomputation,
+        frozenset({"heavy-recomputation"}),
+        "no checkpointing",
+        forbidden=HOST,
+        record={"with_stack": True},
+    ),
+    "small-copies": Training(
+        small_copies,
+        frozenset({"pageable-copies", "synchronisation"}),
+        "one pinned copy",
+        forbidden=frozenset({"input-bound"}),
+    ),
+    "healthy": Training(healthy, frozenset(), "none", forbidden=HOST),
 }
 
 
+def _epochs(batches: Iterable[Any] | None, watch: Callable[[Any], Iterable[Any]]) -> Iterator[Any]:
+    """Batches of one epoch after the other; None for each where there are none to read."""
+    while True:
+        yield from [None] if batches is None else watch(batches)
+
+
 def _stepper(job: Job) -> Callable[[], object]:
-    batches: Iterator[Any] = iter(itertools.repeat(None) if job.batches is None else job.batches)
+    batches = _epochs(job.batches, lambda loader: loader)
     return lambda: job.step(next(batches))
 
 
@@ -445,7 +722,7 @@ def record(job: Job, out: Path, name: str, options: dict[str, Any]) -> str:
                 job.step(None)
                 profiler.step()
         else:
-            for batch in itertools.islice(profiler.watch(job.batches), steps):
+            for batch in itertools.islice(_epochs(job.batches, profiler.watch), steps):
                 job.step(batch)
     return str(profiler.run_path)
 
