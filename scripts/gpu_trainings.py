@@ -668,7 +668,7 @@ TRAININGS: dict[str, Training] = {
     ),
     "noise-on-the-cpu": Training(
         noise_on_the_cpu,
-        frozenset({"slow-random-numbers", "cpu-bound-python", "pageable-copies"}),
+        frozenset({"cpu-operators"}),
         "noise drawn on the GPU",
         forbidden=frozenset({"input-bound"}),
     ),

@@ -38,7 +38,7 @@ _BORDERS_DIFFER = 1.05
 """How many times as long as those of the device the host's steps seem at most, by their borders."""
 _OUTRUN = 1.1
 """How many times as long as unrecorded steps what the devices need must be: more than chance."""
-_MOST_SLOWED = 0.25
+_MOST_SLOWED = 0.1
 """Share of a recorded piece that an unrecorded one takes at least."""
 _BISECTIONS = 8
 _SETTLED = 0.001

@@ -75,8 +75,9 @@ _NEEDED_ARGS = f'{COLLECTIVE_NAME}|{SEQUENCE_NUMBER}|wd thread id"|fwd_thread_id
 _ANNOTATING = (
     r"torch/(autograd|profiler)/profiler\.py\(\d+\)|_record_function_(enter|exit)"
     r"|torch/_ops\.py\(\d+\): __call__|record_function.*__(enter|exit)__"
+    r"|stepscope/capture/steps/"
 )
-"""Frames and operators in which torch begins and ends annotations and steps."""
+"""Frames and operators in which torch and Stepscope begin and end annotations and steps."""
 
 
 @dataclass(frozen=True)
