@@ -8,6 +8,7 @@ NAME is one of:
     calls     what single calls cost: launches, copies, allocations, events, statistics
     cost      the step with each way of recording, as a ratio to the bare loop
     window    a window after CUDA's start: its pause, and the GPU after it
+    after     how long steps take after a window, with and without CUPTI being detached
 """
 
 from __future__ import annotations
@@ -575,12 +576,69 @@ def _window_in(out: Path) -> dict[str, Any]:
     }
 
 
+# -- after -----------------------------------------------------------------------------------------
+
+BEFORE, WARM_UP, RECORDED, AFTER = 30, 2, 4, 60
+SETTINGS: dict[str, str | None] = {"as torch decides": None, "left": "0", "detached": "1"}
+"""Values of TEARDOWN_CUPTI, which Kineto reads at the end of each recording."""
+
+
+def after(_: Path, result: Result) -> None:
+    """Steps before, in and after two windows of torch's own profiler, whose host is busy."""
+    from gpu_trainings import layers, plain_sgd, trainer
+
+    model = layers(256 if ON_GPU else 16, 40 if ON_GPU else 4, torch.float32)
+    batch = torch.randn(32, 256 if ON_GPU else 16, device=DEVICE)
+    train = trainer(model, plain_sgd(model))
+
+    def timed() -> int:
+        began = time.perf_counter_ns()
+        train(batch)
+        synchronise()
+        return time.perf_counter_ns() - began
+
+    for _ in range(BEFORE):
+        timed()
+    for name, value in SETTINGS.items():
+        os.environ.pop("TEARDOWN_CUPTI", None)
+        if value is not None:
+            os.environ["TEARDOWN_CUPTI"] = value
+        for number in (1, 2):
+            result.attempt(f"{name}, window {number}", lambda: _steps_around(timed))
+
+
+def _steps_around(timed: Callable[[], int]) -> dict[str, int]:
+    before = [timed() for _ in range(BEFORE)]
+    profiler = torch.profiler.profile(
+        activities=list(torch.profiler.supported_activities()),
+        schedule=torch.profiler.schedule(wait=0, warmup=WARM_UP, active=RECORDED, repeat=1),
+    )
+    inside = []
+    with profiler:
+        for _ in range(WARM_UP + RECORDED):
+            inside.append(timed())
+            profiler.step()
+    followed = [timed() for _ in range(AFTER)]
+    kernels = sum("cuda" in str(event.device_type).lower() for event in profiler.events() or ())
+    return {
+        "before_ns": median(before),
+        "warm_up_ns": median(inside[:WARM_UP]),
+        "recorded_ns": median(inside[WARM_UP:]),
+        "first_after_ns": followed[0],
+        "second_after_ns": followed[1],
+        "third_to_tenth_ns": median(followed[2:10]),
+        "later_ns": median(followed[10:]),
+        "device_events": kernels,
+    }
+
+
 MEASUREMENTS: dict[str, Callable[[Path, Result], None]] = {
     "machine": machine,
     "queue": queue,
     "calls": calls,
     "cost": cost,
     "window": window,
+    "after": after,
 }
 
 

@@ -1,6 +1,6 @@
-"""A session on one GPU: everything about Stepscope that only a GPU can show, in ten minutes.
+"""A session on one GPU: everything about Stepscope that only a GPU can show, in twelve minutes.
 
-    python scripts/gpu_session.py --out DIR [--minutes 10] [--bundle] [--only NAME,…] [--dry-run]
+    python scripts/gpu_session.py --out DIR [--minutes 12] [--bundle] [--only NAME,…] [--dry-run]
 
 Needs no network. Runs each part in a process of its own with a time limit, skips what no time is
 left for, and writes `results.json` and `table.md` after each, so that a session that is cut off
@@ -76,6 +76,7 @@ ALSO_ON_CPU = frozenset(
         "measure:machine",
         "measure:cost",
         "measure:window",
+        "measure:after",
         "training:unfused-attention",
         "training:small-batch",
         "training:starved-loader",
@@ -129,13 +130,14 @@ def plan() -> list[Part]:
         Part("measure:machine", 17, 90),  # the first import of torch reads it from the disk
         Part("measure:queue", 19, 45),
         # Most of it is torch's import and the profiler's first start, 4 s each.
-        *(Part(f"training:{name}", 30 if name == "compiled" else 18, 60) for name in TRAININGS),
+        *(Part(f"training:{name}", 21 if name == "compiled" else 14, 60) for name in TRAININGS),
         Part("measure:calls", 7, 30),
         Part("measure:cost", 55, 110),
-        Part("measure:window", 25, 60),
+        Part("measure:window", 10, 60),
+        Part("measure:after", 15, 45),
         *(Part(f"snapshot:{name}", 9, 30) for name in SNAPSHOTS),
-        Part("pytest", 30, 120),
-        Part("report", 50, 600),
+        Part("pytest", 22, 120),
+        Part("report", 30, 600),
     ]
 
 
@@ -566,6 +568,7 @@ def _measured(results: dict[str, Any]) -> Iterator[str]:
         ("queue", "Launch queue"),
         ("calls", "Cost of single calls"),
         ("window", "A window after CUDA's start"),
+        ("after", "Steps around a window of torch's profiler"),
     ):
         found = results.get(f"measure:{part}", {})
         if found and not found.get("skipped"):
@@ -646,7 +649,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu-session")
-    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--minutes", type=float, default=12)
     parser.add_argument("--only", default="", metavar="NAME,…")
     parser.add_argument("--bundle", action="store_true")
     parser.add_argument("--dry-run", action="store_true")

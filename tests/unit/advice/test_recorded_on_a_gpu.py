@@ -1,8 +1,8 @@
-"""Trainings recorded on an H200, with what their fix brought there: causes and savings come true.
+"""Trainings recorded on an H200, with what their fix brought there: savings come true.
 
-`scripts/gpu_session.py` recorded them with torch 2.11 and timed both, without recording. A fix often
-removes more than the cause that it is for, so a saving may fall short; it never exceeds what the fix
-brought by more than a twentieth of the step.
+`scripts/gpu_session.py` recorded them with torch 2.11, and timed both without recording. A fix
+often removes more than the cause that it is for, so a saving may fall short; it never exceeds what
+the fix brought by more than a twentieth of the step.
 """
 
 from __future__ import annotations

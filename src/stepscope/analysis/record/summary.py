@@ -54,6 +54,9 @@ _RARE_BLAME = 0.5
 _FIRST_AT_MOST = 0.2  # of all steps: what lasts longer is no beginning
 _NOTABLE_WAIT = 0.05
 """Of a slow step, what a first step waits at least for its input if workers start."""
+_AFTER_FACTOR = 1.25
+"""How many times the median a step right after a window takes at least if the window slowed it,
+where torch still detaches from a device (H200: 1.1 to 1.8 times, for one or two steps)."""
 _AFTER_AT_MOST = 0.2  # of the steps that count: what lasts longer is no effect of a window's files
 _LEAST_UNRECORDED = 5
 _BEFORE = 5
@@ -482,7 +485,9 @@ def _slow_after_windows(later: list[StepRecord], others: list[StepRecord]) -> li
         others: Those of them that may count as steady.
     """
     may_count = set(map(id, others))
-    limit_ns = START_UP_FACTOR * _median(record.dur_ns for record in others)
+    is_on_device = any(record.device_ns is not None for record in others)
+    factor = _AFTER_FACTOR if is_on_device else START_UP_FACTOR
+    limit_ns = factor * _median(record.dur_ns for record in others)
     most = max(1, int(len(others) * _AFTER_AT_MOST))
     slow: list[StepRecord] = []
     follows = False

@@ -89,12 +89,22 @@ class TorchWindow(Window):
         super().__init__(tools, plan)
         config = tools.config
         self.ranges: StepRanges = StepRanges()
-        self._is_prepared = False
+        self._is_prepared = self._is_warming_up = False
         self._activities = tools.activities
         if not self._activities:
             self._activities.extend(choose_activities(config.activities))
         self._guard = OtherProfilerGuard()
         self.profiler: Any = make_profiler(config, plan, self._activities)
+
+    @property
+    def lengthens_step(self) -> bool:
+        """Whether the window slows the current step down: on devices, from the warm-up on.
+
+        Torch begins to follow what devices do in the warm-up already (H200: steps of a busy host
+        take up to twice as long), and operators only afterwards.
+        """
+        follows_devices = any(one.name != "CPU" for one in self._activities)
+        return self.is_recording or (self._is_warming_up and follows_devices)
 
     def prepare(self) -> None:
         """Begin the warm-up: the recorder starts, and its events are discarded."""
@@ -102,7 +112,7 @@ class TorchWindow(Window):
         if self.plan.with_stack:
             _warn_of_interrupted_tool()
         prepare(self.profiler)
-        self._is_prepared = True
+        self._is_prepared = self._is_warming_up = True
         self._guard.begin(self.profiler.profiler)
 
     def start(self) -> None:
@@ -113,6 +123,7 @@ class TorchWindow(Window):
         """
         self._check_ownership()
         self.profiler.start_trace()
+        self._is_warming_up = False
         self.is_recording = True
 
     def stop(self) -> int:

@@ -154,11 +154,12 @@ def partition_scope(rank: RankSummary) -> str:
 
 def _left_out(summary: StepSummary) -> str:
     excluded = summary.excluded
+    or_warming_up = " or in a warm-up" if summary.host.is_on_device else ""
     words = [
         (excluded.first, "slow at the start"),
         (excluded.compiled, "compiling"),
         (excluded.stalled, "stalled"),
-        (excluded.recorded, "recorded in detail"),
+        (excluded.recorded, f"recorded in detail{or_warming_up}"),
         (excluded.after_window, "slow right after that"),
         (excluded.part_of_round, "part of a round of batches"),
         (excluded.partial, "partial"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -87,6 +89,20 @@ def test_steps_that_wait_for_a_windows_files_are_neither_stalls_nor_usual():
     assert summary.stalled_step == 13
     assert (summary.mean_ns, summary.worst_ns) == (10 * MS, 10 * MS)
     assert summary.slow_steps == ()
+
+
+def test_steps_after_a_window_in_which_torch_detaches_from_a_device_are_not_usual():
+    """As recorded on an H200: less than twice the others, where only files would be made."""
+    records = step_records(
+        [11] * 20 + [24] * 4 + [16, 15, 11, 16] + [11] * 4, recorded=range(20, 24)
+    )
+    on_device = [replace(record, device_ns=record.dur_ns) for record in records]
+    summary = summarise_steps(on_device)
+    assert summary is not None
+    assert summary.steps_after_window == (24, 25)
+    on_cpu = summarise_steps(records)
+    assert on_cpu is not None
+    assert on_cpu.steps_after_window == ()
 
 
 def test_steps_that_stay_slow_after_a_window_are_not_slow_because_of_it():

@@ -8,6 +8,8 @@ import torch
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.windows import torch_recorder as module
 from stepscope.capture.windows.planner import WindowPlan
+from stepscope.capture.windows.recorder import WindowTools
+from stepscope.capture.windows.torch_window import TorchWindow
 
 
 class Asked(dict):
@@ -75,3 +77,20 @@ def test_a_wish_that_torch_cannot_fulfil_is_told(monkeypatch, caplog):
 def test_this_torch_takes_them():
     config = module._experimental_config({"verbose": True, "enable_cuda_sync_events": True})
     assert isinstance(config, torch._C._profiler._ExperimentalConfig)
+
+
+@pytest.mark.filterwarnings("ignore:.*CUDA is not available")
+@pytest.mark.parametrize("follows_devices", [False, True])
+def test_steps_of_the_warm_up_are_longer_where_torch_follows_a_device(tmp_path, follows_devices):
+    kinds = torch.profiler.ProfilerActivity
+    activities = [kinds.CPU, *([kinds.CUDA] if follows_devices else [])]
+    tools = WindowTools(CaptureConfig(), None, None, lambda: None, activities)
+    window = TorchWindow(tools, WindowPlan(0, 3, 1, tmp_path))
+    assert not window.lengthens_step
+    window.prepare()
+    assert window.lengthens_step is follows_devices
+    window.start()
+    assert window.lengthens_step
+    window.stop()
+    assert not window.lengthens_step
+    window.discard()
