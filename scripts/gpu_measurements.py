@@ -597,7 +597,7 @@ def after(_: Path, result: Result) -> None:
         synchronise()
         return time.perf_counter_ns() - began
 
-    for _ in range(BEFORE):
+    for _step in range(BEFORE):
         timed()
     for name, value in SETTINGS.items():
         os.environ.pop("TEARDOWN_CUPTI", None)

@@ -21,12 +21,13 @@ from stepscope.memory.program.lines import NO_STACK
 from stepscope.memory.questions.composition import by_line
 from stepscope.memory.questions.table import MemoryAnswer, answer, question
 from stepscope.memory.view import MemoryView, held_at
-from stepscope.run.figures import binary_size, percent
+from stepscope.run.figures import binary_size, percent, some_in_words
 from stepscope.terminal.working import working
 
 _ORDER = (Severity.HIGH, Severity.MEDIUM, Severity.LOW, Severity.INFO)
 _RANK = re.compile(r"rank[-_]?(\d{1,6})", re.IGNORECASE)
 NOTHING = "nothing stands out"
+_LARGE, _SIZES = "one-tensor-dominates", ("size of the tensor", "size of all of them")
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,18 @@ def _verdict(view: MemoryView, findings: Sequence[Finding]) -> str:
     place = f"the line with most is {line['line']} ({share})"
     if line["line"] == NO_STACK:
         place = f"of {share} no stack was recorded"
-    return f"{NOTHING}: {when} is {binary_size(total)}, {of}; {place}"
+    what = f"{when} is {binary_size(total)}, {of}"
+    large = next((one for one in findings if one.id == _LARGE), None)
+    if large is not None and _bytes_of(large) > line["allocated_bytes"]:
+        lines = [str(one.value) for one in large.evidence if one.label == "made at"]
+        known = [one for one in lines if one != NO_STACK]
+        return f"{what}; {large.title}{f', made at {some_in_words(known, 2)}' if known else ''}"
+    return f"{NOTHING}: {what}; {place}"
+
+
+def _bytes_of(large: Finding) -> int:
+    """How much memory the tensors have that a finding is about."""
+    return max(int(one.value) for one in large.evidence if one.label in _SIZES)
 
 
 def name_of(summary: SnapshotSummary) -> str:
