@@ -121,7 +121,7 @@ def fitted_to_step(
         return replace(window.scaled_to(record.total_ns), steps=record.steps)
     fitted = _in_two(window, record, is_certain, certain_ns)
     input_ns, idle_input = record.of(INPUT) - certain_ns, IDLE_WORDS["input"]
-    rest_ns = record.total_ns - certain_ns - input_ns
+    rest_ns = record.total_ns - record.of(INPUT)
     others = [one for one in fitted.parts if not is_certain(one.name) and one.name != idle_input]
     if fitted.of(idle_input) >= input_ns or not sum(part.total_ns for part in others):
         return fitted

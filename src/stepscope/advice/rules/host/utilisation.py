@@ -210,17 +210,14 @@ def find_cpu_operators(subject: Subject) -> list[Finding]:
         return []
     rows = graph.host.table.filter(pl.col("cause") == int(HostCause.CPU_OPERATOR))
     rows = rows.filter(pl.Series(intervals.contains(spent, rows["start_ns"])))
-    # Rows are in the order of their starts: one that begins no other in it is innermost.
-    ends_first = rows["end_ns"] <= rows["start_ns"].shift(-1, fill_value=_NEVER)
-    innermost = rows.filter(ends_first | (rows["lane_id"] != rows["lane_id"].shift(-1)))
-    taken = innermost.select(
-        name=window.names_of(innermost["event"]), taken_ns=pl.col("end_ns") - pl.col("start_ns")
+    taken = rows.select(
+        name=window.names_of(rows["event"]), taken_ns=pl.col("end_ns") - pl.col("start_ns")
     )
     by_name = taken.group_by("name").sum().sort("taken_ns", "name", descending=[True, False])
     names, longest = by_name["name"].head(3).to_list(), int(spent.lengths.argmax())
     evidence = [
         Evidence("operators on the CPU per step", window.per_step(spent.total_ns), "ns"),
-        Evidence("calls per step", len(innermost) / window.steps, "count"),
+        Evidence("calls per step", len(rows) / window.steps, "count"),
         Evidence("operators", ", ".join(names), "text"),
     ]
     place = window.frame_over(int(spent.starts[longest]), int(spent.ends[longest]))
@@ -240,7 +237,6 @@ def find_cpu_operators(subject: Subject) -> list[Finding]:
     )
 
 
-_NEVER = 2**62
 _DRAW_THERE = "Draw random numbers on the GPU (torch.randn(..., device='cuda')). "
 _COMPUTE_THERE = (
     "Make tensors on the GPU (device='cuda' where they are made), and copy data there before it is "
