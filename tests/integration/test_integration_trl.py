@@ -93,5 +93,6 @@ def test_supervised_fine_tuning(tmp_path):
     assert (manifest.state, manifest.steps) == ("finished", 6)
     (rank,) = open_run(tmp_path / "profiles").ranks
     assert steps_in_trace(rank.windows[0].trace_path) == [2, 3]
-    for step in rank.steps:
-        assert {"forward", "backward", "optimizer"} <= set(step.phases)
+    for step in rank.steps:  # after the last one, what it came to is logged
+        if step.is_whole_step:
+            assert {"forward", "backward", "optimizer"} <= set(step.phases)
