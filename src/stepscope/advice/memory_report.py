@@ -15,6 +15,7 @@ import polars as pl
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.rules import MEMORY_RULES, RULES
+from stepscope.advice.rules.memory.dominating import MADE_AT, SIZE, SIZE_OF_ALL
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.memory.opening import open_memory
 from stepscope.memory.program.lines import NO_STACK
@@ -27,7 +28,7 @@ from stepscope.terminal.working import working
 _ORDER = (Severity.HIGH, Severity.MEDIUM, Severity.LOW, Severity.INFO)
 _RANK = re.compile(r"rank[-_]?(\d{1,6})", re.IGNORECASE)
 NOTHING = "nothing stands out"
-_LARGE, _SIZES = "one-tensor-dominates", ("size of the tensor", "size of all of them")
+_LARGE = "one-tensor-dominates"
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ def _verdict(view: MemoryView, findings: Sequence[Finding]) -> str:
     what = f"{when} is {binary_size(total)}, {of}"
     large = next((one for one in findings if one.id == _LARGE), None)
     if large is not None and _bytes_of(large) > line["allocated_bytes"]:
-        lines = [str(one.value) for one in large.evidence if one.label == "made at"]
+        lines = [str(one.value) for one in large.evidence if one.label == MADE_AT]
         known = [one for one in lines if one != NO_STACK]
         return f"{what}; {large.title}{f', made at {some_in_words(known, 2)}' if known else ''}"
     return f"{NOTHING}: {what}; {place}"
@@ -161,7 +162,7 @@ def _verdict(view: MemoryView, findings: Sequence[Finding]) -> str:
 
 def _bytes_of(large: Finding) -> int:
     """How much memory the tensors have that a finding is about."""
-    return max(int(one.value) for one in large.evidence if one.label in _SIZES)
+    return max(int(one.value) for one in large.evidence if one.label in (SIZE, SIZE_OF_ALL))
 
 
 def name_of(summary: SnapshotSummary) -> str:

@@ -16,6 +16,7 @@ import pytest
 from tests.unit.report.test_contrast import themes
 
 import stepscope
+from stepscope.analysis.host.causes import HostCause
 
 LEAST = 12.0
 STATIC = Path(stepscope.__file__).parent / "report" / "page" / "static"
@@ -175,6 +176,12 @@ def test_kinds_of_kernels_are_shades_that_differ_and_are_far_from_other_work(the
         if (found := distance(tokens[kind], tokens[other])) < LEAST
     }
     assert near == {}
+
+
+def test_every_cause_on_a_critical_path_has_a_colour_of_its_own():
+    listed = (STATIC / "part-colours.js").read_text().split("COLOUR_OF = ")[1].split("});")[0]
+    named = {one or other for one, other in re.findall(r'(?:"([^"]+)"|(\w+)): \d+', listed)}
+    assert {cause.word for cause in HostCause} <= named
 
 
 def test_idle_time_is_told_from_work_by_its_pattern():

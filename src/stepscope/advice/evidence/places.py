@@ -66,7 +66,7 @@ _CAUSES_OF: dict[str, tuple[str, ...]] = {
     "many-small-kernels": ("op_dispatch",),
     "cpu-operators": ("cpu_operators",),
     "cpu-bound-python": ("python", "not_recorded", "backward"),
-    "garbage-collector": ("python", "not_recorded"),
+    "garbage-collector": ("garbage_collection", "python", "not_recorded"),
     "one-off-costs": ("one_off",),
 }
 """Findings whose time is idle time of some causes: its longest stretch is where to look."""

@@ -280,8 +280,8 @@ def _with_operators_on_cpu(
     is_long = (cause == HostCause.DISPATCH) & (ends - starts >= ON_CPU_NS)
     if not is_long.any():
         return cause
-    others = names.select(pl.col("name").str.contains(_NO_COMPUTING).fill_null(value=False))
-    is_long[is_long] = ~others["name"].to_numpy()[name_id[is_long]]
+    exempt = names.select(pl.col("name").str.contains(_NO_COMPUTING).fill_null(value=False))
+    is_long[is_long] = ~exempt["name"].to_numpy()[name_id[is_long]]
     cause = cause.copy()
     for one in distinct_groups(lane[is_long]):
         mine = np.flatnonzero(is_long & (lane == one))

@@ -210,7 +210,11 @@ class EpochStarts:
 
 def begins_epoch(record: StepRecord) -> bool:
     """Whether an epoch starts in a step. The training's first step is none of them."""
-    return bool(record.step and (record.loader_workers_ns or record.epoch_start_ns))
+    return bool(record.step and _begins_iterator(record))
+
+
+def _begins_iterator(record: StepRecord) -> bool:
+    return bool(record.loader_workers_ns or record.epoch_start_ns)
 
 
 def epoch_length(train: Sequence[StepRecord]) -> int:
@@ -219,7 +223,7 @@ def epoch_length(train: Sequence[StepRecord]) -> int:
     Args:
         train: All training steps, the first and those that were recorded in detail as well.
     """
-    starts = [one.step for one in train if one.loader_workers_ns or one.epoch_start_ns]
+    starts = [one.step for one in train if _begins_iterator(one)]
     lengths = {later - step for step, later in pairwise(starts)}
     return lengths.pop() if len(lengths) == 1 else 0
 

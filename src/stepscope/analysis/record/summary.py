@@ -358,10 +358,9 @@ def _in_rounds(steady: list[StepRecord], epoch: int) -> list[StepRecord]:
         return found
     if len(epochs) and epoch:
         # Of an epoch's steps, counted from any of them, one begins it.
-        ends = np.searchsorted(run, run, side="right")
-        sizes = ends - np.searchsorted(run, run)
-        is_kept = ends - np.arange(len(run)) <= sizes // epoch * epoch
-        kept = [one for one, is_whole in zip(steady, is_kept, strict=True) if is_whole]
+        sizes = np.bincount(run)
+        until_end = np.cumsum(sizes)[run] - np.arange(len(run))
+        kept = [steady[at] for at in np.flatnonzero(until_end <= (sizes // epoch * epoch)[run])]
         if 2 * len(kept) >= len(steady):
             return kept
     waits = np.array([input_wait(record) for record in steady], np.int64)

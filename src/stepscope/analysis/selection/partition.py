@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 INPUT, OTHER = "input", "other"
@@ -101,6 +101,9 @@ class Partition:
         return sum(part.total_ns for part in self.parts if part.name == name)
 
 
+_CERTAIN = "certain"
+
+
 def fitted_to_step(
     window: Partition, record: Partition, is_certain: Callable[[str], bool]
 ) -> Partition:
@@ -119,18 +122,14 @@ def fitted_to_step(
     others_ns = sum(part.total_ns for part in window.parts) - sum(p.total_ns for p in certain)
     if certain_ns >= record.total_ns or not others_ns:
         return replace(window.scaled_to(record.total_ns), steps=record.steps)
-    fitted = _in_two(window, record, is_certain, certain_ns)
-    input_ns, idle_input = record.of(INPUT) - certain_ns, IDLE_WORDS["input"]
-    rest_ns = record.total_ns - record.of(INPUT)
-    others = [one for one in fitted.parts if not is_certain(one.name) and one.name != idle_input]
-    if fitted.of(idle_input) >= input_ns or not sum(part.total_ns for part in others):
-        return fitted
-    waits = Partition((Part(idle_input, input_ns),), input_ns, record.steps, window.basis)
-    total_ns = sum(part.total_ns for part in others)
-    other = Partition(tuple(others), total_ns, record.steps, window.basis).scaled_to(rest_ns)
-    changed = {part.name: part for part in (*waits.parts, *other.parts)}
-    parts = [changed.pop(part.name, part) for part in fitted.parts]
-    return replace(fitted, parts=(*parts, *changed.values()))
+    idle_input, waited_ns = IDLE_WORDS["input"], record.of(INPUT) - certain_ns
+    usual_ns = (record.total_ns - certain_ns) * window.of(idle_input) / others_ns
+    times = {_CERTAIN: certain_ns}
+    if waited_ns > usual_ns and window.of(idle_input) < others_ns:
+        times[idle_input] = waited_ns
+        if not any(part.name == idle_input for part in window.parts):
+            window = replace(window, parts=(*window.parts, Part(idle_input, 0)))
+    return _in_groups(window, record, lambda name: _CERTAIN if is_certain(name) else name, times)
 
 
 def with_input_of(window: Partition, record: Partition) -> Partition:
@@ -138,19 +137,30 @@ def with_input_of(window: Partition, record: Partition) -> Partition:
     others_ns = window.total_ns - window.of(INPUT)
     if not others_ns or (record.of(INPUT) and not window.of(INPUT)):
         return record
-    return _in_two(window, record, lambda name: name == INPUT, record.of(INPUT))
+    return _in_groups(window, record, lambda name: name, {INPUT: record.of(INPUT)})
 
 
-def _in_two(
-    window: Partition, record: Partition, is_first: Callable[[str], bool], first_ns: int
+def _in_groups(
+    window: Partition,
+    record: Partition,
+    group_of: Callable[[str], str],
+    times: Mapping[str, int],
 ) -> Partition:
-    """Some parts scaled to a time, and the others to the rest of the record's."""
-    times = {True: first_ns, False: record.total_ns - first_ns}
+    """The parts of some groups scaled to their times, and the others to the rest of the record's.
+
+    Args:
+        group_of: The group that a part of this name belongs to.
+    """
     scaled: dict[str, Part] = {}
-    for which, time_ns in times.items():
-        parts = tuple(part for part in window.parts if is_first(part.name) is which)
+    grouped: dict[str | None, list[Part]] = {group: [] for group in (*times, None)}
+    for part in window.parts:
+        of = group_of(part.name)
+        grouped[of if of in times else None].append(part)
+    rest_ns = record.total_ns - sum(times.values())
+    for group, time_ns in (*times.items(), (None, rest_ns)):
+        parts = tuple(grouped[group])
         total_ns = sum(part.total_ns for part in parts)
-        part = Partition(parts, total_ns, record.steps, window.basis).scaled_to(time_ns)
-        scaled |= {one.name: one for one in part.parts}
+        whole = Partition(parts, total_ns, record.steps, window.basis).scaled_to(time_ns)
+        scaled |= {part.name: part for part in whole.parts}
     parts = tuple(scaled[part.name] for part in window.parts)
     return Partition(parts, record.total_ns, record.steps, window.basis)

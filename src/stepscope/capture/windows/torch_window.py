@@ -89,7 +89,7 @@ class TorchWindow(Window):
         super().__init__(tools, plan)
         config = tools.config
         self.ranges: StepRanges = StepRanges()
-        self._is_prepared = self._is_warming_up = False
+        self._is_warming_up = False
         self._activities = tools.activities
         if not self._activities:
             self._activities.extend(choose_activities(config.activities))
@@ -112,7 +112,7 @@ class TorchWindow(Window):
         if self.plan.with_stack:
             _warn_of_interrupted_tool()
         prepare(self.profiler)
-        self._is_prepared = self._is_warming_up = True
+        self._is_warming_up = True
         self._guard.begin(self.profiler.profiler)
 
     def start(self) -> None:
@@ -142,7 +142,7 @@ class TorchWindow(Window):
 
     def abandon(self) -> None:
         """Leave the warm-up without having recorded, and bring torch's recorder to rest."""
-        if not self._is_prepared:
+        if not self._is_warming_up:
             return
         try:
             if not self._guard.was_seen:

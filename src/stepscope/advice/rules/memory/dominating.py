@@ -254,6 +254,10 @@ _LEAST_FAMILY = 2.0
 _MOST_NAMED = 4
 
 
+SIZE, SIZE_OF_ALL, MADE_AT = "size of the tensor", "size of all of them", "made at"
+"""Labels of evidence about the tensors that dominate."""
+
+
 def find_one_tensor_dominates(subject: Subject) -> list[Finding]:
     """One tensor dominates: one, or a few of one size or line, are a large part of the peak.
 
@@ -293,9 +297,9 @@ def find_one_tensor_dominates(subject: Subject) -> list[Finding]:
         severity=Severity.INFO,
         reason="free memory alone does not shorten the step",
         evidence=(
-            Evidence("size of the tensor", rows[0]["allocated_bytes"], "bytes"),
-            *((Evidence("size of all of them", _bytes(largest), "bytes"),) if count > 1 else ()),
-            *(Evidence("made at", line, "text") for line in where),
+            Evidence(SIZE, rows[0]["allocated_bytes"], "bytes"),
+            *((Evidence(SIZE_OF_ALL, _bytes(largest), "bytes"),) if count > 1 else ()),
+            *(Evidence(MADE_AT, line, "text") for line in where),
             *(Evidence("in", name, "text") for name in names),
             Evidence(f"held at {_when(subject.memory)}", held.allocated_bytes, "bytes"),
         ),
