@@ -149,6 +149,7 @@ def test_what_others_may_write_is_not_believed() -> None:
 
 def test_few_are_kept_and_the_newest_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memo, "MOST_MEMOS", 3)
+    monkeypatch.setattr(memo, "_WRITES_PER_CHECK", 1)
     oldest = keep("text", 0)
     left = oldest.with_name(".abandoned.tmp")
     left.write_bytes(b"unfinished")
@@ -173,6 +174,21 @@ def test_those_used_longest_ago_go_first_and_all_together_fit_their_limit(
     about(3).make(lambda: Answer("x" * 200))
     assert [file.exists() for file in files] == [True, False, True]
     assert sum(file.stat().st_size for file in memos()) <= 1000
+
+
+def test_many_small_writes_are_bounded_although_few_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memo, "MOST_MEMOS", 100)
+    for number in range(1000):
+        about(number).make(lambda: Answer("text"))
+    assert 50 < len(memos()) < 1000 / 2
+
+
+def test_a_large_write_looks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memo, "MOST_BYTES_TOGETHER", 5000)
+    monkeypatch.setattr(memo, "_LARGE_BYTES", 2000)
+    for number in range(10):
+        about(number).make(lambda: Answer("x" * 2000))
+        assert sum(file.stat().st_size for file in memos()) <= 5000
 
 
 def test_what_is_too_large_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
