@@ -12,7 +12,6 @@ import operator
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -40,7 +39,6 @@ from stepscope.run.step_record import read_steps as read_step_record
 from stepscope.skew.rank_skew import RankSteps as RecordedSteps
 from stepscope.skew.rank_skew import rank_steps
 from stepscope.trace.arrays.packed_columns import PackedColumns, table_of_ranks
-from stepscope.trace.inside_polars import ask_inside_polars
 from stepscope.trace.model import Trace
 from stepscope.trace.paths import TraceRef
 from stepscope.trace.problems import losses_in_words
@@ -199,10 +197,11 @@ def read_part(
 
 
 def _read(request: _Request) -> tuple[RankPart, ...]:
-    trace, asked = request.trace.open(), request.scope
-    name = as_shown(request.trace.name)
-    read = partial(read_part, name, request.place, request.rank, trace, asked)
-    part = ask_inside_polars(trace, read)
+    trace = request.trace.open()
+    part = read_part(
+        as_shown(request.trace.name), request.place, request.rank, trace, request.scope
+    )
+    asked = request.scope
     record = None
     if asked is None or asked.steps is None:
         record = _record(request.trace.step_record, part.rank)

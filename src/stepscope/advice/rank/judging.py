@@ -26,7 +26,6 @@ from stepscope.analysis.record.summary import StepSummary, summarise_steps
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.run.reader import RankRun, Window
-from stepscope.trace.inside_polars import ask_inside_polars
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
 
@@ -42,27 +41,22 @@ def meeting_of(rank: RankRun, asked: Scope, opened: OpenedTraces | None = None) 
     opened = opened or OpenedTraces(0)
     rank = replace(rank)  # A copy, so that what it caches is freed on return.
     meeting = _meeting_without_window(rank)
+    from stepscope.advice.rank.window_judging import with_window
+    from stepscope.analysis.blame.lanes import read_pieces
+
     for window in reversed(rank.windows):
         if window.trace_path is None:
             continue
         try:
             trace = opened.open_and_keep(window.trace_path, load)
             if not trace.lacks_end:
-                read = partial(_with_window, meeting, window, trace, asked)
-                return ask_inside_polars(trace, read)
+                meeting = with_window(meeting, window, trace, asked)
+                if meeting.arrivals is None:
+                    return meeting
+                return replace(meeting, pieces=read_pieces(trace, Scope(events=asked.events)))
         except StepscopeError:
             continue
     return meeting
-
-
-def _with_window(meeting: Meeting, window: Window, trace: Trace, asked: Scope) -> Meeting:
-    from stepscope.advice.rank.window_judging import with_window
-    from stepscope.analysis.blame.lanes import read_pieces
-
-    meeting = with_window(meeting, window, trace, asked)
-    if meeting.arrivals is None:
-        return meeting
-    return replace(meeting, pieces=read_pieces(trace, Scope(events=asked.events)))
 
 
 def _meeting_without_window(rank: RankRun) -> Meeting:
@@ -158,7 +152,7 @@ def _judge(
             trouble.not_there = trouble.not_there or str(error)
             return None
         judge = WindowJudge(rank, window, trace, alone, request, waits, trouble.notes)
-        return ask_inside_polars(trace, judge.host_steps if trace.lacks_end else judge.judge)
+        return judge.host_steps() if trace.lacks_end else judge.judge()
 
 
 def _with_metrics(summary: RankSummary, rank: RankRun) -> RankSummary:
