@@ -271,8 +271,11 @@ def _rounds_of(is_late: BoolArray, is_inside: BoolArray) -> Int64Array:
 
 
 def _pace_over(end_ns: Int64Array, rounds: Int64Array) -> float:
-    """Time per batch from the first to the last round of batches; 0 if there is one round."""
-    if len(rounds) < 2:
+    """Time per batch from the first to the last round of batches.
+
+    0 if there is one round, or one batch from it to the next: that may be any time.
+    """
+    if len(rounds) < 2 or rounds[-1] - rounds[0] < _PAIRS:
         return 0.0
     return float((end_ns[rounds[-1]] - end_ns[rounds[0]]) / (rounds[-1] - rounds[0]))
 

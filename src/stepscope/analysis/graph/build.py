@@ -46,6 +46,7 @@ from stepscope.trace.model import Trace
 
 _FAR_NS = 50_000  # longer delays have a reason that the graph does not know
 _CLEAR_NS = 20_000
+_ALIKE_NS = 500  # clocks and latencies differ by as much
 _LONG_AGO_NS = -(1 << 61)
 _MANY_SKEWED = 0.05
 """Share of the launched work that began before its launch: more, and the clocks are to blame."""
@@ -239,18 +240,26 @@ def _typical_delays(
 
     Taken where it is clear which edge a node waited for: no other leaves within 20 µs before. Where
     it never is, a low quantile of the candidates stands in, for theirs are too long rather than
-    too short.
+    too short; but not of those that began as soon after their launch as others do, which waited for
+    that.
     """
     typical = np.zeros(len(room), np.int64)
     latest = np.repeat(np.maximum.reduceat(leaves, first_edge[:-1]), np.diff(first_edge))
     is_rival = leaves > latest - _CLEAR_NS
     rivals = np.add.reduceat(is_rival, first_edge[:-1], dtype=np.int64)
     is_near = (leaves == latest) & (room >= 0) & (room < _FAR_NS)
+    is_explained = np.zeros(len(first_edge) - 1, np.bool_)
     for which in _WITH_TYPICAL_DELAYS:
         mine = kind == which
         candidates = np.nonzero(mine & is_near)[0]
         is_clear = rivals[target[candidates]] == 1
-        typical[mine] = _typical_delay(room[candidates], is_clear)
+        if not is_clear.any():
+            candidates = candidates[~is_explained[target[candidates]]]
+            is_clear = np.zeros(len(candidates), np.bool_)
+        usual_ns = _typical_delay(room[candidates], is_clear)
+        typical[mine] = usual_ns
+        if which == EdgeKind.LAUNCH:
+            is_explained[target[mine & (room >= 0) & (room <= usual_ns + _ALIKE_NS)]] = True
     return typical
 
 

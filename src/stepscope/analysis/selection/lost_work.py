@@ -52,7 +52,8 @@ class LostWork:
     Attributes:
         steps: One row per step that is not empty, in order: step; launches; lost, those without GPU
             work; unlaunched, pieces of GPU work without a launch; lacks_work; has_open_end.
-        calls: Every launch of the file by thread and start: lane_id, start_ns, is_lost.
+        calls: If any is lost, every launch of the file by thread and start: lane_id, start_ns,
+            is_lost.
     """
 
     steps: pl.DataFrame
@@ -95,7 +96,7 @@ def lost_work(trace: Trace) -> LostWork:
     steps = trace.steps.filter(~pl.col("is_empty"))["step"]
     table = _of_steps(steps, calls, work)
     if not calls["is_lost"].any():
-        return LostWork(table, len(calls), 0, calls.select("lane_id", "start_ns", "is_lost"))
+        return LostWork(table, len(calls), 0, calls["lane_id", "start_ns", "is_lost"].clear())
     is_ordinary = _is_at_the_end() & _works_until_the_end(work, calls)
     if len(steps):
         # The last step lacks its end all the same, which makes it no example of the others.
@@ -107,7 +108,7 @@ def lost_work(trace: Trace) -> LostWork:
     if not counted["lacks_work"].any():
         counted = counted.with_columns(table["lacks_work"])
     lost = int(calls["is_lost"].sum())
-    return LostWork(counted, len(calls), lost, calls.select("lane_id", "start_ns", "is_lost"))
+    return LostWork(counted, len(calls), lost, calls["lane_id", "start_ns", "is_lost"])
 
 
 def _works_until_the_end(work: pl.DataFrame, calls: pl.DataFrame) -> bool:
@@ -160,6 +161,16 @@ def _of_steps(steps: pl.Series, calls: pl.DataFrame, work: pl.DataFrame) -> pl.D
         .join(done, on="step", how="left", maintain_order="left")
         .with_columns(pl.col("launches", "lost", "unlaunched", "work_ns").fill_null(0))
     )
+    return table.with_columns(
+        lacks_work=_lacks_work(table, work),
+        has_open_end=pl.col("has_open_end").fill_null(value=False),
+    ).select(pl.col(name).cast(dtype) for name, dtype in _STEPS.items())
+
+
+def _lacks_work(table: pl.DataFrame, work: pl.DataFrame) -> pl.Series:
+    """For each step whether so much of its GPU work is lost that it is no example of others."""
+    if not table["lost"].sum():
+        return pl.repeat(False, len(table), eager=True)
     whole = table.filter(pl.col("lost") == 0, pl.col("launches") > 0)
     usual_ns = float(np.median(whole["work_ns"].to_numpy())) if len(whole) else 0.0
     streams = work.select("step", "lane_id").unique().drop_nulls()
@@ -170,12 +181,10 @@ def _of_steps(steps: pl.Series, calls: pl.DataFrame, work: pl.DataFrame) -> pl.D
         .filter(2 * pl.col("steps") > len(whole))
     )
     used = streams.join(usual, on="lane_id", how="semi").group_by("step").len("streams")
-    table = table.join(used, on="step", how="left", maintain_order="left")
     lacks_work = (pl.col("lost") > 0) & (
         (pl.col("lost") >= NOTABLE_LOSS * pl.col("launches"))
         | (pl.col("work_ns") < (1 - NOTABLE_LOSS) * usual_ns)
         | (pl.col("streams").fill_null(0) < len(usual))
     )
-    return table.with_columns(
-        lacks_work=lacks_work, has_open_end=pl.col("has_open_end").fill_null(value=False)
-    ).select(pl.col(name).cast(dtype) for name, dtype in _STEPS.items())
+    with_streams = table.join(used, on="step", how="left", maintain_order="left")
+    return with_streams.select(lacks_work).to_series()
