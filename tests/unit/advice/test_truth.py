@@ -78,6 +78,10 @@ def test_promises_come_true_and_the_first_finding_is_the_best_fix(
         pytest.param(17001248, None, id="all batches are waited for, equally and shortly"),
         pytest.param(18000221, None, id="a host held up before a window has no longer pace"),
         pytest.param(18001165, None, id="batches in store after a window show no shorter pace"),
+        pytest.param(19000039, None, id="a collector every third step, in five steps"),
+        pytest.param(19000203, None, id="Python in every other step, in an odd number of steps"),
+        pytest.param(21005311, None, id="one batch after another late one shows no pace"),
+        pytest.param(21006758, None, id="Python in every other step, after start-up"),
     ],
 )
 def test_what_a_window_cannot_show_is_not_promised(seed, reason, cache):
@@ -97,6 +101,9 @@ def test_what_a_window_cannot_show_is_not_promised(seed, reason, cache):
         pytest.param(11008899, "input-bound", id="a round begins before the steps"),
         pytest.param(11007912, "allocator-churn", id="unrecorded work ends in the window"),
         pytest.param(18001807, "launch-bound", id="the first batches come late, and no later ones"),
+        pytest.param(21003231, "garbage-collector", id="a slowed host's gaps are no kernels' gaps"),
+        pytest.param(21004733, "launch-bound", id="copies begin in their calls, kernels after them"),
+        pytest.param(21001197, "allocator-churn", id="late launches are no gaps between kernels"),
     ],
 )
 def test_the_steady_state_is_not_that_of_the_window(seed, finding, cache):

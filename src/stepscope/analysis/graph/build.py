@@ -12,7 +12,7 @@ from stepscope.analysis.calls.runtime_calls import harness_synchronisations
 from stepscope.analysis.graph.batch_arrivals import find_arrivals
 from stepscope.analysis.graph.blocking_calls import read_calls, resolve_calls
 from stepscope.analysis.graph.edges import Edges, find_edges, find_fixed_edges
-from stepscope.analysis.graph.kinds import EdgeKind
+from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
 from stepscope.analysis.graph.launch_queue import find_launch_queue
 from stepscope.analysis.graph.steady_state import with_steady_state
 from stepscope.analysis.graph.step_graph import CARRIED, ORIGIN, StepGraph, rows_of_steps
@@ -122,9 +122,10 @@ def assemble(
     start, end = gather(start, order), gather(end, order)
     leaves = np.append(end, window[0])[np.maximum(source, ORIGIN)] + floor
     leaves[is_fixed] = _LONG_AGO_NS  # binds nothing
-    delay = settle_delays(start, target, leaves, kind, first_edge) + floor
-    delay[is_fixed] = floor[is_fixed]
     node_kind = gather(np.concatenate((work.kind, np.zeros(len(pieces), np.int8))), order)
+    is_copy = np.isin(node_kind, (NodeKind.MEMCPY, NodeKind.MEMSET))
+    delay = _settled_delays(start, target, leaves, kind, first_edge, is_copy) + floor
+    delay[is_fixed] = floor[is_fixed]
     bounds = chosen["start_ns"].to_numpy()
     host_step = np.maximum(np.searchsorted(bounds, pieces.start_ns, "right") - 1, 0)
     step = gather(_narrow(work.step, host_step), order)
@@ -188,12 +189,13 @@ def _notes(work: StepWork) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def settle_delays(
+def _settled_delays(
     start: Int64Array,
     target: Int64Array,
     leaves: Int64Array,
     kind: npt.NDArray[np.int8],
     first_edge: Int64Array,
+    is_copy: BoolArray,
 ) -> Int64Array:
     """The delay of each edge, so that every node starts when it was measured to.
 
@@ -202,13 +204,14 @@ def settle_delays(
         target: Node that each edge leads to, sorted.
         leaves: Measured end of the node that each edge leaves.
         kind: `EdgeKind` of each edge.
+        is_copy: Whether each node is one of the device's memory.
     """
     # Edges stand by their targets: to repeat is quicker than to gather.
     edges = np.diff(first_edge)
     room = np.repeat(start, edges) - leaves
     if not len(room):
         return room
-    typical = _typical_delays(room, leaves, target, kind, first_edge)
+    typical = _typical_delays(room, leaves, target, kind, first_edge, is_copy)
     fits = np.minimum(typical, room)
     expected = leaves + typical
     best = np.maximum.reduceat(expected, first_edge[:-1])
@@ -235,12 +238,14 @@ def _typical_delays(
     target: Int64Array,
     kind: npt.NDArray[np.int8],
     first_edge: Int64Array,
+    is_copy: BoolArray,
 ) -> Int64Array:
-    """For each edge the usual delay of its kind in this trace.
+    """For each edge the usual delay of its kind in this trace, of launches apart for copies.
 
+    Copies may begin within their call, and are often clear where no kernel is.
     Taken where it is clear which edge a node waited for: no other leaves within 20 µs before. Where
     it never is, a low quantile of the candidates stands in, for theirs are too long rather than
-    too short; but not of those that began as soon after their launch as others do, which waited for
+    too short: but not of those that began as soon after their launch as others do, which waited for
     that.
     """
     typical = np.zeros(len(room), np.int64)
@@ -256,10 +261,14 @@ def _typical_delays(
         if not is_clear.any():
             candidates = candidates[~is_explained[target[candidates]]]
             is_clear = np.zeros(len(candidates), np.bool_)
-        usual_ns = _typical_delay(room[candidates], is_clear)
-        typical[mine] = usual_ns
+        typical[mine] = _typical_delay(room[candidates], is_clear)
         if which == EdgeKind.LAUNCH:
-            is_explained[target[mine & (room >= 0) & (room <= usual_ns + _ALIKE_NS)]] = True
+            for of_copies in (is_copy, ~is_copy):
+                own = of_copies[target[candidates]]
+                if own.any():
+                    own_ns = _typical_delay(room[candidates[own]], is_clear[own])
+                    typical[mine & of_copies[target]] = own_ns
+            is_explained[target[mine & (room >= 0) & (room <= typical + _ALIKE_NS)]] = True
     return typical
 
 

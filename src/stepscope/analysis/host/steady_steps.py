@@ -47,6 +47,7 @@ from stepscope.analysis.selection.names import events_named, times_of
 from stepscope.analysis.selection.odd_steps import (
     LEAST_STEPS,
     rounds_of_batches,
+    rounds_of_work,
     settling_steps,
     single_stall,
     slow_first_steps,
@@ -162,8 +163,8 @@ _WHY = {
     StepState.WORK_LOST: "GPU work was not recorded",
     StepState.START_UNKNOWN: "earlier GPU work that was not recorded may have gone on into it",
     StepState.APART: "outside the longest run of ordinary steps",
-    StepState.PART_OF_ROUND: "the others are whole rounds of batches, or whole epochs, and these "
-    "hold part of one",
+    StepState.PART_OF_ROUND: "the others are whole rounds of batches or of work, or whole epochs, "
+    "and these hold part of one",
 }
 
 
@@ -352,6 +353,10 @@ def _states(
     if length == 1 and not ahead:  # a slow first step may have waited as later rounds do
         length, _ = rounds_of_batches(durations[whole], waits[whole])
     rows = np.flatnonzero(run)
+    if length == 1 and not ahead:
+        # The host's part of a step may be an ordinary one where that of the devices is not.
+        on_host, is_complete = _host_durations(trace), host["is_complete"].to_numpy()
+        length = max(rounds_of_work(on_host[these & is_complete]) for these in (later, whole))
     if ahead:
         ahead = int((rows < np.flatnonzero(later)[ahead]).sum())
         if is_of_devices:

@@ -31,7 +31,8 @@ _BACKLOG = 0.25
 _MUCH = 0.5
 """Of a step, what it waits for its input if its wait is why it is slow."""
 _ALIKE = 0.1
-"""What a later step must wait for its input, of the first one's wait, to make waiting usual."""
+"""What a later step must wait for its input, of the first one's wait, to make waiting usual; and
+how much times that come again may differ, of the longest."""
 
 
 def slow_first_steps(durations: Int64Array, waits: Int64Array) -> int:
@@ -131,6 +132,24 @@ def rounds_of_batches(durations: Int64Array, waits: Int64Array) -> tuple[int, in
     if len(rounds) > 2 and in_rounds[0] > START_UP_FACTOR * np.median(in_rounds[1:]):
         return length, ahead + length
     return length, ahead if ahead >= length else 0
+
+
+def rounds_of_work(host_ns: Int64Array) -> int:
+    """After how many steps the host's time comes again, where it does more in some: in every other.
+
+    Args:
+        host_ns: What steps that follow one another take on the host.
+
+    Returns:
+        Steps of a round: 1 if all are alike, or no two rounds are.
+    """
+    longest_ns = host_ns.max(initial=0)
+    if longest_ns <= FIRST_FACTOR * host_ns.min(initial=longest_ns):
+        return 1
+    for length in range(2, len(host_ns) // 2 + 1):
+        if np.abs(host_ns[length:] - host_ns[:-length]).max() <= _ALIKE * longest_ns:
+            return length
+    return 1
 
 
 def _period(waits: Int64Array) -> int:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from stepscope.analysis.selection.odd_steps import (
     FIRST_FACTOR,
     START_UP_FACTOR,
+    rounds_of_work,
     slow_first_steps,
 )
 
@@ -53,3 +54,34 @@ def test_a_first_step_like_another_is_none_and_few_others_do_not_tell():
 def test_slow_steps_that_come_again_are_no_start_up():
     """As where each epoch of four steps begins with the start of its workers."""
     assert first_steps(116, 32, 32, 32, 115, 32, 32, 32) == 0
+
+
+@given(
+    st.lists(st.integers(10_000, 1_000_000), min_size=1, max_size=5),
+    st.integers(2, 6),
+    st.integers(0, 4),
+    st.randoms(use_true_random=False),
+)
+def test_work_that_comes_again_is_found_whatever_part_of_a_round_is_left(
+    of_round, rounds, more, dice
+):
+    times = (of_round * (rounds + 1))[: len(of_round) * rounds + min(more, len(of_round) - 1)]
+    found = rounds_of_work(np.array([time + dice.randint(0, 100) for time in times]))
+    shortest = next(
+        length
+        for length in range(1, len(of_round) + 1)
+        if all(abs(a - b) <= 0.05 * max(times) for a, b in zip(times, times[length:], strict=False))
+    )
+    if max(times) > 1.3 * min(times):
+        assert 2 <= found <= max(2, shortest)
+    if max(times) < 1.2 * min(times):
+        assert found == 1
+
+
+def test_one_slow_step_or_one_round_is_no_work_that_comes_again():
+    assert rounds_of_work(np.array([30, 10, 10, 10, 10, 10])) == 1
+    assert rounds_of_work(np.array([30, 10, 10])) == 1
+    assert rounds_of_work(np.array([30, 10, 30, 10, 30])) == 2
+    assert rounds_of_work(np.array([10, 30, 10, 10, 30, 10])) == 3
+    assert rounds_of_work(np.zeros(0, np.int64)) == 1
+    assert rounds_of_work(np.array([10, 11, 10, 11])) == 1
