@@ -46,7 +46,7 @@ RANKS: dict[str, pl.DataType | type[pl.DataType]] = {
     "collectives": pl.Int64,  # that it has part in and that could be matched
     "total_wait_ns": pl.Int64,  # for others
     "caused_wait_ns": pl.Int64,  # of others, summed over them
-    "cause": pl.String,  # the one with most of it; null: it caused none
+    "cause": pl.String,  # as the verdict has it, else the one with most of it; null: none
     "offset_ns": pl.Int64,  # taken off its clock; 0 where clocks are taken as recorded
     "drift_ppm": pl.Float64,  # likewise
     "clock_error_ns": pl.Int64,  # what offsets and drift are right to; null where nothing tells
@@ -185,6 +185,7 @@ def stragglers_of_job(job: Job) -> Stragglers:
         *job.notes,
     ]
     causes = _causes(blame, late)
+    shown = causes.with_columns(_words())
     return Stragglers(
         straggler=_straggler(causes, blame, late, found.recorded) if compared.fits else None,
         verdict=_verdict(causes, blame, compared, late, found.recorded),
@@ -194,8 +195,8 @@ def stragglers_of_job(job: Job) -> Stragglers:
         clock=compared.clock,
         clock_reason=compared.clock_reason,
         matched_by=compared.matched_by,
-        ranks=_ranks(compared, blame),
-        causes=causes if compared.fits else causes.clear(),
+        ranks=_ranks(compared, blame, shown.filter("is_notable")),
+        causes=shown if compared.fits else shown.clear(),
         groups=blame.groups,
         sets=compared.sets,
         arrivals=compared.arrivals,
@@ -224,20 +225,22 @@ def _with_throttled(blame: Blame, slow: Mapping[int, SlowClock]) -> Blame:
     )
 
 
-def _ranks(compared: Compared, blame: Blame) -> pl.DataFrame:
-    blamed = blame.ranks.select("rank", "caused_wait_ns", "cause")
+def _ranks(compared: Compared, blame: Blame, notable: pl.DataFrame) -> pl.DataFrame:
+    named = notable.group_by("rank").agg(named=pl.col("cause").first())
+    blamed = blame.ranks.select("rank", "caused_wait_ns", most=_words())
     errors = compared.clocks.ranks.filter(pl.col("collectives") > 0).select(
         "rank", "drift_ppm", clock_error_ns="error_ns"
     )
     is_aligned = compared.clock is Clock.ALIGNED
     return (
         compared.ranks.join(blamed, on="rank", how="left")
+        .join(named, on="rank", how="left")
         .join(errors, on="rank", how="left")
         .with_columns(
             pl.col("caused_wait_ns").fill_null(0),
             last_arrivals="last",
             collectives="sets",
-            cause=_words(),
+            cause=pl.coalesce("named", "most"),
             drift_ppm=pl.col("drift_ppm") if is_aligned else pl.lit(0.0),
         )
         .sort("caused_wait_ns", "total_wait_ns", "rank", descending=[True, False, False])
@@ -261,7 +264,9 @@ def _causes(blame: Blame, late: RankSkew | None) -> pl.DataFrame:
     )
     if len(late.late) > 1 and own.is_empty():
         return table  # each has its own cause, and what they bring together is in the verdict
-    own = own.sort("is_notable", "caused_wait_ns", descending=True)
+    said = [in_words(one, several=len(late.late) > 1) == late.cause for one in own["cause"]]
+    is_said = pl.Series(said, dtype=pl.Boolean)
+    own = own.sort(is_said, "is_notable", "caused_wait_ns", descending=True)
     if own.is_empty():
         row = (late.late[0], OTHER, 0, late.saving_ns, True, None)
         return pl.concat([pl.DataFrame([row], CAUSES, orient="row"), table])
@@ -278,7 +283,6 @@ def _all_causes(blame: Blame, notable: pl.DataFrame) -> pl.DataFrame:
         .with_columns(
             pl.col("is_notable").fill_null(value=False),
             indistinguishable_from="peers",
-            cause=_words(),
         )
         .sort(
             "gain_ns",

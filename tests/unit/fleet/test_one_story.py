@@ -106,6 +106,8 @@ class _Places:
             first = self.stragglers.causes.filter("is_notable").row(0, named=True)
             assert {first["rank"], *(first["indistinguishable_from"] or ())} == set(who)
             assert first["gain_ns"] == saving_ns
+            (of_rank,) = self.stragglers.ranks.filter(rank=first["rank"])["cause"]
+            assert of_rank == first["cause"]
             assert self.viewer["causes"][0]["gain_ns"] == saving_ns
         (change,) = self.what_if.changes.filter(change=ON_TIME).iter_rows(named=True)
         assert (change["subject"], change["saving_ns"]) == (named, saving_ns)
