@@ -33,6 +33,8 @@ _MUCH = 0.5
 _ALIKE = 0.1
 """What a later step must wait for its input, of the first one's wait, to make waiting usual; and
 how much times that come again may differ, of the longest."""
+_LONGEST_ROUND = 64
+"""Steps after which a training does more again, at most."""
 
 
 def slow_first_steps(durations: Int64Array, waits: Int64Array) -> int:
@@ -146,7 +148,7 @@ def rounds_of_work(host_ns: Int64Array) -> int:
     longest_ns = host_ns.max(initial=0)
     if longest_ns <= FIRST_FACTOR * host_ns.min(initial=longest_ns):
         return 1
-    for length in range(2, len(host_ns) // 2 + 1):
+    for length in range(2, min(len(host_ns) // 2, _LONGEST_ROUND) + 1):
         if np.abs(host_ns[length:] - host_ns[:-length]).max() <= _ALIKE * longest_ns:
             return length
     return 1
