@@ -224,12 +224,12 @@ def _settled_delays(
     return delay
 
 
-def _typical_delay(room: Int64Array, is_clear: BoolArray) -> int:
+def _typical_delay(room: Int64Array, is_clear: BoolArray, is_explained: BoolArray) -> int:
     """The usual delay of a kind, from the candidates' delays: see `_typical_delays`."""
-    clear = room[is_clear]
-    if len(clear):
-        return int(np.median(clear))
-    return int(np.quantile(room, 0.1)) if len(room) else 0
+    if is_clear.any():
+        return int(np.median(room[is_clear]))
+    others = room[~is_explained]
+    return int(np.quantile(others, 0.1)) if len(others) else 0
 
 
 def _typical_delays(
@@ -254,20 +254,20 @@ def _typical_delays(
     rivals = np.add.reduceat(is_rival, first_edge[:-1], dtype=np.int64)
     is_near = (leaves == latest) & (room >= 0) & (room < _FAR_NS)
     is_explained = np.zeros(len(first_edge) - 1, np.bool_)
+
+    def delay_of(candidates: Int64Array) -> int:
+        nodes = target[candidates]
+        return _typical_delay(room[candidates], rivals[nodes] == 1, is_explained[nodes])
+
     for which in _WITH_TYPICAL_DELAYS:
         mine = kind == which
         candidates = np.nonzero(mine & is_near)[0]
-        is_clear = rivals[target[candidates]] == 1
-        if not is_clear.any():
-            candidates = candidates[~is_explained[target[candidates]]]
-            is_clear = np.zeros(len(candidates), np.bool_)
-        typical[mine] = _typical_delay(room[candidates], is_clear)
+        typical[mine] = delay_of(candidates)
         if which == EdgeKind.LAUNCH:
-            for of_copies in (is_copy, ~is_copy):
-                own = of_copies[target[candidates]]
-                if own.any():
-                    own_ns = _typical_delay(room[candidates[own]], is_clear[own])
-                    typical[mine & of_copies[target]] = own_ns
+            for nodes in (is_copy, ~is_copy):
+                own = candidates[nodes[target[candidates]]]
+                if len(own):
+                    typical[mine & nodes[target]] = delay_of(own)
             is_explained[target[mine & (room >= 0) & (room <= typical + _ALIKE_NS)]] = True
     return typical
 

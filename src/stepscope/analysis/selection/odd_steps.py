@@ -120,7 +120,7 @@ def rounds_of_batches(durations: Int64Array, waits: Int64Array) -> tuple[int, in
         return 1, 0
     is_long = waits > _WAITS_OF_ROUND * waits.max()
     if is_long.all():
-        return _period(waits), 0
+        return _period(waits, _WAITS_OF_ROUND), 0
     ahead = int(np.argmax(is_long))
     is_long = is_long[ahead:]
     rounds = round_starts(waits[ahead:])
@@ -148,17 +148,19 @@ def rounds_of_work(host_ns: Int64Array) -> int:
     longest_ns = host_ns.max(initial=0)
     if longest_ns <= FIRST_FACTOR * host_ns.min(initial=longest_ns):
         return 1
-    for length in range(2, min(len(host_ns) // 2, _LONGEST_ROUND) + 1):
-        if np.abs(host_ns[length:] - host_ns[:-length]).max() <= _ALIKE * longest_ns:
-            return length
-    return 1
+    return _period(host_ns, _ALIKE, 2, _LONGEST_ROUND)
 
 
-def _period(waits: Int64Array) -> int:
-    """After how many steps waits that are all long come again; 1 if they are alike, or do not."""
-    for length in range(1, len(waits) // 2 + 1):
-        apart = np.abs(waits[length:] - waits[:-length])
-        if apart.max() <= _WAITS_OF_ROUND * waits.max():
+def _period(times: Int64Array, alike: float, least: int = 1, most: int | None = None) -> int:
+    """After how many steps all times come again; 1 if they do not within the steps.
+
+    Args:
+        alike: How far apart times that come again may be, of the longest.
+        most: None: as many as come again at all.
+    """
+    half = len(times) // 2
+    for length in range(least, (half if most is None else min(half, most)) + 1):
+        if np.abs(times[length:] - times[:-length]).max() <= alike * times.max():
             return length
     return 1
 
@@ -186,7 +188,7 @@ def round_starts(waits: Int64Array) -> Int64Array:
     """
     is_long = waits > _WAITS_OF_ROUND * waits.max(initial=0)
     if is_long.all():
-        return np.arange(0, len(waits), _period(waits))
+        return np.arange(0, len(waits), _period(waits, _WAITS_OF_ROUND))
     return np.flatnonzero(is_long & ~np.insert(is_long[:-1], 0, False))
 
 
