@@ -16,11 +16,14 @@ Value = TypeVar("Value")
 
 
 class KeyLocks:
-    """One lock for each key. A thread that holds one may take it again."""
+    """One lock for each key. A thread that holds one may take it again. A copy begins with none."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._locks: dict[Hashable, threading.RLock] = {}
+
+    def __reduce__(self) -> tuple[type[KeyLocks], tuple[()]]:
+        return KeyLocks, ()
 
     def lock(self, key: Hashable) -> threading.RLock:
         """Returns the lock of a key."""
@@ -89,6 +92,10 @@ class Session:
     def keep(self, key: Hashable, value: object) -> None:
         """Makes a value known."""
         self._known[key] = value
+
+    def know_all(self, other: Session) -> None:
+        """Makes known all that another session of the same tables knows."""
+        self._known |= other._known
 
     def close(self) -> None:
         """Frees all that is known. What is asked later is worked out again."""

@@ -1,4 +1,4 @@
-"""Small traces stay open between the comparison of ranks and their judgement, within a bound."""
+"""Traces are kept between the comparison of ranks and their judgement, within a bound."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from stepscope.advice.diagnosis import diagnose
 from stepscope.advice.job import reading as read_ranks
 from stepscope.advice.job.reading import MeetingTask, in_turn
 from stepscope.advice.rank import judging as rank_judging
+from stepscope.advice.rank import opened_traces
 from stepscope.advice.rank.judging import meeting_of, summarise_rank
 from stepscope.advice.rank.opened_traces import OpenedTraces
 from stepscope.advice.rank.summary import Request
@@ -58,7 +59,37 @@ def in_memory(loaded: list[weakref.ref[pl.DataFrame]]) -> int:
     return sum(one() is not None for one in loaded)
 
 
-def test_small_traces_are_read_once_and_freed_as_soon_as_they_are_judged(job, loaded, monkeypatch):
+@pytest.fixture
+def unpacked(monkeypatch) -> None:
+    """Keeps small traces as larger ones are kept."""
+    monkeypatch.setattr(opened_traces, "PACKED_BELOW_BYTES", 0)
+
+
+def test_small_traces_are_read_once_and_packed_until_they_are_judged(job, loaded, monkeypatch):
+    whole = diagnose(open_run(str(job)))
+    assert len(loaded) == 3
+    assert in_memory(loaded) == 0
+    monkeypatch.setattr(read_ranks, "OpenedTraces", lambda: OpenedTraces(0))
+    monkeypatch.setattr(rank_judging, "load", loading.load)
+    with monkeypatch.context() as patched:
+        patched.setattr(read_ranks.Memo, "find", lambda _: None)
+        assert diagnose(open_run(str(job))).ranks == whole.ranks
+
+
+def test_a_packed_trace_takes_a_part_of_its_file(job):
+    path = job / "rank0.pt.trace.json"
+    opened = OpenedTraces(path.stat().st_size // 2)
+    with opened.open_and_keep(path, loading.load) as trace:
+        parents = trace.parents
+    kept = opened.take_or_open(path, lambda _: pytest.fail("it is kept"))
+    assert kept.parents.tolist() == parents.tolist()
+    assert kept.path == trace.path
+    for name in ("events", "args", "names", "lanes", "flows", "metadata", "problems", "derived"):
+        assert kept.table(name).collect().equals(trace.table(name).collect())
+
+
+@pytest.mark.usefixtures("unpacked")
+def test_larger_traces_are_freed_as_soon_as_they_are_judged(job, loaded, monkeypatch):
     ahead = []
     judge = rank_judging.summarise_rank
     monkeypatch.setattr(
@@ -93,11 +124,11 @@ def test_without_room_one_rank_is_in_memory_at_a_time(job, loaded, tmp_path, mon
     assert diagnosis.ranks == whole.ranks
 
 
+@pytest.mark.usefixtures("unpacked")
 def test_no_more_traces_are_kept_than_there_is_room_for(job, loaded, monkeypatch):
     one, *_ = open_run(str(job)).ranks
     tables = loading.load(one.windows[0].trace_path).tables()
-    size_bytes = 200_000 + 2 * tables.size_bytes  # small columns take more than their content
-    opened = OpenedTraces(round(2.5 * size_bytes))
+    opened = OpenedTraces(5 * tables.size_bytes)  # one takes twice that, with what is derived
     monkeypatch.setattr(read_ranks, "OpenedTraces", lambda: opened)
     with in_turn() as read:
         read([MeetingTask(rank, Scope()) for rank in open_run(str(job)).ranks])

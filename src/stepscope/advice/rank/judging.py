@@ -41,19 +41,19 @@ def meeting_of(rank: RankRun, asked: Scope, opened: OpenedTraces | None = None) 
     opened = opened or OpenedTraces(0)
     rank = replace(rank)  # A copy, so that what it caches is freed on return.
     meeting = _meeting_without_window(rank)
-    from stepscope.advice.rank.window_judging import with_window
+    from stepscope.advice.rank.meeting import with_window
     from stepscope.analysis.blame.lanes import read_pieces
 
     for window in reversed(rank.windows):
         if window.trace_path is None:
             continue
         try:
-            trace = opened.open_and_keep(window.trace_path, load)
-            if not trace.lacks_end:
-                meeting = with_window(meeting, window, trace, asked)
-                if meeting.arrivals is None:
-                    return meeting
-                return replace(meeting, pieces=read_pieces(trace, Scope(events=asked.events)))
+            with opened.open_and_keep(window.trace_path, load) as trace:
+                if not trace.lacks_end:
+                    meeting = with_window(meeting, window, trace, asked)
+                    if meeting.arrivals is None:
+                        return meeting
+                    return replace(meeting, pieces=read_pieces(trace, Scope(events=asked.events)))
         except StepscopeError:
             continue
     return meeting

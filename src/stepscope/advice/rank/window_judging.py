@@ -14,14 +14,12 @@ from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.rank.compute_summary import summarise_compute
 from stepscope.advice.rank.findings import subject_of, with_findings
+from stepscope.advice.rank.meeting import with_window
 from stepscope.advice.rank.summary import HostSummary, Meeting, RankSummary, Request, Waits
-from stepscope.analysis.graph.work import choose_steps
 from stepscope.analysis.host.partition import HostPartition, partition_host
-from stepscope.analysis.host.steady_steps import StepState, steady_steps, steps_on_end
-from stepscope.analysis.ranks.arrivals import read_arrivals
+from stepscope.analysis.host.steady_steps import StepState, steady_steps
 from stepscope.analysis.record.pace import recorded_pace
 from stepscope.analysis.record.summary import is_in_cycle
-from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.rows import Rows
 from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.timeline import Breakdown, break_down_devices, host_scope
@@ -30,26 +28,6 @@ from stepscope.run.figures import duration
 from stepscope.run.reader import RankRun, Window
 from stepscope.trace.model import Trace
 from stepscope.trace.problems import counted
-
-
-def with_window(meeting: Meeting, window: Window, trace: Trace, asked: Scope) -> Meeting:
-    """What the comparison of a rank with others needs, from one of its windows."""
-    gpu_work(trace, asked)  # raises where the scope names what the trace does not have
-    chosen, _ = choose_steps(trace, asked.steps)
-    steps = tuple(chosen["step"].to_list())
-    work = gpu_work(trace, replace(asked, steps=steps or None))
-    found = read_arrivals(meeting.rank, trace, Scope(events=asked.events), with_causes=True)
-    arrivals = found if work.in_steps.any() or found.of_host else None
-    all_steps = steps if asked.steps is not None else steps_on_end(trace)
-    parts = () if asked.steps is not None else steady_steps(trace).of_state(StepState.PART_OF_ROUND)
-    return replace(
-        meeting,
-        window=window.index,
-        window_steps=steps,
-        all_steps=all_steps,
-        parts_of_rounds=tuple(one.step for one in parts),
-        arrivals=arrivals,
-    )
 
 
 class _Measured(NamedTuple):

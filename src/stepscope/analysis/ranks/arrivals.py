@@ -94,7 +94,6 @@ def read_arrivals(
         texts=tuple(tuple(dict.fromkeys(kept[name].to_list())) for name in TEXTS),
         packed=packed(kept, local),
         described=_described(trace, kept),
-        local=local,
         of_host=of_host,
         **(_of_steady_steps(trace, work) if with_causes else {}),
     )

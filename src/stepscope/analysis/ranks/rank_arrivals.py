@@ -68,10 +68,9 @@ class RankArrivals:
         events: Number of its GPU events by step; None stands for those of no step.
         excluded: GPU events that do not count, and collectives that were not kept, by reason.
         texts: The distinct texts of each of `kind` and `group`.
-        packed: The columns of `ARRIVED` and of `local`.
+        packed: The columns of `ARRIVED`, and further ones if they were asked for.
         described: Of each process group in `texts`, what the job calls it, where that is known:
             group, description.
-        local: The names of these further columns; empty: they were not asked for.
         waits_for_batches: Whether it waits for batches that workers prepare, which set its pace.
         host_ns: What its host needs for a steady step itself, waits for its GPU and others apart;
             0: not known.
@@ -87,11 +86,15 @@ class RankArrivals:
     texts: tuple[tuple[str | None, ...], ...]
     packed: PackedColumns
     described: tuple[tuple[str, str], ...] = ()
-    local: tuple[str, ...] = ()
     of_host: bool = False
     waits_for_batches: bool = False
     host_ns: int = 0
     host_step_ns: int = 0
+
+    @property
+    def local(self) -> tuple[str, ...]:
+        """The names of the further columns: what the rank did between collectives."""
+        return self.packed.names[len(_NUMBERS) : -len(TEXTS)]
 
     def answered(self, steps: tuple[int, ...] | None = None) -> AnsweredScope:
         """What the rank's part of an answer is about, and what it leaves out."""

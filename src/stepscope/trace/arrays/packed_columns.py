@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -23,6 +25,9 @@ class PackedColumns:
     names: tuple[str, ...]
     packed: bytes
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, names=_first_equal(state["names"]))
+
     @classmethod
     def of(cls, names: Sequence[str], columns: Int64Array) -> PackedColumns:
         """Pack columns, one row of the array per name."""
@@ -34,6 +39,12 @@ class PackedColumns:
         values = np.frombuffer(zlib.decompress(self.packed), np.int64)
         whole: Int64Array = np.cumsum(values.reshape(len(self.names), -1), axis=1)
         return whole
+
+
+@functools.cache
+def _first_equal(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the first names that were equal: thousands of ranks have the same."""
+    return names
 
 
 def table_of_ranks(ranks: Mapping[int, PackedColumns]) -> pl.DataFrame:
