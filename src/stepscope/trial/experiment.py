@@ -317,13 +317,13 @@ class Experiment:
         usual_s: float,
     ) -> TrialRecord | None:
         """The fixes that help, together; of those that exclude each other, the best."""
+        groups: dict[str, list[TrialRecord]] = {}
+        for trial in singles:
+            groups.setdefault(FIXES[trial.name].group or trial.name, []).append(trial)
+        kept = {best.name for group in groups.values() if (best := best_of(group)) is not None}
         plans: dict[str, Plan] = {}
-        taken: set[str] = set()
-        for trial in sorted(singles, key=lambda one: one.ratio or 1.0):
-            fix = FIXES[trial.name]
-            if trial.is_recommended and not (fix.group and fix.group in taken):
-                taken.add(fix.group)
-                plans |= next(o.variant.plans for o in tried if o.variant.name == trial.name)
+        for one in tried:
+            plans |= one.variant.plans if one.variant.name in kept else {}
         if len(plans) < 2:
             return None
         ordered = {name: plans[name] for name in FIXES if name in plans}

@@ -107,6 +107,7 @@ class Fix:
         plan: Its value for a script; or, as text, why it does not apply.
         apply: Applies it in the training process, once torch is imported.
         group: Fixes of the same group exclude each other; empty for none.
+        part_of: A fix of its group that does this and more; empty for none.
         promised_by: The finding whose promise is what this fix alone brings; empty for none.
         start_up_s: How much longer the start of the script may take with it, in seconds.
         redraws: Whether random numbers for the data are drawn in another order, so that the losses
@@ -121,6 +122,7 @@ class Fix:
     plan: Callable[[Facts], Plan | str]
     apply: Change
     group: str = ""
+    part_of: str = ""
     promised_by: str = ""
     only_if_asked: bool = False
     start_up_s: float = 0.0
@@ -131,6 +133,7 @@ _INPUT_BOUND = "input-bound"
 _GC_EVERY = 200
 _SMALL_WORK = ("launch-bound", "many-small-kernels", "fusible-pattern", "unfused-elementwise")
 _BUCKET_MB = 100
+_WORKERS = "workers"
 
 
 def _more_workers(facts: Facts) -> Plan | str:
@@ -277,6 +280,7 @@ _ALL = (
         risks="more memory on the host; random augmentations are drawn in another order",
         plan=_more_workers,
         apply=changes.loaders(num_workers=..., persistent_workers=True),
+        group=_WORKERS,
         promised_by=_INPUT_BOUND,
         redraws=True,
     ),
@@ -289,6 +293,8 @@ _ALL = (
         "augmentations are drawn in another order",
         plan=_keep_workers,
         apply=changes.loaders(least_workers=1, persistent_workers=...),
+        group=_WORKERS,
+        part_of="loader-workers",
         redraws=True,
     ),
     Fix(

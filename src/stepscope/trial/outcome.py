@@ -298,6 +298,23 @@ def spares_memory(trial: TrialRecord, as_it_is: TrialRecord) -> bool:
 
 
 def best_of(trials: Sequence[TrialRecord]) -> TrialRecord | None:
-    """The fastest trial that helps and leaves the losses alone."""
+    """The fastest trial that helps and leaves the losses alone.
+
+    If part of its fix is as fast, as far as the rounds can tell, that part: more workers than it
+    takes would cost CPUs and memory.
+    """
     helping = [trial for trial in trials if trial.is_recommended]
-    return min(helping, key=lambda trial: trial.ratio or 1.0, default=None)
+    fastest = min(helping, key=_ratio, default=None)
+    if fastest is None:
+        return None
+    parts = (one for one in helping if one.name in FIXES)
+    as_fast = (
+        one
+        for one in parts
+        if FIXES[one.name].part_of == fastest.name and (one.ratio_low or 1.0) <= _ratio(fastest)
+    )
+    return next(as_fast, fastest)
+
+
+def _ratio(trial: TrialRecord) -> float:
+    return trial.ratio or 1.0

@@ -49,8 +49,9 @@ def test_nothing_helps_whose_interval_holds_no_change(value, down, up):
         assert judge(ratio) in (NO_GAIN, UNCLEAR)
 
 
-def trial(name, ratio, verdict=HELPS, losses=SAME):
-    return TrialRecord(name, (name,), verdict=verdict, ratio=ratio, losses=LossRecord(losses))
+def trial(name, ratio, verdict=HELPS, losses=SAME, low=None):
+    record = TrialRecord(name, (name,), verdict=verdict, ratio=ratio, losses=LossRecord(losses))
+    return replace(record, ratio_low=low)
 
 
 def test_the_fastest_is_kept_unless_it_changes_the_losses():
@@ -59,6 +60,16 @@ def test_the_fastest_is_kept_unless_it_changes_the_losses():
     assert best_of(trials).name == "a"
     assert best_of(trials[1:2]) is None
     assert best_of([]) is None
+
+
+def test_part_of_a_fix_is_kept_if_it_is_as_fast_as_far_as_the_rounds_can_tell():
+    whole = trial("loader-workers", 0.6, low=0.5)
+    assert (
+        best_of([whole, trial("persistent-workers", 0.65, low=0.55)]).name == "persistent-workers"
+    )
+    assert best_of([whole, trial("persistent-workers", 0.7, low=0.65)]) == whole
+    assert best_of([whole, trial("persistent-workers", 0.6, UNCLEAR, low=0.5)]) == whole
+    assert best_of([whole, trial("rare-gc", 0.65, low=0.55)]) == whole
 
 
 def test_conditions(trials_record):
