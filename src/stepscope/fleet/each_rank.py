@@ -11,12 +11,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.advice.job.reading import Answer, EachRank, ReadsRanks, Task, in_turn
 from stepscope.advice.rank.opened_traces import KEPT_BYTES, OpenedTraces
 from stepscope.fleet.engines.outcome import ranks_done
-from stepscope.run.reader import RankRun, Run
+from stepscope.run.reader import Run
 from stepscope.system import allowed_cpus
 
 if TYPE_CHECKING:
@@ -31,30 +32,41 @@ _PEAK_PER_BYTE = 3
 _UNPACKED = 15
 """Bytes of a trace for each byte of its compressed file, at most."""
 _COMPRESSED = (".gz", ".zst")
+_UNKNOWN_BYTES = _WORTH_PROCESSES_BYTES // 4
+"""Taken for the size of what is on no file system here: processes wait for several at once."""
 
 
 def reader_for(run: Run) -> EachRank:
     """What reads the ranks of a run: this process, or as many as there are CPUs and memory for."""
-    sizes = [size for rank in run.ranks if (size := _trace_bytes(rank))]
-    is_little = sum(sizes) < _WORTH_PROCESSES_BYTES and len(sizes) < _WORTH_PROCESSES_RANKS
-    if is_little or len(sizes) < 2:
-        return in_turn
-    import psutil
-
-    available = psutil.virtual_memory().available - KEPT_BYTES
-    fitting = available // (_PEAK_PER_BYTE * max(sizes))
-    workers = min(allowed_cpus(), len(sizes), fitting)
+    windows = [
+        [one.trace_path for one in rank.windows if one.trace_path is not None] for rank in run.ranks
+    ]
+    workers = workers_for([paths[-1] for paths in windows if paths])
     return in_turn if workers < 2 else InProcesses(workers)
 
 
-def _trace_bytes(rank: RankRun) -> int:
-    """Size of the rank's last trace, unpacked; 0 if there is none."""
-    paths = [window.trace_path for window in rank.windows if window.trace_path is not None]
+def workers_for(traces: Sequence[Path]) -> int:
+    """How many processes should read traces: as many as there are CPUs and memory for.
+
+    One if starting more takes longer than they save.
+    """
+    sizes = [_unpacked_bytes(path) for path in traces]
+    is_little = sum(sizes) < _WORTH_PROCESSES_BYTES and len(sizes) < _WORTH_PROCESSES_RANKS
+    if is_little or len(sizes) < 2:
+        return 1
+    import psutil
+
+    available = psutil.virtual_memory().available - KEPT_BYTES
+    fitting = int(available // (_PEAK_PER_BYTE * max(1, *sizes)))
+    return max(1, min(allowed_cpus(), len(sizes), fitting))
+
+
+def _unpacked_bytes(path: Path) -> int:
     try:
-        size = paths[-1].stat().st_size if paths else 0
-    except OSError:
-        return 0
-    return size * (_UNPACKED if paths and paths[-1].suffix in _COMPRESSED else 1)
+        size = path.stat().st_size
+    except OSError:  # at a URL
+        return _UNKNOWN_BYTES
+    return size * (_UNPACKED if path.suffix in _COMPRESSED else 1)
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,6 @@ from stepscope.trace.paths import TraceRef
 from stepscope.trace.problems import losses_in_words
 
 _MOST_NAMED = 8
-_WORTH_PROCESSES = 8
-"""From so many traces on, starting processes takes less time than they save."""
 
 
 @dataclass(frozen=True)
@@ -244,7 +242,9 @@ def read_job(
     """
     requests = [_Request(ref, place, _rank_by_name(ref), scope) for place, ref in enumerate(traces)]
     if engine is None:
-        engine = LocalEngine(1 if len(traces) < _WORTH_PROCESSES else None)
+        from stepscope.fleet.each_rank import workers_for
+
+        engine = LocalEngine(workers_for([Path(ref.name) for ref in traces]))
     with ranks_done() as shown:
         outcome = engine.run(_read, requests, operator.add, progress=progress or shown)
     reasons = tuple(failure.reason for failure in outcome.failures)

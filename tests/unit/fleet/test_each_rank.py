@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 import pytest
@@ -16,7 +17,7 @@ from stepscope.advice.rank.opened_traces import KEPT_BYTES
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UsageError
 from stepscope.fleet import each_rank
-from stepscope.fleet.each_rank import InProcesses, reader_for
+from stepscope.fleet.each_rank import InProcesses, reader_for, workers_for
 from stepscope.run.reader import open_run
 from stepscope.trace.load import load
 
@@ -92,6 +93,12 @@ def test_as_many_processes_as_there_are_cpus_and_memory(
     monkeypatch.setattr(each_rank, "_WORTH_PROCESSES_BYTES", least_bytes)
     expected = in_turn if workers is None else InProcesses(workers)
     assert reader_for(run) == expected
+
+
+def test_what_is_on_no_file_system_here_is_read_by_several_from_four_traces_on(monkeypatch):
+    monkeypatch.setattr(each_rank, "allowed_cpus", lambda: 8)
+    urls = [Path(f"s3://bucket/rank{rank}.json") for rank in range(4)]
+    assert (workers_for(urls[:3]), workers_for(urls)) == (1, 4)
 
 
 def test_many_ranks_are_worth_processes_however_small_they_are(run, monkeypatch):
