@@ -177,8 +177,9 @@ class _Climber:
         """The rungs above the fixes: the device's limits, a better precision, no host."""
         window, graph = self.window, self.window.graph
         changes = unchanged(graph) if self.now is None else self.now.changes
-        faster = better_type(self.subject) if _has(findings, "full-precision-matmuls") else None
-        floors = window.floors(faster)
+        better = better_type(self.subject)
+        faster = better if _has(findings, "full-precision-matmuls") else None
+        floors = window.floors(better)  # as the rule about precision asks, with or without finding
         self._tell_what_is_known(floors, faster)
         known = [kind for kind in floors.kinds if kind.known_ns >= _PARTLY * kind.total_ns > 0]
         if floors.known_share >= _PARTLY:
