@@ -242,7 +242,7 @@ def read_job(
     """
     requests = [_Request(ref, place, _rank_by_name(ref), scope) for place, ref in enumerate(traces)]
     if engine is None:
-        from stepscope.fleet.each_rank import workers_for
+        from stepscope.fleet.each_rank import workers_for  # not in the processes that read
 
         engine = LocalEngine(workers_for([Path(ref.name) for ref in traces]))
     with ranks_done() as shown:

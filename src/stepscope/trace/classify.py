@@ -337,10 +337,11 @@ _HOST_OPERATORS = (Category.CPU_OP, Category.USER_ANNOTATION, Category.GPU_USER_
 
 def _first_match(text: pl.Expr, rules: Rules, otherwise: str | None) -> pl.Expr:
     # All letters of Unicode would make a pattern of a megabyte, which takes milliseconds to build.
-    patterns = (pattern.replace(r"\w", "[0-9A-Za-z_]") for pattern, _ in rules)
     matches = [
-        pl.when(text.str.contains(f"(?i){pattern}")).then(pl.lit(group))
-        for pattern, (_, group) in zip(patterns, rules, strict=True)
+        pl.when(text.str.contains("(?i)" + pattern.replace(r"\w", "[0-9A-Za-z_]"))).then(
+            pl.lit(group)
+        )
+        for pattern, group in rules
     ]
     return pl.coalesce(*matches, pl.lit(otherwise, pl.String))
 

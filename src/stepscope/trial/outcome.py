@@ -307,13 +307,11 @@ def best_of(trials: Sequence[TrialRecord]) -> TrialRecord | None:
     fastest = min(helping, key=_ratio, default=None)
     if fastest is None:
         return None
-    parts = (one for one in helping if one.name in FIXES)
-    as_fast = (
-        one
-        for one in parts
-        if FIXES[one.name].part_of == fastest.name and (one.ratio_low or 1.0) <= _ratio(fastest)
-    )
-    return next(as_fast, fastest)
+    for one in helping:
+        is_part = one.name in FIXES and FIXES[one.name].part_of == fastest.name
+        if is_part and (one.ratio_low or 1.0) <= _ratio(fastest):
+            return one
+    return fastest
 
 
 def _ratio(trial: TrialRecord) -> float:

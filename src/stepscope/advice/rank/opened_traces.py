@@ -56,12 +56,12 @@ class OpenedTraces:
         key = _identity_now(path)
         trace = load(path)
         yield trace
-        if key is None or trace.store is not None:
+        taken_bytes = sum(size for _, _, size in self._kept.values())
+        if key is None or trace.store is not None or taken_bytes >= self.most_bytes:
             return
         table_bytes = trace.tables().size_bytes
         kept = _packed(trace) if table_bytes < PACKED_BELOW_BYTES else trace
         size_bytes = len(kept) if isinstance(kept, bytes) else _WITH_DERIVED * table_bytes
-        taken_bytes = sum(size for _, _, size in self._kept.values())
         if taken_bytes + size_bytes <= self.most_bytes:
             self._kept[path] = key, kept, size_bytes
 
