@@ -52,17 +52,19 @@ def test_a_batch_enters_the_loop_the_end_of_its_step_and_of_its_wait(tmp_path):
 
     def note(frame, event, _):
         if event == "call" and frame.f_code.co_filename.startswith(root):
-            entered.append(frame.f_code.co_name)
+            entered[-1].append(frame.f_code.co_name)
 
     with stepscope.Profiler(output_dir=tmp_path, window_recorder="none") as profiler:
         batches = profiler.watch(iter(int, 1))
         for _ in range(50):
             next(batches)
-        sys.setprofile(note)
-        next(batches)
-        sys.setprofile(None)
-    # Where a thread has been off its CPU, how long it waited for one is read, too.
-    assert set(entered) - {"_read_queue", "queued_in"} == {"watch", "end_step", "end_wait"}
+        for _ in range(20):
+            entered.append([])
+            sys.setprofile(note)
+            next(batches)
+            sys.setprofile(None)
+    # A batch in which the system took the thread off its CPU reads its clocks again.
+    assert sorted(min(entered, key=len)) == ["end_step", "end_wait", "watch"]
 
 
 def test_a_wait_is_not_busy_and_making_a_batch_is(tmp_path):
