@@ -11,7 +11,8 @@ Stepscope. Times are changes of the step.
     by hand     the fixed script's step against that of the script as it is, in processes in turns
     promised    what the diagnosis promises for the fix
     measured    what `try` measured for it, with the 95% interval
-    answer      right: the planted fix is the one to keep, or a healthy training gets none;
+    answer      right: the planted fix is the one to keep, or a training gets none that is healthy
+                or whose fix by hand gains nothing here (an allocator may make it slower);
                 open: no fix is recommended, and `try` says that it cannot tell; wrong: the rest
 """
 
@@ -231,7 +232,7 @@ def _row(plant: Plant, turns: int, budget_s: float) -> tuple[str, ...]:
         _change(promised),
         _change(None if trial is None else trial.ratio),
         "" if low is None else f"{_change(low)} to {_change(high)}",
-        _answer(plant, record),
+        _answer(plant.fix if by_hand is None or by_hand < 1 else "", record),
         record.verdict.replace("|", "/"),
     )
 
@@ -245,12 +246,12 @@ def _promise(plant: Plant, record: TrialsRecord) -> tuple[float | None, Any]:
     return min(found, default=None), None
 
 
-def _answer(plant: Plant, record: TrialsRecord) -> str:
-    if record.best == plant.fix:
-        is_told = bool(plant.fix) or not record.verdict.startswith("no clear answer")
+def _answer(fix: str, record: TrialsRecord) -> str:
+    if record.best == fix:
+        is_told = bool(fix) or not record.verdict.startswith("no clear answer")
         return "right" if is_told else "open"
     # With another that helps, too.
-    if plant.fix and plant.fix in record.best.split(" + "):
+    if fix and fix in record.best.split(" + "):
         return "right"
     is_open = not record.best and record.verdict.startswith("no clear answer")
     return "open" if is_open else "wrong"
