@@ -63,7 +63,9 @@ def listen(port: int = 0) -> socket.socket:
     Raises:
         UsageError: The port is taken.
     """
-    opened = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    # asyncio sends small writes at once only where it is told that this is TCP: an answer is two,
+    # and the second would wait 40 ms until the browser has confirmed the first.
+    opened = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         opened.bind(("127.0.0.1", port))

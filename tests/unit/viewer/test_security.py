@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
 import time
 from types import SimpleNamespace
 
@@ -31,6 +33,25 @@ def test_it_listens_on_the_loopback_interface_only():
             listen(opened.getsockname()[1])
     finally:
         opened.close()
+
+
+def test_small_answers_are_sent_at_once():
+    """Else the system holds the second part of each back until the first has been confirmed."""
+    seen = []
+
+    async def answer(_, writer):
+        connection = writer.get_extra_info("socket")
+        seen.append(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    async def asked():
+        async with await asyncio.start_server(answer, sock=listen()) as server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            await reader.read()
+            writer.close()
+
+    asyncio.run(asked())
+    assert [bool(value) for value in seen] == [True]
 
 
 def test_the_token_is_exchanged_for_a_cookie_that_scripts_cannot_read(viewer):
