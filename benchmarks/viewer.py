@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -209,10 +210,12 @@ def main() -> int:
     line("  processor time, of all threads", processor)
     held = (index.events.size_bytes + index.place.nbytes) / 1e6
     print(f"{'memory of the rows':<44}{held:>9.0f} MB  (peak {before:.1f} → {peak_gb():.1f} GB)")
-    tiles(index, options.tiles)
     if options.browser:
         browser(trace, index)
-    questions(trace, index)
+    # Requests are answered in threads; in the main one, long calls begin one of their own.
+    with ThreadPoolExecutor(max_workers=1) as answering:
+        answering.submit(tiles, index, options.tiles).result()
+        answering.submit(questions, trace, index).result()
     print(f"{'peak memory':<44}{peak_gb():>9.1f} GB")
     return 0
 
