@@ -75,6 +75,8 @@ class Finding:
         assumption: What the saving takes for granted.
         predicted_step_ns: The step after the fix; None where there is no saving.
         steps: Numbers of steps in which it shows best; empty where it shows in all.
+        longest_work: Start, end and event of the piece of GPU work that the saving shortens most;
+            None where it shortens none.
         changes: What the replay behind the saving changed; None where there was none, and once the
             findings of a rank have been merged.
         waits_for: The rank that this one waits for, where the saving rests on its coming earlier;
@@ -104,6 +106,7 @@ class Finding:
     predicted_step_ns: int | None = None
     evidence: tuple[Evidence, ...]
     steps: tuple[int, ...] = ()
+    longest_work: tuple[int, int, int] | None = None
     advice: str
     changes: Changes | None = field(default=None, repr=False, compare=False)
     is_of_whole_file: bool = False

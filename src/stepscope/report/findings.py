@@ -38,6 +38,7 @@ FINDINGS: dict[str, pl.DataType | type[pl.DataType]] = {
 
 NOT_WRITTEN = (
     "changes",
+    "longest_work",
     "waits_for",
     "slows_everything",
     "with_waits_ns",
@@ -45,7 +46,7 @@ NOT_WRITTEN = (
     "own_saving_ns",
     "next_rank",
 )
-"""Fields of a finding that only serve to put savings together."""
+"""Fields of a finding that only serve to put savings together, or to find it in a trace."""
 
 
 def shown_findings(

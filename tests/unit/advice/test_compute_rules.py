@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 from tests.support import planted
-from tests.support.gpu_trace import GpuTrace, us
+from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.planted import (
     CUTLASS,
     HALF,
@@ -22,10 +22,12 @@ from tests.support.planted import (
 )
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
+from stepscope.advice.evidence.places import place_of
 from stepscope.advice.finding import Finding
 from stepscope.advice.rules.compute.precision import WORTH_IT
 from stepscope.analysis.hardware.devices import KNOWN
 from stepscope.run.reader import open_run
+from stepscope.trace.load import load
 
 
 @pytest.fixture
@@ -85,6 +87,20 @@ def test_full_precision_promises_what_the_device_gains(
     assert seen(finding)["time in them per step"] == 10 * us(900)
     # The GPU is never idle, so a step is shorter by what its products are.
     assert finding.saving_ns == pytest.approx(10 * us(900) * (1 - share_left), rel=0.02)
+
+
+def test_its_place_is_the_piece_of_work_that_gets_shorter_most(found, tmp_path):
+    def body(t: GpuTrace, step: int) -> None:
+        products(t, 8, name=PLAIN, **MM_FLOAT)
+        products(t, 1, us(1300 if step == 2 else 900), name=PLAIN, **MM_FLOAT)
+        t.op("aten::softmax").launch(SOFTMAX, ms(2))  # longer, and it stays
+
+    (finding,) = found(job(body, device_name="NVIDIA H100"), "full-precision-matmuls")
+    trace = load(str(tmp_path / "rank0.pt.trace.json"))
+    place = place_of(finding, trace, None, ())
+    assert place.end_ns - place.start_ns == us(1300)
+    columns = trace.columns("start_ns", "dur_ns")
+    assert columns.row(place.event) == (place.start_ns, us(1300))
 
 
 def test_full_precision_counts_from_a_tenth_of_the_step_on(found):

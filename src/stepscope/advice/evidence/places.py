@@ -82,7 +82,8 @@ class Place(NamedTuple):
     """Where to look, on the trace's clock.
 
     Attributes:
-        event: What the host did then, such as a Python function; None where nothing tells.
+        event: The piece of GPU work, or what the host did then, such as a Python function; None
+            where nothing tells.
     """
 
     start_ns: int
@@ -93,7 +94,7 @@ class Place(NamedTuple):
 def place_of(
     finding: Finding, trace: Trace, idle: pl.DataFrame | None, sets: Sequence[DeviceSets]
 ) -> Place | None:
-    """The longest stretch of what a finding counts, else the first of its steps.
+    """The longest stretch or piece of GPU work of what a finding counts, else its first step.
 
     Args:
         finding: The finding, about the rank of this trace.
@@ -113,6 +114,8 @@ def place_of(
     longest = _longest_exposed(finding.id, sets)
     if longest is not None:
         return Place(*longest)
+    if finding.longest_work is not None:
+        return Place(*finding.longest_work)
     steps = trace.steps.filter(pl.col("step").is_in(list(finding.steps)))
     if not len(steps):
         return None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+import numpy as np
+
 from stepscope.advice.evidence.loader_advice import facts_of
 from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView, once
@@ -132,11 +134,21 @@ def replayed_finding(
         advice=advice,
         steps=steps,
         changes=changes,
+        longest_work=_longest_work(changes),
         waits_for=waits_for,
         is_upper_bound=is_upper_bound,
         is_behind_waits=is_too_little,
     )
     return found if graph.has_batch_pace else [without_batch_pace(one) for one in found]
+
+
+def _longest_work(changes: Changes) -> tuple[int, int, int] | None:
+    graph = changes.graph
+    less = np.where(graph.is_gpu, unchanged(graph).dur_ns - changes.dur_ns, 0)
+    if less.max(initial=0) <= 0:
+        return None
+    at = int(less.argmax())
+    return int(graph.start_ns[at]), int(graph.end_ns[at]), int(graph.event[at])
 
 
 @once
