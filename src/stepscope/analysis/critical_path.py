@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -28,7 +28,6 @@ from stepscope.analysis.graph.replay import Replay, is_host_bound, replayed_dela
 from stepscope.analysis.graph.step_graph import ORIGIN, StepGraph
 from stepscope.analysis.host.causes import CAUSES, HostCause, cause_names
 from stepscope.analysis.host.steady_steps import steady_steps
-from stepscope.analysis.record.summary import StepSummary
 from stepscope.analysis.selection.partition import Part, Partition
 from stepscope.analysis.selection.scope import AnsweredScope, EventChoice, Scope
 from stepscope.trace.arrays.intervals import Int64Array
@@ -79,8 +78,6 @@ class CriticalPath:
     """
 
     scope: AnsweredScope
-    scales_to_run: ClassVar[bool] = False
-
     step_ns: int
     total_ns: int = field(metadata={"label": "steps in all"})
     causes: pl.DataFrame
@@ -89,10 +86,6 @@ class CriticalPath:
     segments: pl.DataFrame
     kernels: pl.DataFrame
     notes: tuple[str, ...]
-
-    def in_run(self, record: StepSummary, _trace: Trace) -> CriticalPath:
-        """The same with the step time of a run; the path remains that of the recorded steps."""
-        return replace(self, step_ns=record.mean_ns)
 
 
 def critical_path(trace: Trace, scope: Scope | None = None) -> CriticalPath:

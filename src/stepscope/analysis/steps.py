@@ -20,12 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any
 
 import polars as pl
 
 from stepscope.analysis.host.steady_steps import SteadySteps, StepState, steady_steps
-from stepscope.analysis.record.summary import StepSummary, summarise_steps
+from stepscope.analysis.record.summary import summarise_steps
 from stepscope.analysis.selection.gpu_work import check_steps, gpu_work, notes_on_steps
 from stepscope.analysis.selection.lost_work import lost_work
 from stepscope.analysis.selection.scope import AnsweredScope, RecordedSteps, Scope
@@ -59,18 +59,12 @@ class StepTable:
             longest of wall_ns and device_ns over them.
     """
 
-    scales_to_run: ClassVar[bool] = False
-
     step_ns: int | None
     counted: tuple[int, ...] = field(metadata={"show": False})
     steps: pl.DataFrame
     summary: pl.DataFrame
     scope: AnsweredScope
     notes: tuple[str, ...]
-
-    def in_run(self, record: StepSummary, _trace: Trace) -> StepTable:
-        """The same with the step time of a run; the tables remain those of the recorded steps."""
-        return replace(self, step_ns=record.mean_ns)
 
 
 def step_table(trace: Trace, scope: Scope | None = None) -> StepTable:
@@ -158,20 +152,6 @@ def _spread(name: str) -> list[pl.Expr]:
     return [value.round().cast(pl.Int64).alias(f"{word}_{name}") for word, value in found.items()]
 
 
-@runtime_checkable
-class StatesStep(Protocol):
-    """An answer that states a step time.
-
-    Attributes:
-        scales_to_run: Whether `in_run` converts its tables to the run's time, too.
-    """
-
-    scales_to_run: ClassVar[bool]
-
-    def in_run(self, record: StepSummary, trace: Trace) -> Any:
-        """The same answer about a trace with the step time of its run."""
-
-
 def in_run_steps(result: Any, trace: Trace, records: Sequence[StepRecord]) -> Any:
     """An answer about a window, in the step time of its run.
 
@@ -186,9 +166,12 @@ def in_run_steps(result: Any, trace: Trace, records: Sequence[StepRecord]) -> An
     scope = getattr(result, "scope", None)
     if summary is None or not isinstance(scope, AnsweredScope):
         return result
-    is_scaled = False
-    if isinstance(result, StatesStep):
-        result, is_scaled = result.in_run(summary, trace), result.scales_to_run
+    # Some answers convert their tables to the time of the run, too.
+    is_scaled = hasattr(result, "in_run")
+    if is_scaled:
+        result = result.in_run(summary, trace)
+    elif hasattr(result, "step_ns"):
+        result = replace(result, step_ns=summary.mean_ns)
     steady = steady_steps(trace)
     window_step_ns = steady.step_ns if steady.steps else None
     both = RecordedSteps(window_step_ns, summary.mean_ns, len(summary.steps), is_scaled)

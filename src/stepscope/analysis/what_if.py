@@ -7,7 +7,6 @@ cause hides another uncovers.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import polars as pl
@@ -45,8 +44,6 @@ class WhatIfTable:
         causes: Columns `WHAT_IF`, the largest saving first; causes that the steps lack are left
             out.
     """
-
-    scales_to_run: ClassVar[bool] = True
 
     step_ns: int
     causes: pl.DataFrame
