@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.calls.runtime_calls import harness_synchronisations
-from stepscope.analysis.graph.batch_arrivals import find_arrivals
+from stepscope.analysis.graph.batch_arrivals import BatchArrivals, find_arrivals
 from stepscope.analysis.graph.blocking_calls import read_calls, resolve_calls
 from stepscope.analysis.graph.edges import Edges, find_edges, find_fixed_edges
 from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
@@ -63,6 +61,7 @@ def assemble(
     is_elastic: BoolArray,
     edges: Edges,
     host: HostEvents,
+    arrivals: BatchArrivals,
     *,
     begin_ns: int,
     host_window: tuple[int, int],
@@ -154,6 +153,7 @@ def assemble(
         edge_kind=kind,
         call=call,
         host=host,
+        arrivals=arrivals,
         clock_lag_ns=_clock_lag_ns(work),
         notes=_notes(work),
     )
@@ -392,7 +392,7 @@ def _graph_of(
         host_window=host_window,
     )
     is_elastic = pieces.within(elastic_lane, elastic_start, elastic_end)
-    graph = assemble(
+    return assemble(
         chosen,
         window,
         main_lane,
@@ -410,16 +410,10 @@ def _graph_of(
             origin_ns=window[0],
         ),
         host,
+        arrivals,
         begin_ns=begin_ns,
         host_window=host_window,
         mean_step_ns=(
             measured_step_ns(trace, chosen) if has_steps_or_work else window[1] - window[0]
         ),
-    )
-    return replace(
-        graph,
-        has_batch_pace=arrivals.has_pace,
-        pace_error_ns=arrivals.pace_error_ns,
-        waits_for_batches=len(arrivals) > 0,
-        rare_waits=arrivals.rare,
     )
