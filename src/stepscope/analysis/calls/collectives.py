@@ -29,6 +29,7 @@ from stepscope.analysis.calls.operands import (
     argument_texts,
     compact_operands,
     element_bytes,
+    of_each_way,
     operand_columns,
     parse_call,
 )
@@ -304,13 +305,9 @@ def _sizes_from_shapes(rows: pl.DataFrame) -> pl.DataFrame:
     # Texts differ in their identifiers; shapes and types repeat, and are parsed once each.
     source = pl.col("operator_text")
     shaped = compact_operands(texts.select(source, *operand_columns(source)))
-    distinct = shaped["dims", "types"].unique()
-    operands = [operand_size(dims, types) for dims, types in distinct.iter_rows()]
-    known = distinct.with_columns(
-        shape_elements=pl.Series([o[0] if o else None for o in operands], dtype=pl.Int64),
-        shape_type=pl.Series([o[1] if o else None for o in operands], dtype=pl.String),
-    )
-    by_text = shaped.join(known, on=["dims", "types"], nulls_equal=True).drop("dims", "types")
+    schema = {"shape_elements": pl.Int64, "shape_type": pl.String}
+    sizes = of_each_way(shaped.select("dims", "types"), operand_size, schema)
+    by_text = shaped.select(source).hstack(sizes)
     return (
         rows.with_columns(source=pl.when(lacking).then(pl.col("operator_text")))
         .join(

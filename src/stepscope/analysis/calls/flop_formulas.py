@@ -22,14 +22,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 from stepscope.analysis.calls.operands import Call, element_bytes
 
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """What an operator has to do.
 
     Attributes:

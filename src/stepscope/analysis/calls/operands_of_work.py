@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.flop_formulas import FORMULAS, work_of
+from stepscope.analysis.calls.flop_formulas import FORMULAS, Work, work_of
 from stepscope.analysis.calls.operands import (
     compact_operands,
+    of_each_way,
     operand_columns,
     operand_texts,
     operands,
@@ -134,25 +135,9 @@ def counted_calls(trace: Trace) -> tuple[pl.DataFrame, int]:
     )
     texts = operands_as_categories(trace, rows["event"], concrete=True).drop("event")
     calls = pl.concat([rows, texts], how="horizontal")
-    keys = ["name", "dims", "types", "concrete"]
-    distinct = calls.select(keys).unique(maintain_order=True)
-    works = []
-    for name, dims, types, concrete in distinct.iter_rows():
-        call = parse_call(name, dims, types, concrete)
-        work = None if call is None else work_of(call)
-        works.append((work.flops, work.bytes, work.type) if work else (None, None, None))
-    known = pl.concat(
-        [
-            distinct,
-            pl.DataFrame(
-                works,
-                schema={"flops": pl.Int64, "moved_bytes": pl.Int64, "type": pl.String},
-                orient="row",
-            ),
-        ],
-        how="horizontal",
-    )
-    calls = calls.join(known, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    ways = calls.select("name", "dims", "types", "concrete")
+    schema = {"flops": pl.Int64, "moved_bytes": pl.Int64, "type": pl.String}
+    calls = calls.hstack(of_each_way(ways, _work_of_texts, schema))
     has_shapes = calls["flops"].is_not_null().to_numpy()
     abandoned = _abandoned(trace, forest, row[has_shapes])[row]
     is_known = has_shapes & ~abandoned
@@ -166,6 +151,13 @@ def counted_calls(trace: Trace) -> tuple[pl.DataFrame, int]:
         row_of_lost = row_of_lost[nearest_above(forest.parent, row_of_lost, are_around) < 0]
     found = calls.filter(pl.Series(innermost))
     return found.with_columns(pl.col("dims", "types", "concrete").cast(pl.String)), len(row_of_lost)
+
+
+def _work_of_texts(
+    name: str, dims: str | None, types: str | None, concrete: str | None
+) -> Work | None:
+    call = parse_call(name, dims, types, concrete)
+    return None if call is None else work_of(call)
 
 
 def _abandoned(trace: Trace, forest: OperatorForest, counted: Int64Array) -> BoolArray:
