@@ -24,10 +24,11 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from stepscope.analysis.calls.operands import argument_texts, numbers_in
-from stepscope.analysis.calls.places import outermost_operators
+from stepscope.analysis.calls.places import names_of_events, outermost_operators
 from stepscope.analysis.calls.runtime_calls import GraphPlace, graph_places
 from stepscope.analysis.hardware.tensor_cores import TensorCoreUse, tensor_core_use
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
+from stepscope.analysis.selection.names import events_named
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -260,28 +261,16 @@ def _most_frequent(parsed: pl.DataFrame, column: str) -> pl.DataFrame:
 def _counters(trace: Trace) -> pl.DataFrame:
     """Hardware counters: ranges of the device's profiler, and sampled values."""
     schema = {"range": pl.String, "metric": pl.String, "value": pl.Float64, "event": pl.Int64}
-    names = trace.names.filter(
-        pl.col("raw_category").is_in(["cuda_profiler_range", "hardware_counters"])
-    ).collect()
+    is_counter = pl.col("raw_category").is_in(["cuda_profiler_range", "hardware_counters"])
+    names = trace.name_rows.filter(is_counter).select("name_id", "name")
     found: list[tuple[str, str, float, int | None]] = []
     if len(names):
-        ranges = (
-            trace.events.filter(pl.col("name_id").is_in(names["name_id"].implode()))
-            .select("event", "name_id")
-            .join(trace.args, on="event")
-            .join(names.lazy().select("name_id", "name"), on="name_id")
-            .sort("event")
-            .collect()
-        )
-        for event, text, name in ranges.select("event", "args", "name").iter_rows():
+        events = pl.Series(events_named(trace, is_counter))
+        texts, ranges = argument_texts(trace, events), names_of_events(trace, events)
+        for event, text, name in zip(events, texts, ranges, strict=True):
             found += [(name, key, value, event) for key, value in numbers_in(text)]
-        samples = (
-            trace.counters.filter(pl.col("name_id").is_in(names["name_id"].implode()))
-            .join(names.lazy().select("name_id", "name"), on="name_id", maintain_order="left")
-            .select("args", "name")
-            .collect()
-        )
-        for text, name in samples.iter_rows():
+        samples = trace.counters.join(names.lazy(), on="name_id", maintain_order="left")
+        for text, name in samples.select("args", "name").collect().iter_rows():
             found += [(name, key, value, None) for key, value in numbers_in(text)]
     return pl.DataFrame(found, schema=schema, orient="row")
 
