@@ -28,7 +28,7 @@ import polars as pl
 
 from stepscope.analysis.calls.moved_bytes import STREAMING, bytes_of_operators
 from stepscope.analysis.calls.operands import argument_texts
-from stepscope.analysis.calls.places import operator_names, places_of_work
+from stepscope.analysis.calls.places import names_of_events, places_of_work
 from stepscope.analysis.flops import analyse_flops
 from stepscope.analysis.hardware.devices import memory_speeds, peaks_of
 from stepscope.analysis.operators import By, analyse_operators
@@ -118,7 +118,7 @@ def compute(trace: Trace, scope: Scope | None = None) -> Compute:
     rows = work.members_of("compute", "name_id", "device", "dur_ns", "group", "launch", "op")
     arithmetic = analyse_flops(trace, work.answered.asked)
     rows = rows.with_columns(
-        operator=operator_names(trace, rows), place=places_of_work(trace, rows)
+        operator=names_of_events(trace, rows["op"]), place=places_of_work(trace, rows)
     )
     products = arithmetic.operators.select(
         pl.col("name").alias("operator"),
