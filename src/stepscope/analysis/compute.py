@@ -31,7 +31,7 @@ from stepscope.analysis.calls.operands import argument_texts
 from stepscope.analysis.calls.places import names_of_events, places_of_work
 from stepscope.analysis.flops import analyse_flops
 from stepscope.analysis.hardware.devices import memory_speeds, peaks_of
-from stepscope.analysis.operators import By, analyse_operators
+from stepscope.analysis.operators import analyse_operators
 from stepscope.analysis.selection.gpu_work import events_in_steps, gpu_work
 from stepscope.analysis.selection.names import events_named, is_operator, names_that
 from stepscope.analysis.selection.scope import AnsweredScope, Scope, memoized
@@ -286,7 +286,7 @@ class HostCompute:
 @memoized
 def host_compute(trace: Trace, scope: Scope | None = None) -> HostCompute:
     """What a CPU computes."""
-    rows = _rows(trace, scope, By.NAME)
+    rows = _rows(trace, scope, by_shape=False)
     total_ns = int(rows["total_ns"].sum())
     group = pl.col("group")
     kind = (
@@ -297,7 +297,7 @@ def host_compute(trace: Trace, scope: Scope | None = None) -> HostCompute:
     # Of aten::item and what it calls, aten::_local_scalar_dense, the one that scripts call.
     is_inner = pl.col("name").str.contains("::_", literal=True)
     most = rows.sort(-pl.col("count"), is_inner, "name").select("name", "count").head(1)
-    shapes = _rows(trace, scope, By.SHAPE)
+    shapes = _rows(trace, scope, by_shape=True)
     calls = [_call(name, dims) for name, dims in shapes.select("name", "dims").iter_rows()]
     return HostCompute(
         total_ns=total_ns,
@@ -314,8 +314,8 @@ def host_compute(trace: Trace, scope: Scope | None = None) -> HostCompute:
     )
 
 
-def _rows(trace: Trace, scope: Scope | None, by: By) -> pl.DataFrame:
-    table = analyse_operators(trace, scope, by).table
+def _rows(trace: Trace, scope: Scope | None, *, by_shape: bool) -> pl.DataFrame:
+    table = analyse_operators(trace, scope, by_shape=by_shape).table
     return table.filter(
         pl.col("category") == Category.CPU_OP.value, pl.col("host_self_ns") > 0
     ).with_columns(total_ns=pl.col("host_self_ns"))

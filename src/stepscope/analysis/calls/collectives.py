@@ -108,14 +108,7 @@ def read_collectives(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     if found.is_empty():
         return pl.DataFrame(schema=COLLECTIVES)
     known = _said_of_work(trace)
-    if len(found) == len(known):
-        return _of_all_work(trace)
     return _with_sizes(known.filter(known["event"].is_in(found["event"].implode())))
-
-
-@memoized
-def _of_all_work(trace: Trace) -> pl.DataFrame:
-    return _with_sizes(_said_of_work(trace))
 
 
 @memoized

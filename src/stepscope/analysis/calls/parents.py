@@ -11,6 +11,7 @@ from stepscope.analysis.selection.names import names_that
 from stepscope.analysis.selection.scope import memoized
 from stepscope.run.own_frames import CALLED, OWN_FILE, PASSED_ON, THREADING
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.arrays.nullable import distinct
 from stepscope.trace.derive.ancestors import depths
 from stepscope.trace.derive.nesting import RowNumbers
 from stepscope.trace.model import Trace
@@ -90,10 +91,6 @@ def _own_threads(
     return np.setdiff1d(ours, lane_id[rows[begins[parent[rows]]]])
 
 
-_FEW_ROWS = 4096
-"""Up to so many, numpy's sort takes less time than a query of polars."""
-
-
 @dataclass(frozen=True, eq=False)
 class Paths:
     """The distinct paths, numbered level by level: parents come before their children.
@@ -149,16 +146,9 @@ def number_paths(row_parent: Int64Array, row_key: Int64Array) -> Paths:
         above = row_parent[rows]
         # One number per path: that of its parent, then its key.
         key = (np.where(above >= 0, of_row[above], -1) + 1) * width + row_key[rows]
-        distinct = _distinct(key)
-        of_row[rows] = levels[-1] + np.searchsorted(distinct, key)
-        parts.append(distinct)
-        levels.append(levels[-1] + len(distinct))
+        own = distinct(pl.Series(key))
+        of_row[rows] = levels[-1] + np.searchsorted(own, key)
+        parts.append(own)
+        levels.append(levels[-1] + len(own))
     keys = np.concatenate(parts) if parts else np.zeros(0, np.int64)
     return Paths(of_row, keys // width - 1, keys % width, levels)
-
-
-def _distinct(keys: Int64Array) -> Int64Array:
-    """The different values, in order. A deep stack has thousands of levels with a few rows each."""
-    if len(keys) <= _FEW_ROWS:
-        return np.unique(keys)
-    return np.sort(pl.Series(keys).unique().to_numpy())
