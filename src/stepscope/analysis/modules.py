@@ -327,7 +327,9 @@ def analyse_modules(trace: Trace, scope: Scope | None = None) -> ModuleReport:
     np.add.at(calls, place[called], 1)
 
     duration = members["dur_ns"].to_numpy()
-    anchor = _anchor_of_work(members, parent, anchored)
+    anchor = nearest_of(parent, filled(members["launch"], -1), anchored)
+    rest = np.nonzero(anchor < 0)[0]
+    anchor[rest] = nearest_of(parent, filled(members["op"], -1)[rest], anchored)
     known = (anchor >= 0) & (place[anchor] >= 0)
     np.add.at(cells, cell_of(anchor[known], 1), duration[known])
 
@@ -405,14 +407,6 @@ def _self_times(trace: Trace, rows: Int64Array) -> Int64Array:
         events["dur_ns"].to_numpy()[rows],
         tolerance_ns=clock_resolution_ns(start),
     ).self_ns
-
-
-def _anchor_of_work(work: pl.DataFrame, parent: RowNumbers, anchored: BoolArray) -> RowNumbers:
-    """For each piece of GPU work its anchor; -1: none."""
-    found = nearest_of(parent, filled(work["launch"], -1), anchored)
-    rest = np.nonzero(found < 0)[0]
-    found[rest] = nearest_of(parent, filled(work["op"], -1)[rest], anchored)
-    return found
 
 
 def _table(

@@ -181,7 +181,9 @@ def timeline_of(work: GpuWork) -> Timeline:
     overlap = int(devices["overlap_ns"].sum())
     comm = totals["total_comm_ns"]
     notes = [*work.notes, *work.notes_on_windows]
-    lost = _steps_of_no_length(work)
+    lost = distinct(
+        work.device_steps.filter(pl.col("end_ns") <= pl.col("start_ns"))["step"]
+    ).tolist()
     if lost:
         notes.append(
             f"steps {', '.join(map(str, lost))} launched no GPU work of their own and have no"
@@ -241,12 +243,6 @@ def _overlap_share() -> pl.Expr:
         .then(pl.col("overlap_ns") / pl.col("total_comm_ns"))
         .alias("overlap_share")
     )
-
-
-def _steps_of_no_length(work: GpuWork) -> list[int]:
-    empty = work.device_steps.filter(pl.col("end_ns") <= pl.col("start_ns"))["step"]
-    found: list[int] = distinct(empty).tolist()
-    return found
 
 
 _IDLE = {cause: words for cause, words in IDLE_WORDS.items() if cause != ONE_OFF}

@@ -116,7 +116,8 @@ def read_work(trace: Trace, steps: pl.Series | None) -> StepWork:
     call, call_lane = np.where(linked, call, -1), np.where(linked, call_lane, -1)
     lane = rows["lane_id"].to_numpy().astype(np.int64)
     first_start = _first_of_call(call, start)
-    blocks = linked & (rows["kind"] == "memcpy").to_numpy() & _copy_is_over(rows, call_end)
+    is_over = rows["end_ns"].to_numpy() <= call_end + CLOCK_SKEW_NS
+    blocks = linked & (rows["kind"] == "memcpy").to_numpy() & is_over
     limit = np.where(blocks, np.minimum(call_start + _ISSUE_NS, call_end), call_end)
     issue = np.where(linked, np.minimum(limit, first_start), start)
     return StepWork(
@@ -174,11 +175,6 @@ def _first_of_call(call: Int64Array, start: Int64Array) -> Int64Array:
     least = np.minimum.reduceat(start[order], np.nonzero(first)[0])
     earliest[order] = least[np.cumsum(first) - 1]
     return np.where(call >= 0, earliest, start)
-
-
-def _copy_is_over(rows: pl.DataFrame, call_end: Int64Array) -> BoolArray:
-    over: BoolArray = rows["end_ns"].to_numpy() <= call_end + CLOCK_SKEW_NS
-    return over
 
 
 def _fill_from_before(

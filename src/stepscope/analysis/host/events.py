@@ -200,7 +200,7 @@ def _read(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
     cause = cause_of[name_id[row]]
     end = start + events["dur_ns"].to_numpy()[row]
     lane = events["lane_id"].to_numpy()[row].astype(np.int64)
-    is_work = _is_work(names)[name_id[row]]
+    is_work = names_that(trace, is_operator() | (is_call() & ~is_step()))[name_id[row]]
     work = recorded_work(trace)
     frames = has_stacks(trace)
     own = _with_blocking_copies(trace, work, row, cause)
@@ -210,7 +210,9 @@ def _read(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
         is_backward = names_that(trace, pl.col("name").str.contains(_BACKWARD))[name_id[row]]
         own = np.where(is_backward & (own == HostCause.ANNOTATION), HostCause.BACKWARD, own)
         own = own.astype(np.int8)
-    own = _without_enclosing(own, lane, start, end, _marks_the_step(work, row, is_work))
+    # An annotation with a launch in it, or without GPU work an operator, is the step's own work.
+    marks_the_step = _is_in(row, distinct(work["launch"])) if len(work) else is_work
+    own = _without_enclosing(own, lane, start, end, marks_the_step)
     kept = own != NO_CAUSE
     if not kept.all():
         row, start, end, lane = row[kept], start[kept], end[kept], lane[kept]
@@ -237,13 +239,6 @@ def _read(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
         added += [(lane, _backward(trace, lane), HostCause.BACKWARD) for lane in lanes]
     one_offs = one_off_calls(trace, lanes=lanes)
     return HostEvents(_with(table, added, one_offs), has_stacks=frames)
-
-
-def _is_work(names: pl.DataFrame) -> BoolArray:
-    """For each name whether it is that of an operator or a call; step annotations apart."""
-    is_work = is_operator() | (is_call() & ~is_step())
-    found: BoolArray = names.select(is_work.alias("found"))["found"].to_numpy()
-    return found
 
 
 def _with_blocking_copies(
@@ -298,16 +293,6 @@ def _with_operators_on_cpu(
         own_ns = ends[mine] - starts[mine] - intervals.covered(called, starts[mine], ends[mine])
         cause[mine[own_ns >= ON_CPU_NS]] = HostCause.CPU_OPERATOR
     return cause
-
-
-def _marks_the_step(work: pl.DataFrame, row: Int64Array, is_work: BoolArray) -> BoolArray:
-    """The events that make an annotation around them one of the step's own work.
-
-    These are launches; in a trace without GPU work, operators.
-    """
-    if work.is_empty():
-        return is_work
-    return _is_in(row, distinct(work["launch"]))
 
 
 def _without_enclosing(

@@ -33,7 +33,7 @@ from stepscope.analysis.host.causes import HostCause, cause_of_names, is_input_w
 from stepscope.analysis.host.events import by_precedence, host_events
 from stepscope.analysis.host.steady_steps import tail_of
 from stepscope.analysis.host.waits import communication_waits, input_waits
-from stepscope.analysis.selection.names import events_with_names
+from stepscope.analysis.selection.names import events_with_names, names_that
 from stepscope.analysis.selection.partition import INPUT, OTHER, Part, Partition
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array, Intervals
@@ -106,7 +106,10 @@ def partition_host(trace: Trace, asked: tuple[int, ...] | None = None) -> HostPa
     has_part = part_of_names.is_not_null().to_numpy()
     events = events_with_names(trace, has_part, (lane_id,))
     host = trace.columns("name_id", "start_ns", "dur_ns")[events]
-    host = host.hstack([part_of_names[host["name_id"]], _is_step(trace)[host["name_id"]]])
+    is_step = pl.Series(
+        "is_step", names_that(trace, pl.col("name").str.starts_with(OPTIMIZER_STEP))
+    )
+    host = host.hstack([part_of_names[host["name_id"]], is_step[host["name_id"]]])
     waits = {
         INPUT: input_waits(trace, (lane_id,))[lane_id],
         "communication": communication_waits(trace, (lane_id,))[lane_id],
@@ -204,12 +207,6 @@ def _claims(
             own = intervals.union(own, waits[part])
         sets.append(own)
     return by_precedence(sets)
-
-
-def _is_step(trace: Trace) -> pl.Series:
-    """For each name whether it is of torch's events of optimizer steps."""
-    is_step = pl.col("name").str.starts_with(OPTIMIZER_STEP).fill_null(value=False)
-    return trace.name_rows.select(is_step=is_step)["is_step"]
 
 
 def _without_closures(host: pl.DataFrame) -> intervals.Intervals:
