@@ -670,7 +670,10 @@ def _with_times(
     by_elements = ~unknown & (tensors > 0)
     half_passes = total(np.where(is_repeated, 0, _half_passes(letters[rows], found, of)))
     share = np.minimum(2 * left / np.maximum(half_passes, 1), 1)
-    fixed_ns = _fixed_ns(dur, each, speed, is_unknown | is_repeated)
+    # What a kernel takes that moves next to nothing, as measured; 0: none was.
+    with np.errstate(invalid="ignore"):
+        is_small = ~is_unknown & ~is_repeated & (each / speed < _NEXT_TO_NOTHING_NS)
+    fixed_ns = float(np.median(dur[is_small])) if is_small.any() else 0.0
     fused_ns = np.select(
         [left == 0, by_bytes, by_elements],
         [
@@ -760,12 +763,3 @@ def time_once_fused(
     shorter = total_ns - (moved - kept) / speed - gone * fixed_ns
     left: npt.NDArray[np.float64] = np.maximum(shorter, total_ns * share)
     return left
-
-
-def _fixed_ns(
-    dur_ns: Int64Array, moved: Int64Array, speed: npt.NDArray[np.float64], left_out: BoolArray
-) -> float:
-    """What a kernel takes that moves next to nothing, as measured; 0: none was."""
-    with np.errstate(invalid="ignore"):
-        small = ~left_out & (moved / speed < _NEXT_TO_NOTHING_NS)
-    return float(np.median(dur_ns[small])) if small.any() else 0.0

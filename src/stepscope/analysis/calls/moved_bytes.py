@@ -112,7 +112,9 @@ def moved_bytes(operator: str | None, dims: str | None, types: str | None) -> Mo
         ):
             listed.append(sum(math.prod(one) for one in shape if one))
     if listed:
-        return _of_lists(operator, listed)
+        largest = max(listed)
+        read = 0 if _FILLS.match(operator) else sum(listed)
+        return MovedBytes(0, 0, 0, read, largest, largest, 0, 0, -1, False)
     if not tensors:
         return None
     elements, item, last_side = max(tensors)
@@ -156,12 +158,6 @@ def least_bytes(dims: str | None, types: str | None, operator: str) -> int | Non
         return None
     written = 0 if _READING.match(operator) else moved.written_bytes
     return moved.read_bytes + written
-
-
-def _of_lists(operator: str, listed: list[int]) -> MovedBytes:
-    largest = max(listed)
-    read = 0 if _FILLS.match(operator) else sum(listed)
-    return MovedBytes(0, 0, 0, read, largest, largest, 0, 0, -1, False)
 
 
 def bytes_of_operators(trace: Trace, operators: pl.Series) -> pl.DataFrame:

@@ -224,14 +224,6 @@ def _settled_delays(
     return delay
 
 
-def _typical_delay(room: Int64Array, is_clear: BoolArray, is_explained: BoolArray) -> int:
-    """The usual delay of a kind, from the candidates' delays: see `_typical_delays`."""
-    if is_clear.any():
-        return int(np.median(room[is_clear]))
-    others = room[~is_explained]
-    return int(np.quantile(others, 0.1)) if len(others) else 0
-
-
 def _typical_delays(
     room: Int64Array,
     leaves: Int64Array,
@@ -257,7 +249,11 @@ def _typical_delays(
 
     def delay_of(candidates: Int64Array) -> int:
         nodes = target[candidates]
-        return _typical_delay(room[candidates], rivals[nodes] == 1, is_explained[nodes])
+        is_clear = rivals[nodes] == 1
+        if is_clear.any():
+            return int(np.median(room[candidates[is_clear]]))
+        others = room[candidates[~is_explained[nodes]]]
+        return int(np.quantile(others, 0.1)) if len(others) else 0
 
     for which in _WITH_TYPICAL_DELAYS:
         mine = kind == which

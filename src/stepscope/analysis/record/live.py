@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.analysis.record.summary import partition_steps
+from stepscope.analysis.record.summary import partition_steps, rate
 from stepscope.analysis.selection.partition import Partition
 from stepscope.errors import StepscopeError, UnreadableInputError
 from stepscope.run.layout import RunLayout
@@ -91,14 +91,9 @@ def progress_over(latest: Sequence[StepRecord]) -> Progress | None:
         gc_ns=statistics.fmean(one.gc_ns for one in complete),
         compile_ns=statistics.fmean(one.compile_ns for one in complete),
         peak_allocated_bytes=last.peak_allocated_bytes,
-        tokens_per_second=_per_second([one.tokens for one in latest], span_ns),
-        samples_per_second=_per_second([one.samples for one in latest], span_ns),
+        tokens_per_second=rate([one.tokens for one in latest], span_ns),
+        samples_per_second=rate([one.samples for one in latest], span_ns),
     )
-
-
-def _per_second(counts: Sequence[int | None], span_ns: int) -> float | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) * 1e9 / span_ns if len(known) == len(counts) else None
 
 
 _MOST_RANKS = 64
