@@ -287,7 +287,7 @@ class HostCompute:
 def host_compute(trace: Trace, scope: Scope | None = None) -> HostCompute:
     """What a CPU computes."""
     rows = _rows(trace, scope, by_shape=False)
-    total_ns = int(rows["total_ns"].sum())
+    total_ns = int(rows["dur_ns"].sum())
     group = pl.col("group")
     kind = (
         pl.when(group.is_in(COMPUTE_GROUPS))
@@ -303,13 +303,13 @@ def host_compute(trace: Trace, scope: Scope | None = None) -> HostCompute:
         total_ns=total_ns,
         calls=int(rows["count"].sum()),
         most_called=next(most.iter_rows(), ("", 0)),
-        kinds=_sums(rows.with_columns(kind=kind), "kind", total_ns),
-        operators=_sums(rows.rename({"name": "operator"}), "operator", total_ns),
-        shapes=_sums(
+        kinds=_by(rows.with_columns(kind=kind), "kind").drop("count"),
+        operators=_by(rows.rename({"name": "operator"}), "operator").drop("count"),
+        shapes=_by(
             shapes.with_columns(call=pl.Series(calls, dtype=pl.String)).drop_nulls("call"),
             "call",
             total_ns,
-        ),
+        ).drop("count"),
         threads=_threads(trace, scope),
     )
 
@@ -318,18 +318,7 @@ def _rows(trace: Trace, scope: Scope | None, *, by_shape: bool) -> pl.DataFrame:
     table = analyse_operators(trace, scope, by_shape=by_shape).table
     return table.filter(
         pl.col("category") == Category.CPU_OP.value, pl.col("host_self_ns") > 0
-    ).with_columns(total_ns=pl.col("host_self_ns"))
-
-
-def _sums(rows: pl.DataFrame, key: str, whole_ns: int) -> pl.DataFrame:
-    return (
-        rows.group_by(key)
-        .agg(
-            total_ns=pl.col("total_ns").sum(),
-            compute_share=pl.col("total_ns").sum() / max(1, whole_ns),
-        )
-        .sort("total_ns", key, descending=[True, False])
-    )
+    ).with_columns(dur_ns=pl.col("host_self_ns"))
 
 
 def _call(name: str, dims: str | None) -> str | None:

@@ -109,7 +109,9 @@ def partition_host(trace: Trace, asked: tuple[int, ...] | None = None) -> HostPa
     is_step = pl.Series(
         "is_step", names_that(trace, pl.col("name").str.starts_with(OPTIMIZER_STEP))
     )
-    host = host.hstack([part_of_names[host["name_id"]], is_step[host["name_id"]]])
+    host = host.hstack([part_of_names[host["name_id"]], is_step[host["name_id"]]]).with_columns(
+        end_ns=pl.col("start_ns") + pl.col("dur_ns")
+    )
     waits = {
         INPUT: input_waits(trace, (lane_id,))[lane_id],
         "communication": communication_waits(trace, (lane_id,))[lane_id],
@@ -196,26 +198,16 @@ def _claims(
         waits: Further moments of some parts, in which the thread waits for another one.
     """
     sets = []
-    begin, length = host["start_ns"].to_numpy(), host["dur_ns"].to_numpy()
     for part in PARTS:
+        mine = host.filter(pl.col("part") == part)
         if part == "optimizer":
-            own = _without_closures(host)
+            own = without_closures(mine, host.filter(pl.col("part") == "backward"))
         else:
-            rows = np.flatnonzero((host["part"] == part).to_numpy())
-            own = intervals.merge(begin[rows], begin[rows] + length[rows])
+            own = intervals.merge(*_bounds(mine))
         if part in waits:
             own = intervals.union(own, waits[part])
         sets.append(own)
     return by_precedence(sets)
-
-
-def _without_closures(host: pl.DataFrame) -> intervals.Intervals:
-    ends = pl.col("start_ns") + pl.col("dur_ns")
-    rows = host.select("start_ns", "part", "is_step", end_ns=ends)
-    optimizer, backward = (
-        rows.filter(pl.col("part") == part) for part in ("optimizer", "backward")
-    )
-    return without_closures(optimizer, backward)
 
 
 def _parts_with_dispatch(claims: list[intervals.Intervals]) -> list[intervals.Intervals]:

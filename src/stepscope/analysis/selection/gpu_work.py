@@ -145,7 +145,10 @@ def gpu_work(trace: Trace, scope: Scope | None = None) -> GpuWork:
     if asked.events is EventChoice.LINKED:
         excluded["GPU events without a known launch"] = work["launch"].null_count()
         work = work.filter(pl.col("launch").is_not_null())
-    steps, covered = _steps(trace, asked, devices)
+    covered = check_steps(trace, asked)
+    steps = trace.device_steps.filter(
+        pl.col("device").is_in(devices), pl.col("step").is_in(list(covered))
+    ).select(pl.col(name).cast(dtype) for name, dtype in WINDOWS.items())
     notes += notes_on_steps(trace)
     mine = pl.Series(in_steps(work["step"], asked))
     windows = _whole(work) if asked.steps is None else steps
@@ -269,14 +272,6 @@ def _devices(trace: Trace, work: pl.DataFrame, asked: Scope) -> list[int]:
             f"{trace.path}: no GPU work on device {', '.join(map(str, missing))}: {have}"
         )
     return [device for device in used if device in set(asked.devices)]
-
-
-def _steps(trace: Trace, asked: Scope, devices: list[int]) -> tuple[pl.DataFrame, tuple[int, ...]]:
-    covered = check_steps(trace, asked)
-    steps = trace.device_steps.filter(
-        pl.col("device").is_in(devices), pl.col("step").is_in(list(covered))
-    ).select(pl.col(name).cast(dtype) for name, dtype in WINDOWS.items())
-    return steps, covered
 
 
 def _whole(work: pl.DataFrame) -> pl.DataFrame:
