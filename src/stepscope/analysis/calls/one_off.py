@@ -273,18 +273,16 @@ def _calls(known: _Known) -> pl.DataFrame:
     for row in np.flatnonzero(grows):
         kind.append(GROWTH)
         what.append(names[name[row]][0])
-    return pl.DataFrame(
-        {
-            "event": events[rows],
-            "lane_id": columns["lane_id"].to_numpy()[events[rows]].astype(np.int32),
-            "start_ns": start[rows],
-            "end_ns": start[rows] + dur[rows],
-            "usual_ns": np.concatenate((usual, np.zeros(int(grows.sum()), np.int64))),
-            "kind": kind,
-            "what": what,
-        },
-        schema=ONE_OFFS,
-    )
+    usual = np.concatenate((usual, np.zeros(int(grows.sum()), np.int64)))
+    return _table(trace, events[rows], usual, kind, what)
+
+
+def _table(
+    trace: Trace, events: Int64Array, usual_ns: Int64Array, kinds: list[str], what: list[str]
+) -> pl.DataFrame:
+    lanes = trace.columns("lane_id")["lane_id"].to_numpy()[events].astype(np.int32)
+    columns = (events, lanes, *times_of(trace, events), usual_ns, kinds, what)
+    return pl.DataFrame(dict(zip(ONE_OFFS, columns, strict=True)), schema=ONE_OFFS)
 
 
 def _growth(
@@ -463,15 +461,5 @@ def _searches(known: _Known) -> pl.DataFrame:
     if len(known.steps) > 1:
         rows = rows[_do_not_recur(slow, known.steps)]
     names = trace.name_rows["name"]
-    return pl.DataFrame(
-        {
-            "event": ops[rows],
-            "lane_id": columns["lane_id"].to_numpy()[ops[rows]].astype(np.int32),
-            "start_ns": start[rows],
-            "end_ns": start[rows] + dur[rows],
-            "usual_ns": usual[rows],
-            "kind": [SEARCH] * len(rows),
-            "what": [names[int(name[row])] for row in rows],
-        },
-        schema=ONE_OFFS,
-    )
+    what = [names[int(name[row])] for row in rows]
+    return _table(trace, ops[rows], usual[rows], [SEARCH] * len(rows), what)
