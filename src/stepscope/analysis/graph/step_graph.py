@@ -213,13 +213,6 @@ class StepGraph:
         is_of_gpu = self.is_gpu[source]
         return rows[is_of_gpu], source[is_of_gpu]
 
-    @locked_cached_property
-    def target(self) -> Int64Array:
-        """Node that each edge leads to."""
-        rows = np.arange(len(self), dtype=np.int64)
-        target: Int64Array = np.repeat(rows, np.diff(self.first_edge))
-        return target
-
     def target_of(self, edges: Int64Array) -> Int64Array:
         """Node that each of some edges leads to."""
         return np.searchsorted(self.first_edge, edges, side="right") - 1
