@@ -180,17 +180,11 @@ def _nodes(
             **sums,
         }
     )
-    return _ordered(
-        nodes.join(
-            trace.name_rows[["name_id", "name", "category"]],
-            on="name_id",
-            how="left",
-            maintain_order="left",
-        )
-    )
+    names = trace.name_rows[["name_id", "name", "category"]]
+    return _ordered(nodes.join(names, on="name_id", how="left", maintain_order="left"), paths)
 
 
-def _ordered(nodes: pl.DataFrame) -> pl.DataFrame:
+def _ordered(nodes: pl.DataFrame, paths: Paths) -> pl.DataFrame:
     """Number the nodes depth first, siblings by cost, as a tree is read."""
     by_cost = nodes.sort(
         ["depth", "parent", "device_total_ns", "host_total_ns", "name", "node"],
@@ -200,12 +194,7 @@ def _ordered(nodes: pl.DataFrame) -> pl.DataFrame:
     depth = by_cost["depth"].to_numpy()
     number = len(by_cost)
     # Size of every subtree, then the place of each node: after its parent and its elder siblings.
-    size = np.ones(number, np.int64)
-    levels = np.searchsorted(depth, np.arange(int(depth.max(initial=0)) + 2))
-    for level in range(len(levels) - 2, 0, -1):
-        mine = slice(levels[level], levels[level + 1])
-        size_of = size[node[mine]]
-        np.add.at(size, parent[mine], size_of)
+    size, levels = paths.with_descendants(np.ones(number, np.int64)), paths.levels
     place = np.zeros(number, np.int64)
     before = np.cumsum(size[node]) - size[node]
     new_family = np.concatenate(([True], (parent[1:] != parent[:-1]) | (depth[1:] != depth[:-1])))

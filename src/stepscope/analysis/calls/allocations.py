@@ -83,21 +83,17 @@ def _read(trace: Trace) -> pl.DataFrame:
         return pl.DataFrame(schema=MEMORY_EVENTS)
     texts = trace.instants.filter(pl.col("name_id").is_in(names.implode()))
     kind = pl.when(pl.col("device_type") == _CPU).then(pl.lit("cpu")).otherwise(pl.lit("gpu"))
+    rows = texts.select("lane_id", "time_ns", "args").collect()
+    parts = [rows.slice(first, _AT_ONCE) for first in range(0, max(1, len(rows)), _AT_ONCE)]
     return (
-        _parsed(texts)
+        pl.concat(map(_decoded, parts))
         .with_columns(kind=kind, device=pl.col("device").fill_null(0))
         .select(pl.col(name).cast(dtype) for name, dtype in MEMORY_EVENTS.items())
     )
 
 
-def _parsed(instants: pl.LazyFrame) -> pl.DataFrame:
-    """lane_id, time_ns and the numbers of each event; null where one is missing."""
-    rows = instants.select("lane_id", "time_ns", "args").collect()
-    parts = [rows.slice(first, _AT_ONCE) for first in range(0, max(1, len(rows)), _AT_ONCE)]
-    return pl.concat(map(_decoded, parts))
-
-
 def _decoded(rows: pl.DataFrame) -> pl.DataFrame:
+    """lane_id, time_ns and the numbers of each event; null where one is missing."""
     wanted = pl.Struct(dict.fromkeys(_FIELDS.values(), pl.Int64))
     whole = pl.col("args").str.json_decode(wanted)
     decoded = [whole.struct.field(key).alias(name) for name, key in _FIELDS.items()]

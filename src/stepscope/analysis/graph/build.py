@@ -28,14 +28,14 @@ from stepscope.analysis.graph.work import (
     choose_steps,
     device_start,
     main_lane_of,
-    measured_step_ns,
     read_work,
     whole_window,
 )
 from stepscope.analysis.host.events import HostEvents, host_events
-from stepscope.analysis.host.steady_steps import tail_of
+from stepscope.analysis.host.steady_steps import steady_steps, tail_of
 from stepscope.analysis.host.waits import epoch_starts
 from stepscope.analysis.record.pace import RecordedPace
+from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UsageError
 from stepscope.trace.arrays.blockwise import gather
 from stepscope.trace.arrays.intervals import BoolArray, Int32Array, Int64Array
@@ -131,6 +131,7 @@ def assemble(
     lane = gather(_narrow(work.lane, pieces.lane), order)
     event = _narrow(work.event, np.full(len(pieces), -1))
     step_rows = rows_of_steps(node_kind, lane == main_lane, step)
+    launched = len(work) - work.unlinked
     return StepGraph(
         steps=tuple(chosen["step"].to_list()),
         origin_ns=window[0],
@@ -154,7 +155,8 @@ def assemble(
         call=call,
         host=host,
         arrivals=arrivals,
-        clock_lag_ns=_clock_lag_ns(work),
+        # Single events that seem to begin before their launch tell nothing of the clock.
+        clock_lag_ns=work.skew_ns if work.skewed > _MANY_SKEWED * launched else 0,
         notes=_notes(work),
     )
 
@@ -162,15 +164,6 @@ def assemble(
 def _narrow(one: Int64Array, other: Int64Array) -> Int32Array:
     """Numbers of events, threads or steps, one after the other."""
     return np.concatenate((one, other), dtype=np.int32, casting="same_kind")
-
-
-def _clock_lag_ns(work: StepWork) -> int:
-    """By how much the GPUs' clock is behind the host's at least; 0: nothing shows that it is.
-
-    Single events that seem to begin before their launch tell nothing of the clock.
-    """
-    launched = len(work) - work.unlinked
-    return work.skew_ns if work.skewed > _MANY_SKEWED * launched else 0
 
 
 def _notes(work: StepWork) -> tuple[str, ...]:
@@ -375,7 +368,11 @@ def _graph_of(
     ends = resolved.wait_end_ns[resolved.wait_lane == main_lane]
     waits = handovers.start_ns if len(work) else np.append(handovers.start_ns, window[1])
     pieces = add_moments(pieces, main_lane, waits, ends)
-    has_steps_or_work = len(chosen) or len(work)
+    mean_step_ns = window[1] - window[0]
+    if len(chosen) or len(work):
+        # As every other answer about these steps states it.
+        numbers = tuple(chosen["step"].to_list()) if len(chosen) else None
+        mean_step_ns = steady_steps(trace, Scope(steps=numbers)).step_ns
     fixed = find_fixed_edges(
         pieces,
         work,
@@ -409,7 +406,5 @@ def _graph_of(
         arrivals,
         begin_ns=begin_ns,
         host_window=host_window,
-        mean_step_ns=(
-            measured_step_ns(trace, chosen) if has_steps_or_work else window[1] - window[0]
-        ),
+        mean_step_ns=mean_step_ns,
     )

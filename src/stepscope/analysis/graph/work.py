@@ -15,7 +15,6 @@ from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.events import HostEvents
 from stepscope.analysis.host.steady_steps import steady_steps
 from stepscope.analysis.selection.gpu_work import recorded_work
-from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UsageError
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import filled
@@ -271,12 +270,6 @@ def device_start(trace: Trace, chosen: pl.DataFrame, work: StepWork) -> int | No
         pl.col("device").is_in(distinct_groups(work.device)),
     )
     return int(first["start_ns"].max()) if len(first) else None  # type: ignore[arg-type]
-
-
-def measured_step_ns(trace: Trace, chosen: pl.DataFrame) -> int:
-    """The mean step of the graph, as every other answer about these steps states it."""
-    steps = tuple(chosen["step"].to_list()) if len(chosen) else None
-    return steady_steps(trace, Scope(steps=steps)).step_ns
 
 
 def whole_window(host: HostEvents, work: StepWork, window: tuple[int, int]) -> tuple[int, int]:
