@@ -73,7 +73,6 @@ class WorkFloors:
     """
 
     floor_ns: Int64Array
-    is_known: BoolArray
     better_ns: Int64Array
     kinds: tuple[KindOfWork, ...]
     types: tuple[str, ...]
@@ -117,7 +116,6 @@ def find_floors(
     in_better = np.where(np.isnan(faster), floor_ns, np.ceil(np.nan_to_num(faster)))
     return WorkFloors(
         floor_ns,
-        known,
         np.minimum(floor_ns, in_better.astype(np.int64)),
         _kinds(work, known, floor_ns),
         tuple(

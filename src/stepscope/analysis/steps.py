@@ -19,7 +19,7 @@ scope of the answer states both.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -60,7 +60,6 @@ class StepTable:
     """
 
     step_ns: int | None
-    counted: tuple[int, ...] = field(metadata={"show": False})
     steps: pl.DataFrame
     summary: pl.DataFrame
     scope: AnsweredScope
@@ -122,7 +121,6 @@ def step_table(trace: Trace, scope: Scope | None = None) -> StepTable:
     notes += steady.notes
     return StepTable(
         steady.step_ns if steady.steps else None,
-        steady.steps,
         steps,
         _summary(steps.filter(pl.col("step").is_in(list(steady.steps)))),
         work.answered,
