@@ -96,12 +96,8 @@ def input_pipeline(trace: Trace, scope: Scope | None = None) -> InputPipeline:
         inside=_inside(trace, in_scope),
         workers=_workers(trace),
         scope=AnsweredScope(
-            asked,
-            covered,
-            idle.scope.devices,
-            len(in_scope),
-            {reason: count for reason, count in excluded.items() if count},
-        ),
+            asked, covered, idle.scope.devices, len(in_scope)
+        ).leaving_out(excluded),
         notes=tuple(notes),
     )
 

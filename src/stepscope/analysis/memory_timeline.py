@@ -101,8 +101,7 @@ def memory_timeline(trace: Trace, scope: Scope | None = None) -> MemoryTimeline:
             covered,
             tuple(mine.filter(pl.col("kind") == "gpu")["device"].unique().sort().to_list()),
             len(mine),
-            excluded,
-        ),
+        ).leaving_out(excluded),
         notes=tuple(notes),
     )
 
@@ -180,7 +179,7 @@ def _select(trace: Trace, rows: pl.DataFrame, asked: Scope) -> tuple[pl.DataFram
         kept = rows.filter(pl.col("step").is_in(list(asked.steps)))
         excluded["memory events of other steps or of none"] = len(rows) - len(kept)
         rows = kept
-    return rows, {reason: count for reason, count in excluded.items() if count}
+    return rows, excluded
 
 
 def _counts() -> list[pl.Expr]:

@@ -121,22 +121,13 @@ def python_functions(trace: Trace, scope: Scope | None = None) -> PythonFunction
         notes.append(
             "no Python functions were recorded: record with stacks (with_stack), or with py-spy"
         )
-    excluded = {
-        "functions of other steps or of none": len(spans) - len(chosen),
-        **left_out,
-    }
+    excluded = {"functions of other steps or of none": len(spans) - len(chosen), **left_out}
     return PythonFunctions(
         covered_ns,
         recording_ns,
         _functions(pairs, functions, covered_ns),
         _threads(trace, pairs, functions, covered, recording_ns),
-        AnsweredScope(
-            asked,
-            covered_steps,
-            (),
-            len(chosen),
-            {reason: count for reason, count in excluded.items() if count},
-        ),
+        AnsweredScope(asked, covered_steps, (), len(chosen)).leaving_out(excluded),
         tuple(notes),
     )
 
