@@ -31,7 +31,6 @@ from stepscope.analysis.host.steady_steps import steady_steps
 from stepscope.analysis.selection.partition import Part, Partition
 from stepscope.analysis.selection.scope import AnsweredScope, EventChoice, Scope
 from stepscope.trace.arrays.intervals import Int64Array
-from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.machine.jit import jit
 from stepscope.trace.model import Trace
 
@@ -227,16 +226,12 @@ def _input_left(changes: Changes, nodes: Int64Array, spent: Int64Array) -> int:
     """
     graph = changes.graph
     mine = np.flatnonzero(graph.kind[nodes] == NodeKind.HOST)
-    left = 0
-    for lane in distinct_groups(graph.lane[nodes[mine]]):
-        of_lane = mine[graph.lane[nodes[mine]] == lane]
-        rows = nodes[of_lane]
-        waited = graph.host.divide(lane, graph.start_ns[rows], graph.end_ns[rows])
-        # What a change takes from a piece, it takes from its waiting first.
-        taken = graph.dur_ns[rows] - changes.dur_ns[rows]
-        still = np.clip(waited[HostCause.INPUT] - taken, 0, spent[of_lane])
-        left += int(still.sum())
-    return left
+    rows = nodes[mine]
+    columns = graph.lane[rows], graph.start_ns[rows], graph.end_ns[rows]
+    waited = graph.host.divide_each(*columns)[HostCause.INPUT]
+    # What a change takes from a piece, it takes from its waiting first.
+    taken = graph.dur_ns[rows] - changes.dur_ns[rows]
+    return int(np.clip(waited - taken, 0, spent[mine]).sum())
 
 
 class _Found(NamedTuple):
@@ -396,7 +391,8 @@ def _divide_host(
         of_steps: One row per step, one column per host cause: the time of each is added.
         main_cause: For each segment of the host, the cause with the most of it is put here.
     """
-    host = _time_per_cause(graph, parts.start, parts.end, owner[parts.segment])
+    lanes = graph.lane[owner[parts.segment]]
+    host = graph.host.divide_each(lanes, parts.start, parts.end)
     first = _starts_of_runs(parts.step)
     np.add.at(of_steps, parts.step[first], np.add.reduceat(host, first, axis=1).T)
     # Steps cut segments: what counts is the time in all parts of one together.
@@ -407,18 +403,6 @@ def _divide_host(
     of_which = np.searchsorted(head, further, side="right") - 1
     np.add.at(of_segment.T, of_which, host[:, further].T)
     main_cause[parts.segment[head]] = _HOST_CAUSES.start + of_segment.argmax(axis=0)
-
-
-def _time_per_cause(
-    graph: StepGraph, starts: Int64Array, ends: Int64Array, owner: Int64Array
-) -> Int64Array:
-    """What threads did in pieces of theirs: one row per host cause, one column per piece."""
-    totals = np.zeros((len(CAUSES), len(starts)), np.int64)
-    lanes = graph.lane[owner]
-    for lane in distinct_groups(lanes):
-        mine = np.nonzero(lanes == lane)[0]
-        totals[:, mine] = graph.host.divide(lane, starts[mine], ends[mine])
-    return totals
 
 
 def _starts_of_runs(values: Int64Array) -> Int64Array:

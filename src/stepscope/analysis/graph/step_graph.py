@@ -186,11 +186,10 @@ class StepGraph:
     def one_off_ns(self) -> Int64Array:
         """The part of each node in calls that come once and are no part of the steady state."""
         found = np.zeros(len(self), np.int64)
-        once = self.host.of(HostCause.ONE_OFF)
-        for lane in self.host_lanes if len(once) else ():
-            rows = np.flatnonzero(~self.is_gpu & (self.lane == lane))
-            divided = self.host.divide(lane, self.start_ns[rows], self.end_ns[rows])
-            found[rows] = divided[HostCause.ONE_OFF]
+        if len(self.host.of(HostCause.ONE_OFF)):
+            rows = np.flatnonzero(~self.is_gpu)
+            columns = self.lane[rows], self.start_ns[rows], self.end_ns[rows]
+            found[rows] = self.host.divide_each(*columns)[HostCause.ONE_OFF]
         return found
 
     @locked_cached_property

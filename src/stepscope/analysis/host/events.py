@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -123,6 +124,16 @@ class HostEvents:
                 divided[code] = intervals.covered(own, starts, ends)
                 rest -= divided[code]
         divided[-1] = rest
+        return divided
+
+    def divide_each(
+        self, lanes: npt.NDArray[np.integer[Any]], starts: Int64Array, ends: Int64Array
+    ) -> Int64Array:
+        """The same of windows of several threads; those of one thread stand in order."""
+        divided = np.zeros((len(CAUSES), len(starts)), np.int64)
+        for lane in distinct_groups(lanes):
+            mine = np.flatnonzero(lanes == lane)
+            divided[:, mine] = self.divide(lane, starts[mine], ends[mine])
         return divided
 
 
