@@ -148,40 +148,31 @@ def build_call_tree(
     }
     lane_id = None if merge_threads else paths.key // names
     sums = {name: paths.sum(value) for name, value in values.items()}
-    nodes = _nodes(trace, paths, paths.key % names, lane_id, sums)
-    return CallTree(
-        nodes,
-        work.answered.leaving_out({_NOWHERE: int((~known).sum())}),
-        int(duration.sum()),
-        int(duration[~known].sum()),
-        work.notes,
-    )
-
-
-def _nodes(
-    trace: Trace,
-    paths: Paths,
-    name_id: Int64Array,
-    lane_id: Int64Array | None,
-    sums: dict[str, Int64Array],
-) -> pl.DataFrame:
     number = len(paths.parent)
-    if not number:
-        return pl.DataFrame(schema=CALL_TREE)
     nodes = pl.DataFrame(
         {
             "node": np.arange(number),
             "parent": paths.parent,
             "depth": paths.depth,
-            "name_id": pl.Series(name_id, dtype=pl.UInt32),
+            "name_id": pl.Series(paths.key % names, dtype=pl.UInt32),
             "lane_id": pl.Series([None] * number if lane_id is None else lane_id, dtype=pl.UInt32),
             "count": np.bincount(paths.of_row, minlength=number),
             "device_total_ns": paths.with_descendants(sums["device_self_ns"]),
             **sums,
         }
+    ).join(
+        trace.name_rows[["name_id", "name", "category"]],
+        on="name_id",
+        how="left",
+        maintain_order="left",
     )
-    names = trace.name_rows[["name_id", "name", "category"]]
-    return _ordered(nodes.join(names, on="name_id", how="left", maintain_order="left"), paths)
+    return CallTree(
+        _ordered(nodes, paths) if number else pl.DataFrame(schema=CALL_TREE),
+        work.answered.leaving_out({_NOWHERE: int((~known).sum())}),
+        int(duration.sum()),
+        int(duration[~known].sum()),
+        work.notes,
+    )
 
 
 def _ordered(nodes: pl.DataFrame, paths: Paths) -> pl.DataFrame:

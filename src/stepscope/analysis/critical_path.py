@@ -272,9 +272,20 @@ def _find_piece(
     np.add.at(whole, (step[known], code[row[known]]), last[known] - first[known])
     main_cause = np.maximum(code, 0)
     mine = np.flatnonzero(code[row] < 0)
-    parts_of_host = _PartsOfHost(first[mine], last[mine], step[mine], row[mine])
-    if len(mine):
-        _divide_host(graph, owner, parts_of_host, whole[:, _HOST_CAUSES], main_cause)
+    if len(mine):  # parts in which the path is a thread's, by what that did
+        of_step, segment = step[mine], row[mine]
+        host = graph.host.divide_each(graph.lane[owner[segment]], first[mine], last[mine])
+        head = _starts_of_runs(of_step)
+        sums = np.add.reduceat(host, head, axis=1)
+        np.add.at(whole[:, _HOST_CAUSES], of_step[head], sums.T)
+        # Steps cut segments: what counts is the time in all parts of one together.
+        head = _starts_of_runs(segment)
+        of_segment = host[:, head]
+        # There are few further parts: one for each step.
+        further = np.flatnonzero(segment[1:] == segment[:-1]) + 1
+        of_which = np.searchsorted(head, further, side="right") - 1
+        np.add.at(of_segment.T, of_which, host[:, further].T)
+        main_cause[segment[head]] = _HOST_CAUSES.start + of_segment.argmax(axis=0)
     return _Found(starts, ends, owner, main_cause, whole)
 
 
@@ -365,44 +376,6 @@ def _clip(
     end = np.minimum(ends[row], window_ends[step])
     filled = end > begin
     return begin[filled], end[filled], step[filled], row[filled]
-
-
-class _PartsOfHost(NamedTuple):
-    """The parts of the path in which it is a thread's, in order: one row each."""
-
-    start: Int64Array
-    end: Int64Array
-    step: Int64Array
-    segment: Int64Array
-
-
-def _divide_host(
-    graph: StepGraph,
-    owner: Int64Array,
-    parts: _PartsOfHost,
-    of_steps: Int64Array,
-    main_cause: Int64Array,
-) -> None:
-    """Divide the host's parts of the path by what its threads did.
-
-    Args:
-        owner: The node of each segment.
-        parts: The parts; at least one.
-        of_steps: One row per step, one column per host cause: the time of each is added.
-        main_cause: For each segment of the host, the cause with the most of it is put here.
-    """
-    lanes = graph.lane[owner[parts.segment]]
-    host = graph.host.divide_each(lanes, parts.start, parts.end)
-    first = _starts_of_runs(parts.step)
-    np.add.at(of_steps, parts.step[first], np.add.reduceat(host, first, axis=1).T)
-    # Steps cut segments: what counts is the time in all parts of one together.
-    head = _starts_of_runs(parts.segment)
-    of_segment = host[:, head]
-    # There are few further parts: one for each step.
-    further = np.flatnonzero(parts.segment[1:] == parts.segment[:-1]) + 1
-    of_which = np.searchsorted(head, further, side="right") - 1
-    np.add.at(of_segment.T, of_which, host[:, further].T)
-    main_cause[parts.segment[head]] = _HOST_CAUSES.start + of_segment.argmax(axis=0)
 
 
 def _starts_of_runs(values: Int64Array) -> Int64Array:

@@ -132,7 +132,6 @@ def moved_bytes(operator: str | None, dims: str | None, types: str | None) -> Mo
     elif _DROPOUTS.match(operator):
         written += elements
     at = _MATRIX_AT.get(operator)
-    is_whole = len(tensors) == len(kinds) and at is not None and len(tensors) > at
     converts = is_copy and len(kinds) > 1 and kinds[0] != kinds[1]
     return MovedBytes(
         read_bytes=read,
@@ -143,7 +142,7 @@ def moved_bytes(operator: str | None, dims: str | None, types: str | None) -> Mo
         elements=elements,
         last_side=last_side,
         item_bytes=min(size for count, size, _ in tensors if count == elements),
-        second_matrix=tensors[at][0] if is_whole and at is not None else -1,
+        second_matrix=tensors[at][0] if at is not None and len(tensors) > at else -1,
         dequantises=converts and kinds[0] in _FLOATS and kinds[1] in _INTEGERS,
     )
 

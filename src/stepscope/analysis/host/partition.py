@@ -70,7 +70,6 @@ class HostPartition:
 
     partition: Partition
     steps: pl.DataFrame
-    lane_id: int
     excluded_steps: tuple[int, ...]
 
     @property
@@ -135,7 +134,6 @@ def partition_host(trace: Trace, asked: tuple[int, ...] | None = None) -> HostPa
     return HostPartition(
         partition=Partition(parts, int(kept["wall_ns"].sum()), kept.height, basis),
         steps=kept,
-        lane_id=lane_id,
         excluded_steps=tuple(table["step"].filter(pl.Series(is_empty)).to_list()),
     )
 
