@@ -39,16 +39,6 @@ SHORTEST = 2
 FEWEST = 2
 MOST = 50
 MOST_NAMES = 24
-SEQUENCES: dict[str, pl.DataType | type[pl.DataType]] = {
-    "operator": pl.String,
-    "length": pl.Int64,
-    "count": pl.Int64,
-    "total_ns": pl.Int64,  # of the kernels
-    "mean_kernel_ns": pl.Int64,
-    "calls_ns": pl.Int64,  # of the launching calls beyond one per sequence
-    "kernels": pl.List(pl.String),  # the first 24
-    "event": pl.Int64,  # the operator of the first occurrence
-}
 
 
 @dataclass(frozen=True)
@@ -282,14 +272,13 @@ def kernel_sequences(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         rows: GPU work with category, name_id, dur_ns, op, call_ns, in order of start.
 
     Returns:
-        A table with the columns of `SEQUENCES`, the most promising first.
+        One row per sequence, the most promising first: operator, length, count, total_ns (of the
+        kernels), mean_kernel_ns, calls_ns (of the launching calls beyond one per sequence),
+        kernels (the first 24) and event (the operator of the first occurrence).
     """
     mine = rows.filter(
         pl.col("category") == Category.KERNEL.value, pl.col("op").is_not_null()
     ).select("name_id", "dur_ns", "op", "call_ns", "start_ns")
-    if mine.is_empty():
-        return pl.DataFrame(schema=SEQUENCES)
-    event_names = trace.columns("name_id")["name_id"]
     sequences = (
         mine.with_columns(outer=outermost_operators(trace, mine["op"]))
         .sort("start_ns", maintain_order=True)
@@ -302,9 +291,7 @@ def kernel_sequences(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         )
         .filter(pl.col("length") >= SHORTEST)
     )
-    if sequences.is_empty():
-        return pl.DataFrame(schema=SEQUENCES)
-    operator_id = event_names.gather(sequences["outer"])
+    operator_id = trace.columns("name_id")["name_id"].gather(sequences["outer"])
     names = trace.name_rows["name"]
     found = (
         sequences.with_columns(

@@ -34,7 +34,8 @@ from stepscope.analysis.calls.operands import (
     parse_call,
 )
 from stepscope.analysis.calls.parents import parents_of_events
-from stepscope.analysis.selection.gpu_work import in_steps, recorded_work
+from stepscope.analysis.selection.gpu_work import events_in_steps, recorded_work
+from stepscope.analysis.selection.names import events_named
 from stepscope.analysis.selection.scope import Scope, memoized
 from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.classify import collective_group
@@ -136,25 +137,23 @@ def read_host_collectives(trace: Trace, scope: Scope | None = None) -> pl.DataFr
     Returns:
         Columns `COLLECTIVES`: device, stream and launch are null, event and op are the range.
     """
-    names = trace.name_rows.filter(pl.col("name").str.contains(ON_THE_HOST))
-    if names.is_empty():
+    events = events_named(trace, pl.col("name").str.contains(ON_THE_HOST))
+    events = events[events_in_steps(trace, scope or Scope(), events)]
+    if not len(events):
         return pl.DataFrame(schema=COLLECTIVES)
-    ranges = (
-        trace.events.filter(pl.col("name_id").is_in(names["name_id"].implode()))
-        .select("event", "name_id", "start_ns", "dur_ns")
-        .collect()
-        .sort("start_ns", "event")
-        .join(names.select("name_id", "name", "group"), on="name_id", maintain_order="left")
+    known = trace.columns("name_id", "start_ns", "dur_ns")[events]
+    ranges = known.hstack(trace.name_rows["name", "group"][known["name_id"]]).with_columns(
+        trace.derived_of(pl.Series(events), "step").to_series(), event=pl.Series(events)
     )
-    step = trace.derived.select("step").collect()["step"].gather(ranges["event"])
-    event = ranges["event"].cast(pl.Int64)
+    ranges = ranges.sort("start_ns", "event")
+    event = ranges["event"]
     unknown = pl.lit(None, pl.Int64)
     rows = ranges.select(
         "event",
         "start_ns",
         "dur_ns",
         "name",
-        step=step,
+        "step",
         device=unknown,
         stream=unknown,
         launch=unknown,
@@ -164,7 +163,6 @@ def read_host_collectives(trace: Trace, scope: Scope | None = None) -> pl.DataFr
         operator_text=argument_texts(trace, event),
         operator_name="name",
     )
-    rows = rows.filter(pl.Series(in_steps(step, scope or Scope())))
     return _with_sizes(_interpreted(trace, rows))
 
 

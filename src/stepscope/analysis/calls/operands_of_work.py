@@ -21,8 +21,8 @@ from stepscope.analysis.calls.operands import (
 )
 from stepscope.analysis.calls.operator_forest import (
     OperatorForest,
+    attribute_device_time,
     operator_forest,
-    rows_of_work,
 )
 from stepscope.analysis.calls.recomputation import find_recomputed
 from stepscope.analysis.selection.gpu_work import recorded_work, work_on_devices
@@ -170,9 +170,8 @@ def _abandoned(trace: Trace, forest: OperatorForest, counted: Int64Array) -> Boo
     again = find_recomputed(trace).rows
     launches = np.zeros(len(forest), np.int64)
     if again.any():
-        rows = rows_of_work(forest, work_on_devices(trace))
-        np.add.at(launches, rows[rows >= 0], 1)
-        launches = forest.with_descendants(launches)
+        own = attribute_device_time(forest, work_on_devices(trace)).kernels
+        launches = forest.with_descendants(own)
     if not launches[counted].any():  # nothing tells what they launched
         return np.zeros(len(forest), np.bool_)
     found: BoolArray = again & (launches == 0)

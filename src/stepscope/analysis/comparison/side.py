@@ -11,8 +11,8 @@ import polars as pl
 from stepscope.analysis.calls.collectives import world_size
 from stepscope.analysis.calls.operator_forest import (
     OperatorForest,
+    attribute_device_time,
     operator_forest,
-    rows_of_work,
 )
 from stepscope.analysis.calls.parents import number_paths
 from stepscope.analysis.host.steady_steps import steady_steps
@@ -224,13 +224,7 @@ def _operators(trace: Trace, work: pl.DataFrame, steps: pl.Series) -> pl.DataFra
     forest = operator_forest(trace)
     if not len(forest):
         return _nothing()
-    own = np.zeros(len(forest), np.int64)
-    if len(work):
-        row = rows_of_work(forest, work)
-        known = row >= 0
-        np.add.at(own, row[known], work["dur_ns"].to_numpy()[known])
-    else:
-        own = forest.self_ns
+    own = attribute_device_time(forest, work).self_ns if len(work) else forest.self_ns
     path_number, paths = call_paths(trace, forest)
     has_steps = len(trace.steps) > 0
     step = forest.rows["step"].cast(pl.Int64)
