@@ -24,7 +24,7 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.analysis.host.steady_steps import SteadySteps, StepState, steady_steps
+from stepscope.analysis.host.steady_steps import StepState, steady_steps
 from stepscope.analysis.record.summary import summarise_steps
 from stepscope.analysis.selection.gpu_work import check_steps, gpu_work, notes_on_steps
 from stepscope.analysis.selection.lost_work import lost_work
@@ -82,8 +82,13 @@ def step_table(trace: Trace, scope: Scope | None = None) -> StepTable:
     steady = steady_steps(trace, Scope(steps=asked.steps, devices=asked.devices))
     last = trace.steps["step"].last()
     is_last = pl.lit(value=False) if last is None else pl.col("step") == last
+    states = pl.DataFrame(
+        [(one.step, one.state.value) for one in steady.judged],
+        schema={"step": pl.Int32, "state": pl.String},
+        orient="row",
+    )
     host = (
-        trace.steps.join(_states(steady), on="step", how="left", maintain_order="left")
+        trace.steps.join(states, on="step", how="left", maintain_order="left")
         .filter(pl.col("step").is_in(list(covered)))
         .select(
             "step",
@@ -122,20 +127,11 @@ def step_table(trace: Trace, scope: Scope | None = None) -> StepTable:
     return StepTable(
         steady.step_ns if steady.steps else None,
         steps,
-        _summary(steps.filter(pl.col("step").is_in(list(steady.steps)))),
+        steps.filter(pl.col("step").is_in(list(steady.steps)))
+        .group_by("device", maintain_order=True)
+        .agg(pl.len().cast(pl.Int64).alias("steps"), *_spread("wall_ns"), *_spread("device_ns")),
         work.answered,
         tuple(notes),
-    )
-
-
-def _states(steady: SteadySteps) -> pl.DataFrame:
-    rows = [(one.step, one.state.value) for one in steady.judged]
-    return pl.DataFrame(rows, schema={"step": pl.Int32, "state": pl.String}, orient="row")
-
-
-def _summary(steps: pl.DataFrame) -> pl.DataFrame:
-    return steps.group_by("device", maintain_order=True).agg(
-        pl.len().cast(pl.Int64).alias("steps"), *_spread("wall_ns"), *_spread("device_ns")
     )
 
 

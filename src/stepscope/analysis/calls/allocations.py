@@ -63,13 +63,6 @@ def gets_or_frees_device_memory() -> pl.Expr:
 _AT_ONCE = 50_000
 """How many texts are decoded at once: their documents take many times their length."""
 
-_PEAKS: dict[str, pl.DataType | type[pl.DataType]] = {
-    "device": pl.Int32,
-    "allocated_bytes": pl.Int64,
-    "reserved_bytes": pl.Int64,
-    "total_bytes": pl.Int64,
-}
-
 
 @memoized
 def memory_events(trace: Trace) -> pl.DataFrame:
@@ -111,11 +104,9 @@ def memory_peaks(trace: Trace) -> pl.DataFrame:
     `total_bytes` is null where the file does not describe the device. Empty where the allocator's
     events have no totals. The events themselves are not kept: most reports ask for nothing else.
     """
-    events = _read(trace)
-    if events.is_empty():
-        return pl.DataFrame(schema=_PEAKS)
     return (
-        events.filter(pl.col("kind") == "gpu", pl.col("device") >= 0)
+        _read(trace)
+        .filter(pl.col("kind") == "gpu", pl.col("device") >= 0)
         .drop_nulls(["allocated_bytes", "reserved_bytes"])
         .group_by(pl.col("device").cast(pl.Int32, strict=False))
         .agg(pl.col("allocated_bytes").max(), pl.col("reserved_bytes").max())

@@ -75,15 +75,13 @@ _MOST_LEVELS = 256
 """Rows are walked up so many levels one by one; recorded calls are rarely nested as deeply."""
 _LIBRARIES = r"^(torch|contextlib|functools|threading)[/.(]|^<|^nn\.Module"
 
-PLACES: dict[str, pl.DataType | type[pl.DataType]] = {
-    "event": pl.Int64,
-    "operator": pl.String,  # the outermost operator around it; null: none
-    "frame": pl.String,  # the innermost Python frame outside torch; null: none was recorded
-}
-
-
 def call_places(trace: Trace, events: pl.Series) -> pl.DataFrame:
-    """The place of each event, with the columns of `PLACES`, in the order given."""
+    """The place of each event, in the order given.
+
+    Returns:
+        event; operator, the outermost one around it (null: none); and frame, the innermost Python
+        frame outside torch (null: none was recorded).
+    """
     is_line, is_user = _lines(trace)
     name_id = trace.columns("name_id")["name_id"].to_numpy()
     parent = parents_of_events(trace)
@@ -94,11 +92,10 @@ def call_places(trace: Trace, events: pl.Series) -> pl.DataFrame:
     frame = np.where(user >= 0, user, any_line)
     return pl.DataFrame(
         {
-            "event": events,
+            "event": events.cast(pl.Int64),
             "operator": names_of_events(trace, nullable(operator, operator >= 0, "")),
             "frame": names_of_events(trace, nullable(frame, frame >= 0, "")),
-        },
-        schema=PLACES,
+        }
     )
 
 

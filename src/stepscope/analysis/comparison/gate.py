@@ -166,11 +166,6 @@ def _share_of_step(runs: RunsChange, part: Mapping[str, Any]) -> Interval:
     return Interval(share, share - reach, share + reach)
 
 
-def checks_of(conditions: Sequence[FailOn], comparison: Comparison) -> tuple[Check, ...]:
-    """What each condition says."""
-    return tuple(condition.check(comparison) for condition in conditions)
-
-
 def _grew(share: float) -> str:
     return f"{'grew' if share >= 0 else 'shrank'} by {percent(abs(share))}"
 

@@ -122,8 +122,10 @@ def make_side(
     numbers: tuple[int, ...] = ()
     kept: list[StepRecord] = []
     basis = ""
-    queued = _queued_share(summary)
+    queued = None
     if summary is not None:
+        if summary.host.queued_ns is not None:
+            queued = summary.host.queued_ns / max(1, summary.mean_ns)
         chosen = set(summary.steps)
         kept = [record for record in records if record.is_whole_step and record.step in chosen]
         durations = np.array([record.dur_ns for record in kept], np.int64)
@@ -164,12 +166,6 @@ def make_side(
         record_parts=of_record,
         queued_share=queued,
     )
-
-
-def _queued_share(summary: StepSummary | None) -> float | None:
-    if summary is None or summary.host.queued_ns is None:
-        return None
-    return summary.host.queued_ns / max(1, summary.mean_ns)
 
 
 def _steps_of_trace(trace: Trace, asked: Scope) -> Breakdown | None:
