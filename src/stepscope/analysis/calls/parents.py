@@ -12,7 +12,7 @@ from stepscope.analysis.selection.scope import memoized
 from stepscope.run.own_frames import CALLED, OWN_FILE, PASSED_ON, THREADING
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import distinct
-from stepscope.trace.derive.ancestors import depths
+from stepscope.trace.derive.ancestors import depths, nearest_above
 from stepscope.trace.derive.nesting import RowNumbers
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -51,12 +51,10 @@ def own_events(trace: Trace) -> BoolArray | None:
     pending = np.nonzero(is_called[name_id] & ~own & (parent >= 0))[0]
     above = parent[pending]
     pending = pending[~(is_passed_on[name_id[pending]] & in_file[name_id[above]])]
-    while len(pending):
-        is_inside = own[parent[pending]]
-        if not is_inside.any():
-            break
-        own[pending[is_inside]] = True
-        pending = pending[~is_inside]
+    is_pending = np.zeros(len(own), np.bool_)
+    is_pending[pending] = True
+    around = nearest_above(parent, pending, ~is_pending)
+    own[pending] = (around >= 0) & own[around]
     if len(threads):
         own |= np.isin(lane_id, threads)
     return own
@@ -71,18 +69,9 @@ def _own_threads(
 ) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
     """Lanes on which a frame of ours is the first above those that begin a thread."""
     begins = names_that(trace, pl.col("name").str.contains(THREADING))[name_id]
-    above = parent[frames]
-    is_first = above >= 0  # the main thread begins with a frame of its own
-    frames, above = frames[is_first], above[is_first]
-    found = np.zeros(len(frames), bool)
-    pending = np.arange(len(frames))
-    while len(pending):
-        here = above[pending]
-        found[pending[here < 0]] = True
-        pending = pending[here >= 0]
-        pending = pending[begins[above[pending]]]
-        above[pending] = parent[above[pending]]
-    ours = np.unique(lane_id[frames[found]])
+    # The main thread begins with a frame of its own.
+    is_first = (parent[frames] >= 0) & (nearest_above(parent, frames, ~begins) < 0)
+    ours = np.unique(lane_id[frames[is_first]])
     # A main thread runs our functions, too, such as those at exit, but not only these.
     is_other = names_that(trace, pl.col("name").str.contains(r"\.py")) & ~names_that(
         trace, pl.col("name").str.contains(OWN_FILE)
