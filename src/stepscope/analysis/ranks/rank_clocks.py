@@ -249,24 +249,14 @@ def _least_squares(rows: _Rows, weight: Reals, prior: float) -> tuple[Reals, Rea
 
 def _parts(rows: _Rows) -> list[Numbers]:
     """Ranks that chains of collectives connect, each part ascending, by lowest rank."""
-    parent = list(range(rows.ranks))
-
-    def root(rank: int) -> int:
-        while parent[rank] != rank:
-            parent[rank] = parent[parent[rank]]
-            rank = parent[rank]
-        return rank
-
-    pairs = np.unique(np.stack([rows.group, rows.rank], axis=1), axis=0)
-    _, first_of_group = np.unique(pairs[:, 0], return_index=True)
-    for members in np.split(pairs[:, 1], first_of_group[1:]) if len(pairs) else ():
-        first = root(int(members[0]))
-        for member in members[1:]:
-            other = root(int(member))
-            first, other = min(first, other), max(first, other)
-            parent[other] = first
-    roots = np.array([root(rank) for rank in range(rows.ranks)])
-    return [np.flatnonzero(roots == lowest) for lowest in np.unique(roots)]
+    group, rank = np.unique(np.stack([rows.group, rows.rank], axis=1), axis=0).T
+    lowest, before = np.arange(rows.ranks), np.full(rows.ranks, -1)
+    while (lowest != before).any():
+        before = lowest.copy()
+        of_group = np.full(int(group.max(initial=0)) + 1, rows.ranks)
+        np.minimum.at(of_group, group, lowest[rank])
+        np.minimum.at(lowest, rank, of_group[group])
+    return [np.flatnonzero(lowest == one) for one in np.unique(lowest)]
 
 
 def _errors(rows: _Rows, fit: _Fit, parts: list[Numbers]) -> Reals:
