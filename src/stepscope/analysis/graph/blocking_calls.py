@@ -136,9 +136,7 @@ def resolve_calls(
     wait_start = np.concatenate((start, work.issue_ns[copies]))
     wait_end = np.concatenate((end, np.minimum(work.end_ns, work.call_end_ns)[copies]))
     linked = np.nonzero(work.call >= 0)[0]
-    by_call = linked[np.argsort(work.call[linked], kind="stable")]
-    calls = work.call[by_call]
-    launches = by_call[np.concatenate(([True], calls[1:] != calls[:-1]))[: len(by_call)]]
+    launches = linked[np.unique(work.call[linked], return_index=True)[1]]
     streams = host_calls.filter(pl.col("role") == STREAM_WAIT)
     first_launch_ns = work.call_start_ns[linked].min() if len(linked) else until_ns
     is_first = (call_start < first_launch_ns) & (waits["role"] != EVENT_SYNC).to_numpy()

@@ -165,15 +165,10 @@ def _earlier_ends(everything: pl.DataFrame, lane: Int64Array, start: Int64Array)
 
 def _first_of_call(call: Int64Array, start: Int64Array) -> Int64Array:
     """For each row the earliest start of what its call launched (a graph launches much)."""
-    if not len(call):
-        return start
-    order = np.argsort(call, kind="stable")
-    ordered = call[order]
-    first = np.concatenate(([True], ordered[1:] != ordered[:-1]))
-    earliest = np.empty(len(call), np.int64)
-    least = np.minimum.reduceat(start[order], np.nonzero(first)[0])
-    earliest[order] = least[np.cumsum(first) - 1]
-    return np.where(call >= 0, earliest, start)
+    calls, place = np.unique(call, return_inverse=True)
+    earliest = np.full(len(calls), np.iinfo(np.int64).max)
+    np.minimum.at(earliest, place, start)
+    return np.where(call >= 0, earliest[place], start)
 
 
 def _fill_from_before(

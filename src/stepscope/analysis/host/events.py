@@ -222,7 +222,7 @@ def _read(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
         own = np.where(is_backward & (own == HostCause.ANNOTATION), HostCause.BACKWARD, own)
         own = own.astype(np.int8)
     # An annotation with a launch in it, or without GPU work an operator, is the step's own work.
-    marks_the_step = _is_in(row, distinct(work["launch"])) if len(work) else is_work
+    marks_the_step = np.isin(row, distinct(work["launch"])) if len(work) else is_work
     own = _without_enclosing(own, lane, start, end, marks_the_step)
     kept = own != NO_CAUSE
     if not kept.all():
@@ -262,15 +262,15 @@ def _with_blocking_copies(
     cause = cause.copy()
     launch, group = copies["launch"].to_numpy(), copies["group"]
     down, up = (np.unique(launch[(group == way).to_numpy()]) for way in (TO_HOST, TO_DEVICE))
-    cause[_is_in(row, down) & (cause == HostCause.LAUNCH)] = HostCause.SYNCHRONISATION
+    cause[np.isin(row, down) & (cause == HostCause.LAUNCH)] = HostCause.SYNCHRONISATION
     is_call = np.isin(cause, (HostCause.SYNCHRONISATION, HostCause.LAUNCH))
-    cause[_is_in(row, up) & is_call] = HostCause.PAGEABLE_COPY
+    cause[np.isin(row, up) & is_call] = HostCause.PAGEABLE_COPY
     # A pageable copy is followed by a synchronisation of its own, in the same operator.
     operators = operators_of_events(trace)
     copying = distinct(operators[up])
     waits = np.nonzero(cause == HostCause.SYNCHRONISATION)[0]
     operator = filled(operators[row[waits]], -1)
-    cause[waits[_is_in(operator, copying)]] = HostCause.PAGEABLE_COPY
+    cause[waits[np.isin(operator, copying)]] = HostCause.PAGEABLE_COPY
     return cause
 
 
@@ -324,16 +324,6 @@ def _without_enclosing(
         inside = np.searchsorted(launched, ends[marks]) - np.searchsorted(launched, starts[marks])
         cause[marks[inside > 0]] = NO_CAUSE
     return cause
-
-
-def _is_in(values: Int64Array, wanted: Int64Array) -> BoolArray:
-    """Whether each number of an event, or -1 for none, is one of the wanted ones, sorted."""
-    if not len(wanted):
-        return np.zeros(len(values), np.bool_)
-    is_wanted = np.zeros(int(wanted[-1]) + 2, np.bool_)  # the last entry: -1, and larger numbers
-    is_wanted[wanted] = True
-    found: BoolArray = is_wanted[np.minimum(values, len(is_wanted) - 1)]
-    return found
 
 
 def _backward(trace: Trace, lane: int) -> Intervals:
