@@ -34,11 +34,11 @@ import polars as pl
 
 from stepscope.analysis.calls.places import call_places, names_of_events
 from stepscope.analysis.calls.runtime_calls import TO_DEVICE, blocking_copies, is_first_of_launch
+from stepscope.analysis.counters import sum_of
 from stepscope.analysis.selection.gpu_work import events_in_steps, gpu_work
 from stepscope.analysis.selection.names import events_named, is_call, times_of
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays import intervals
-from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.model import Trace
 
 SHORTEST_STRETCH = 10
@@ -321,7 +321,10 @@ def queue_lengths(linked: pl.DataFrame) -> pl.DataFrame:
     for (device, stream), rows in linked.sort("device", "stream", maintain_order=True).group_by(
         ["device", "stream"], maintain_order=True
     ):
-        times, length = _lengths(rows["called_ns"].to_numpy(), rows["start_ns"].to_numpy())
+        called, began = rows["called_ns"].to_numpy(), rows["start_ns"].to_numpy()
+        queue = sum_of("launched", "queue", "count", called, began, np.ones(len(rows), np.int64))
+        # Clocks of host and device differ a little: work may seem to begin before its call.
+        times, length = queue.time_ns, np.maximum(queue.value, 0).astype(np.int64)
         if len(times) < 2:
             continue
         lasting = np.diff(times)
@@ -340,14 +343,3 @@ def queue_lengths(linked: pl.DataFrame) -> pl.DataFrame:
             )
         )
     return pl.DataFrame(whole, schema=QUEUES, orient="row")
-
-
-def _lengths(called: Int64Array, began: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Moments at which the queue changes, and its length from each of them on."""
-    moments = np.concatenate((called, began))
-    change = np.concatenate((np.ones(len(called), np.int64), -np.ones(len(began), np.int64)))
-    order = np.argsort(moments, kind="stable")
-    moments, length = moments[order], np.cumsum(change[order])
-    last = np.concatenate((moments[1:] != moments[:-1], [True]))
-    # Clocks of host and device differ a little: work may seem to begin before its call.
-    return moments[last], np.maximum(length[last], 0)
