@@ -77,12 +77,6 @@ PEERS = ("kind", "dtype", "group", "group_size", "message_bytes")
 ON_THE_HOST = r"^(gloo|mpi|ucc):"
 """Names of the ranges in which a backend on the CPU does collectives."""
 
-_NO_PEERS = (
-    pl.Series("peers", [], pl.get_index_type()),
-    pl.Series("median_ns", [], pl.Float64),
-    pl.Series("least_ns", [], pl.Int64),
-)
-
 _TOO_MANY_RANKS = 10**9
 
 _LEVELS = 12
@@ -340,8 +334,6 @@ def with_peers(collectives: pl.DataFrame) -> pl.DataFrame:
         The rows that have peers to compare with, with further columns `peers` (how many they are,
         the row itself included), `median_ns` and `least_ns` (of their durations).
     """
-    if collectives.is_empty():
-        return collectives.with_columns(_NO_PEERS)
     known = pl.col("message_bytes").is_not_null()
     place = pl.int_range(pl.len()).over("step", "device", "stream", "kind")
     counts = collectives.group_by("step", "kind").len()

@@ -226,7 +226,7 @@ def _calls(known: _Known) -> pl.DataFrame:
     grows = _growth(known, events, name, start, dur)
     slow = np.flatnonzero((dur >= FLOOR_NS) & (start >= known.known_from_ns) & ~grows)
     own = dur[slow] - intervals.covered(known.busy, start[slow], start[slow] + dur[slow])
-    slow = slow[own >= FLOOR_NS]
+    slow, own = slow[own >= FLOOR_NS], own[own >= FLOOR_NS]
     if not len(slow) and not grows.any():
         return pl.DataFrame(schema=ONE_OFFS)
     usual = np.zeros(len(slow), np.int64)
@@ -244,7 +244,6 @@ def _calls(known: _Known) -> pl.DataFrame:
         begun = np.sort(start[mine])
         place[rows] = np.searchsorted(begun, start[slow[rows]]) / max(1, len(begun))
     first_work = int(known.work["start_ns"].to_numpy().min())
-    own = dur[slow] - intervals.covered(known.busy, start[slow], start[slow] + dur[slow])
     is_much = own >= np.maximum(FLOOR_NS, TIMES * usual)
     # A single allocation of some milliseconds may recur in steps that were not recorded.
     groups = trace.name_rows["group"].fill_null("").to_numpy()[name[slow]]
@@ -455,8 +454,6 @@ def _searches(known: _Known) -> pl.DataFrame:
         searches &= ~mine | more
         place[mine] = np.searchsorted(np.sort(start[mine]), start[mine]) / int(mine.sum())
     rows = np.flatnonzero(searches)
-    if not len(rows):
-        return pl.DataFrame(schema=ONE_OFFS)
     slow = _Candidates(name[rows], name[rows], place[rows] == 0, place[rows], start[rows])
     if len(known.steps) > 1:
         rows = rows[_do_not_recur(slow, known.steps)]
