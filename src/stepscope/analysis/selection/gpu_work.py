@@ -50,18 +50,6 @@ MOST_LAUNCHING_THREADS = 64
 MANY_THREADS = "{} threads launch GPU work: the launches of all but the {} busiest are not followed"
 NO_GPU_WORK = "the trace has no GPU work: no kernel, copy or fill was recorded"
 
-_COLUMNS = (
-    "event",
-    "name_id",
-    "category",
-    "lane_id",
-    "device",
-    "stream",
-    "start_ns",
-    "dur_ns",
-    "bytes",
-    "correlation",
-)
 _NO_STEP = -1
 _KEPT = ("name_id", "category", "lane_id", "start_ns", "dur_ns")
 _OTHERS = ("device", "stream", "bytes", "correlation")
@@ -196,8 +184,8 @@ def recorded_work(trace: Trace) -> pl.DataFrame:
     """All GPU work of a trace: every analysis takes its own from this table.
 
     Returns:
-        One row per event: event, name_id, category, lane_id, device (null in a damaged file),
-        stream, start_ns, dur_ns, end_ns, bytes, correlation, and as derived kind, group, step,
+        One row per event: event, name_id, category, lane_id, start_ns, dur_ns, device (null in a
+        damaged file), stream, bytes, correlation, end_ns, and as derived kind, group, step,
         launch and op. Sorted by device and start; rows of one start keep the order of the file.
         No work is longer than it can have lasted (`Trace.overruns`).
         Of more than `MOST_LAUNCHING_THREADS`, only the launches of the busiest are known.
@@ -212,7 +200,7 @@ def recorded_work(trace: Trace) -> pl.DataFrame:
     is_work = is_one_of(GPU_WORK) if len(rows) else pl.lit(value=False)
     others_of_work = trace.events.filter(is_work).select(_OTHERS).collect(engine=trace.engine)
     event = pl.Series("event", rows, pl.Int64)
-    table = pl.DataFrame([event, *known, *others_of_work])[list(_COLUMNS)]
+    table = pl.DataFrame([event, *known, *others_of_work])
     devices = table["device"].n_unique()
     if devices > MOST_DEVICES:
         raise UnreadableInputError(
