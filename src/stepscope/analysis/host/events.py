@@ -183,12 +183,17 @@ def host_events(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
 
 @memoized
 def _feeding_lanes(trace: Trace) -> tuple[int, ...]:
-    """The threads that launch GPU work, and the main thread."""
-    launch = recorded_work(trace)["launch"]
-    launches = launch.filter(launch.is_not_null()).to_numpy()
-    lanes = distinct_groups(trace.columns("lane_id")["lane_id"].to_numpy()[launches])
+    return tuple(sorted(feeding_lanes(trace, recorded_work(trace))))
+
+
+def feeding_lanes(trace: Trace, work: pl.DataFrame) -> list[int]:
+    """The main thread, then those that launched some GPU work, the busiest first."""
+    lanes = trace.columns("lane_id")["lane_id"][distinct(work["launch"])]
+    counts = lanes.value_counts(name="launches").sort(
+        "launches", "lane_id", descending=[True, False]
+    )
     main = [] if trace.main_lane is None else [trace.main_lane]
-    return tuple(sorted({*lanes, *main}))
+    return [*main, *(lane for lane in counts["lane_id"].to_list() if lane not in main)]
 
 
 @memoized
