@@ -273,7 +273,8 @@ def _allocation_within(
         """How long before each moment the earlier ones were, added up."""
         before = np.searchsorted(moments, until)
         sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(moments - origin)))
-        return before * (until - origin) - sums[before]
+        spent: Int64Array = before * (until - origin) - sums[before]
+        return spent
 
     busy = since(starts, last) - since(ends, last) - since(starts, first) + since(ends, first)
     return calls.astype(np.int64), busy

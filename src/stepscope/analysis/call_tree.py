@@ -23,7 +23,6 @@ from stepscope.analysis.calls.parents import Paths, number_paths, own_events, pa
 from stepscope.analysis.selection.gpu_work import events_in_steps, gpu_work
 from stepscope.analysis.selection.names import is_step, names_that
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
-from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.categories import is_one_of
 from stepscope.trace.derive.ancestors import nearest

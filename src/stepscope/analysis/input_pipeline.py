@@ -98,9 +98,9 @@ def input_pipeline(trace: Trace, scope: Scope | None = None) -> InputPipeline:
         sources=_sources(in_scope),
         inside=_inside(trace, in_scope),
         workers=_workers(trace),
-        scope=AnsweredScope(
-            asked, covered, idle.scope.devices, len(in_scope)
-        ).leaving_out(excluded),
+        scope=AnsweredScope(asked, covered, idle.scope.devices, len(in_scope)).leaving_out(
+            excluded
+        ),
         notes=tuple(notes),
     )
 

@@ -249,9 +249,7 @@ def _blocking(trace: Trace, work: pl.DataFrame, asked: Scope) -> pl.DataFrame:
             pl.DataFrame({"waited_ns": intervals.covered(busy, starts, ends)}),
         ],
         how="horizontal",
-    ).join(
-        trace.name_rows.select("name_id", call="name"), on="name_id", maintain_order="left"
-    )
+    ).join(trace.name_rows.select("name_id", call="name"), on="name_id", maintain_order="left")
     return (
         placed.group_by("call", "operator", "frame")
         .agg(

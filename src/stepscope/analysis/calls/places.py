@@ -75,6 +75,7 @@ _MOST_LEVELS = 256
 """Rows are walked up so many levels one by one; recorded calls are rarely nested as deeply."""
 _LIBRARIES = r"^(torch|contextlib|functools|threading)[/.(]|^<|^nn\.Module"
 
+
 def call_places(trace: Trace, events: pl.Series) -> pl.DataFrame:
     """The place of each event, in the order given.
 

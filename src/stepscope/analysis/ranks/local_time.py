@@ -330,8 +330,10 @@ def _of_device(trace: Trace, work: GpuWork, device: object) -> dict[str, Interva
 
     compute = intervals.union(busy("compute"), busy("memset"))
     segments = cut(trace, find_gaps(trace, work), host_activity(trace, work.table))
-    named = pl.col("cause").cast(pl.String).replace_strict(
-        _OF_IDLE, default=None, return_dtype=pl.String
+    named = (
+        pl.col("cause")
+        .cast(pl.String)
+        .replace_strict(_OF_IDLE, default=None, return_dtype=pl.String)
     )
     segments = segments.filter(pl.col("device") == device).with_columns(name=named)
     found = {COMPUTE: compute, COPIES: intervals.difference(busy("memcpy"), compute)}

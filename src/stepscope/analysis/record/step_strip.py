@@ -129,9 +129,7 @@ def strip_of_record(
     losses = [one.loss for one in kept]
     if records[-1].is_partial and records[-1].loss is not None:
         losses[-1] = records[-1].loss  # logged after the last step
-    special = dict.fromkeys(
-        (*summary.compiling.steps, *summary.compiled_once.steps), "compiling"
-    )
+    special = dict.fromkeys((*summary.compiling.steps, *summary.compiled_once.steps), "compiling")
     special |= dict.fromkeys(summary.first_steps, "slow at the start")
     special |= dict.fromkeys(summary.steps_after_window, "slow right after a window")
     counts = {
