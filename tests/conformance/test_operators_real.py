@@ -25,8 +25,8 @@ def test_device_time_is_conserved(name):
         [trace.events.select("dur_ns").collect(), trace.derived.select("kind", "launch").collect()],
         how="horizontal",
     ).filter(pl.col("kind") != "none")
-    for by in ("name", "shape"):
-        report = analyse_operators(trace, by=by)
+    for by_shape in (False, True):
+        report = analyse_operators(trace, by_shape=by_shape)
         assert report.device_ns == kinds["dur_ns"].sum()
         assert report.table["device_self_ns"].sum() + report.unattributed_ns == report.device_ns
         assert (report.table["device_self_busy_ns"] <= report.table["device_self_ns"]).all()

@@ -29,7 +29,7 @@ import polars as pl
 from stepscope.analysis.calls.allocations import is_allocation, memory_events
 from stepscope.analysis.calls.collectives import LEAST_PEERS, PEERS
 from stepscope.analysis.communication import NO_COLLECTIVES, analyse_communication
-from stepscope.analysis.selection.names import events_named
+from stepscope.analysis.selection.names import events_named, times_of
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.nullable import gathered
@@ -208,15 +208,12 @@ def _with_memory(trace: Trace, abnormal: pl.DataFrame) -> pl.DataFrame:
     ).to_series()
     first = launch.to_numpy()
     last = (abnormal["start_ns"] + abnormal["dur_ns"]).to_numpy()
-    devices = abnormal["device"]
-    allocated, reserved = _memory_within(trace, devices, first, last)
     calls, busy = _allocation_within(trace, first, last)
     memory = trace.devices.select("device", memory_bytes="total_memory_bytes")
     result = (
-        abnormal.join(memory, on="device", how="left", maintain_order="left")
+        abnormal.hstack(_memory_within(trace, abnormal["device"], first, last))
+        .join(memory, on="device", how="left", maintain_order="left")
         .with_columns(
-            allocated_bytes=allocated,
-            reserved_bytes=reserved,
             allocation_calls=pl.Series(calls, dtype=pl.Int64),
             allocation_ns=pl.Series(busy, dtype=pl.Int64),
             times=pl.col("dur_ns") / pl.max_horizontal("expected_ns", 1),
@@ -246,54 +243,38 @@ def _with_memory(trace: Trace, abnormal: pl.DataFrame) -> pl.DataFrame:
 
 def _memory_within(
     trace: Trace, devices: pl.Series, first: Int64Array, last: Int64Array
-) -> tuple[pl.Series, pl.Series]:
+) -> pl.DataFrame:
     """Highest allocated and reserved of each window, its last record before included."""
     records = (
         memory_events(trace).filter(pl.col("kind") == "gpu").sort("time_ns", maintain_order=True)
     )
     of_devices = records.partition_by("device", as_dict=True)
-    allocated: list[int | None] = []
-    reserved: list[int | None] = []
+    highest = []
     for device, start, end in zip(devices.to_list(), first, last, strict=True):
         mine = of_devices.get((device,), records.clear())
         times = mine["time_ns"].to_numpy()
         low = max(int(np.searchsorted(times, start, side="right")) - 1, 0)
         within = mine[low : int(np.searchsorted(times, end, side="right"))]
-        for column, values in (
-            ("allocated_bytes", allocated),
-            ("reserved_bytes", reserved),
-        ):
-            highest = within[column].max()
-            values.append(int(highest) if isinstance(highest, int) else None)
-    return pl.Series(allocated, dtype=pl.Int64), pl.Series(reserved, dtype=pl.Int64)
+        highest.append(within.select(pl.col("allocated_bytes", "reserved_bytes").max()))
+    return pl.concat(highest)
 
 
 def _allocation_within(
     trace: Trace, first: Int64Array, last: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    calls = trace.columns("start_ns", "dur_ns")[events_named(trace, is_allocation())]
-    start = calls["start_ns"].to_numpy()
-    end = start + calls["dur_ns"].to_numpy()
-    by_end = np.argsort(end, kind="stable")
-    ordered_start, ordered_end = np.sort(start), end[by_end]
+    """How many calls overlap each window, and their time in it together."""
+    times = times_of(trace, events_named(trace, is_allocation()))
+    starts, ends = (np.sort(one) for one in times)
     # Those begun before the window's end, less those over before its start.
-    begun = np.searchsorted(ordered_start, last, side="left")
-    over = np.searchsorted(ordered_end, first, side="right")
+    calls = np.searchsorted(starts, last) - np.searchsorted(ends, first, side="right")
+    origin = first.min()  # relative times keep the sums small
 
-    def time_before(moment: Int64Array) -> Int64Array:
-        """Time that all calls together spend before each moment."""
-        sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(ordered_start)))
-        ends = np.concatenate((np.zeros(1, np.int64), np.cumsum(ordered_end)))
-        started = np.searchsorted(ordered_start, moment, side="left")
-        ended = np.searchsorted(ordered_end, moment, side="left")
-        spent: Int64Array = ends[ended] + moment * (started - ended) - sums[started]
+    def since(moments: Int64Array, until: Int64Array) -> Int64Array:
+        """How long before each moment the earlier ones were, added up."""
+        before = np.searchsorted(moments, until)
+        sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(moments - origin)))
+        spent: Int64Array = before * (until - origin) - sums[before]
         return spent
 
-    if len(start):
-        # Relative times keep the sums small.
-        origin = int(min(ordered_start[0], first.min(initial=int(ordered_start[0]))))
-        ordered_start, ordered_end = ordered_start - origin, ordered_end - origin
-        busy = time_before(last - origin) - time_before(first - origin)
-    else:
-        busy = np.zeros(len(first), np.int64)
-    return (begun - over).astype(np.int64), busy
+    busy = since(starts, last) - since(ends, last) - since(starts, first) + since(ends, first)
+    return calls.astype(np.int64), busy

@@ -23,7 +23,6 @@ from stepscope.analysis.calls.parents import Paths, number_paths, own_events, pa
 from stepscope.analysis.selection.gpu_work import events_in_steps, gpu_work
 from stepscope.analysis.selection.names import is_step, names_that
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
-from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.categories import is_one_of
 from stepscope.trace.derive.ancestors import nearest
@@ -148,9 +147,26 @@ def build_call_tree(
     }
     lane_id = None if merge_threads else paths.key // names
     sums = {name: paths.sum(value) for name, value in values.items()}
-    nodes = _nodes(trace, paths, paths.key % names, lane_id, sums)
+    number = len(paths.parent)
+    nodes = pl.DataFrame(
+        {
+            "node": np.arange(number),
+            "parent": paths.parent,
+            "depth": paths.depth,
+            "name_id": pl.Series(paths.key % names, dtype=pl.UInt32),
+            "lane_id": pl.Series([None] * number if lane_id is None else lane_id, dtype=pl.UInt32),
+            "count": np.bincount(paths.of_row, minlength=number),
+            "device_total_ns": paths.with_descendants(sums["device_self_ns"]),
+            **sums,
+        }
+    ).join(
+        trace.name_rows[["name_id", "name", "category"]],
+        on="name_id",
+        how="left",
+        maintain_order="left",
+    )
     return CallTree(
-        nodes,
+        _ordered(nodes, paths) if number else pl.DataFrame(schema=CALL_TREE),
         work.answered.leaving_out({_NOWHERE: int((~known).sum())}),
         int(duration.sum()),
         int(duration[~known].sum()),
@@ -158,39 +174,7 @@ def build_call_tree(
     )
 
 
-def _nodes(
-    trace: Trace,
-    paths: Paths,
-    name_id: Int64Array,
-    lane_id: Int64Array | None,
-    sums: dict[str, Int64Array],
-) -> pl.DataFrame:
-    number = len(paths.parent)
-    if not number:
-        return pl.DataFrame(schema=CALL_TREE)
-    nodes = pl.DataFrame(
-        {
-            "node": np.arange(number),
-            "parent": paths.parent,
-            "depth": paths.depth,
-            "name_id": pl.Series(name_id, dtype=pl.UInt32),
-            "lane_id": pl.Series([None] * number if lane_id is None else lane_id, dtype=pl.UInt32),
-            "count": np.bincount(paths.of_row, minlength=number),
-            "device_total_ns": paths.with_descendants(sums["device_self_ns"]),
-            **sums,
-        }
-    )
-    return _ordered(
-        nodes.join(
-            trace.name_rows[["name_id", "name", "category"]],
-            on="name_id",
-            how="left",
-            maintain_order="left",
-        )
-    )
-
-
-def _ordered(nodes: pl.DataFrame) -> pl.DataFrame:
+def _ordered(nodes: pl.DataFrame, paths: Paths) -> pl.DataFrame:
     """Number the nodes depth first, siblings by cost, as a tree is read."""
     by_cost = nodes.sort(
         ["depth", "parent", "device_total_ns", "host_total_ns", "name", "node"],
@@ -200,12 +184,7 @@ def _ordered(nodes: pl.DataFrame) -> pl.DataFrame:
     depth = by_cost["depth"].to_numpy()
     number = len(by_cost)
     # Size of every subtree, then the place of each node: after its parent and its elder siblings.
-    size = np.ones(number, np.int64)
-    levels = np.searchsorted(depth, np.arange(int(depth.max(initial=0)) + 2))
-    for level in range(len(levels) - 2, 0, -1):
-        mine = slice(levels[level], levels[level + 1])
-        size_of = size[node[mine]]
-        np.add.at(size, parent[mine], size_of)
+    size, levels = paths.with_descendants(np.ones(number, np.int64)), paths.levels
     place = np.zeros(number, np.int64)
     before = np.cumsum(size[node]) - size[node]
     new_family = np.concatenate(([True], (parent[1:] != parent[:-1]) | (depth[1:] != depth[:-1])))

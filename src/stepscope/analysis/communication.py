@@ -106,13 +106,21 @@ def analyse_communication(trace: Trace, scope: Scope | None = None) -> Communica
         of_host = read_host_collectives(trace, work.answered.asked)
         if len(of_host):
             return _of_the_host(trace, work, of_host)
-        return _of_none(work)
+        # As most jobs on one GPU have it: without queries.
+        notes = (*work.notes, NO_COLLECTIVES) if work.answered.devices else work.notes
+        return CommunicationReport(
+            pl.DataFrame(schema=TIMED_COLLECTIVES),
+            pl.DataFrame(schema=SIZES),
+            pl.DataFrame(schema=DEVICES),
+            work.answered,
+            notes,
+        )
     # What hides a step's communication may be computation of the next step. Fills count as
     # computation, as in the timeline.
     compute = work.table.filter(pl.col("kind").is_in(["compute", "memset"]))
     exposed = np.zeros(len(collectives), np.int64)
     overlapped = np.zeros(len(collectives), np.int64)
-    rows = []
+    rows: list[tuple[int | float | None, ...]] = []
     for device in work.answered.devices:
         mine = filled(collectives["device"] == device, value=False)
         own = collectives.filter(pl.Series(mine))
@@ -128,27 +136,7 @@ def analyse_communication(trace: Trace, scope: Scope | None = None) -> Communica
         whole_ns = communicating.total_ns
         ratio = shared_ns / whole_ns if whole_ns else None
         rows.append((device, len(own), whole_ns, shared_ns, whole_ns - shared_ns, ratio))
-    collectives = _with_bandwidth(
-        collectives.with_columns(exposed_ns=pl.Series(exposed), overlapped_ns=pl.Series(overlapped))
-    )
-    return CommunicationReport(
-        collectives,
-        _by_size(collectives),
-        pl.DataFrame(rows, schema=DEVICES, orient="row"),
-        work.answered,
-        (*work.notes, *_notes(collectives)),
-    )
-
-
-def _of_none(work: GpuWork) -> CommunicationReport:
-    """The report of a scope without communication, as most jobs on one GPU have it: no queries."""
-    return CommunicationReport(
-        pl.DataFrame(schema=TIMED_COLLECTIVES),
-        pl.DataFrame(schema=SIZES),
-        pl.DataFrame(schema=DEVICES),
-        work.answered,
-        (*work.notes, NO_COLLECTIVES) if work.answered.devices else work.notes,
-    )
+    return _report(collectives, exposed, overlapped, rows, work.answered, work.notes)
 
 
 def _of_the_host(trace: Trace, work: GpuWork, collectives: pl.DataFrame) -> CommunicationReport:
@@ -157,21 +145,11 @@ def _of_the_host(trace: Trace, work: GpuWork, collectives: pl.DataFrame) -> Comm
     first, last = first_come(start, end)
     exposed = intervals.covered(_held_up(trace), first, last)
     whole_ns, exposed_ns = int((last - first).sum()), int(exposed.sum())
-    timed = _with_bandwidth(
-        collectives.with_columns(
-            exposed_ns=pl.Series(exposed), overlapped_ns=pl.Series(last - first - exposed)
-        )
-    )
     ratio = (whole_ns - exposed_ns) / whole_ns if whole_ns else None
-    row = (None, len(timed), whole_ns, whole_ns - exposed_ns, exposed_ns, ratio)
-    notes = [note for note in work.notes if note != NO_GPU_WORK]
-    return CommunicationReport(
-        timed,
-        _by_size(timed),
-        pl.DataFrame([row], schema=DEVICES, orient="row"),
-        replace(work.answered, events=len(timed)),
-        (*notes, _ON_THE_HOST, *_notes(timed)),
-    )
+    row = (None, len(collectives), whole_ns, whole_ns - exposed_ns, exposed_ns, ratio)
+    notes = (*(note for note in work.notes if note != NO_GPU_WORK), _ON_THE_HOST)
+    answered = replace(work.answered, events=len(collectives))
+    return _report(collectives, exposed, last - first - exposed, [row], answered, notes)
 
 
 def _held_up(trace: Trace) -> intervals.Intervals:
@@ -215,11 +193,28 @@ def _union(work: pl.DataFrame) -> intervals.Intervals:
     return intervals.merge(start, start + work["dur_ns"].to_numpy())
 
 
-def _with_bandwidth(collectives: pl.DataFrame) -> pl.DataFrame:
+def _report(
+    collectives: pl.DataFrame,
+    exposed: Int64Array,
+    overlapped: Int64Array,
+    devices: list[tuple[int | float | None, ...]],
+    answered: AnsweredScope,
+    notes: tuple[str, ...],
+) -> CommunicationReport:
     algorithm = algorithm_bandwidth(pl.col("dur_ns"))
-    return collectives.with_columns(
-        algorithm_bandwidth_gb_per_s=algorithm, bus_bandwidth_gb_per_s=algorithm * bus_factor()
+    timed = collectives.with_columns(
+        exposed_ns=pl.Series(exposed),
+        overlapped_ns=pl.Series(overlapped),
+        algorithm_bandwidth_gb_per_s=algorithm,
+        bus_bandwidth_gb_per_s=algorithm * bus_factor(),
     ).select(pl.col(column).cast(dtype) for column, dtype in TIMED_COLLECTIVES.items())
+    return CommunicationReport(
+        timed,
+        _by_size(timed),
+        pl.DataFrame(devices, schema=DEVICES, orient="row"),
+        answered,
+        (*notes, *_notes(timed)),
+    )
 
 
 def _by_size(collectives: pl.DataFrame) -> pl.DataFrame:

@@ -28,10 +28,10 @@ import polars as pl
 
 from stepscope.analysis.calls.moved_bytes import STREAMING, bytes_of_operators
 from stepscope.analysis.calls.operands import argument_texts
-from stepscope.analysis.calls.places import operator_names, places_of_work
+from stepscope.analysis.calls.places import names_of_events, places_of_work
 from stepscope.analysis.flops import analyse_flops
 from stepscope.analysis.hardware.devices import memory_speeds, peaks_of
-from stepscope.analysis.operators import By, analyse_operators
+from stepscope.analysis.operators import analyse_operators
 from stepscope.analysis.selection.gpu_work import events_in_steps, gpu_work
 from stepscope.analysis.selection.names import events_named, is_operator, names_that
 from stepscope.analysis.selection.scope import AnsweredScope, Scope, memoized
@@ -118,7 +118,7 @@ def compute(trace: Trace, scope: Scope | None = None) -> Compute:
     rows = work.members_of("compute", "name_id", "device", "dur_ns", "group", "launch", "op")
     arithmetic = analyse_flops(trace, work.answered.asked)
     rows = rows.with_columns(
-        operator=operator_names(trace, rows), place=places_of_work(trace, rows)
+        operator=names_of_events(trace, rows["op"]), place=places_of_work(trace, rows)
     )
     products = arithmetic.operators.select(
         pl.col("name").alias("operator"),
@@ -286,8 +286,8 @@ class HostCompute:
 @memoized
 def host_compute(trace: Trace, scope: Scope | None = None) -> HostCompute:
     """What a CPU computes."""
-    rows = _rows(trace, scope, By.NAME)
-    total_ns = int(rows["total_ns"].sum())
+    rows = _rows(trace, scope, by_shape=False)
+    total_ns = int(rows["dur_ns"].sum())
     group = pl.col("group")
     kind = (
         pl.when(group.is_in(COMPUTE_GROUPS))
@@ -297,39 +297,28 @@ def host_compute(trace: Trace, scope: Scope | None = None) -> HostCompute:
     # Of aten::item and what it calls, aten::_local_scalar_dense, the one that scripts call.
     is_inner = pl.col("name").str.contains("::_", literal=True)
     most = rows.sort(-pl.col("count"), is_inner, "name").select("name", "count").head(1)
-    shapes = _rows(trace, scope, By.SHAPE)
+    shapes = _rows(trace, scope, by_shape=True)
     calls = [_call(name, dims) for name, dims in shapes.select("name", "dims").iter_rows()]
     return HostCompute(
         total_ns=total_ns,
         calls=int(rows["count"].sum()),
         most_called=next(most.iter_rows(), ("", 0)),
-        kinds=_sums(rows.with_columns(kind=kind), "kind", total_ns),
-        operators=_sums(rows.rename({"name": "operator"}), "operator", total_ns),
-        shapes=_sums(
+        kinds=_by(rows.with_columns(kind=kind), "kind").drop("count"),
+        operators=_by(rows.rename({"name": "operator"}), "operator").drop("count"),
+        shapes=_by(
             shapes.with_columns(call=pl.Series(calls, dtype=pl.String)).drop_nulls("call"),
             "call",
             total_ns,
-        ),
+        ).drop("count"),
         threads=_threads(trace, scope),
     )
 
 
-def _rows(trace: Trace, scope: Scope | None, by: By) -> pl.DataFrame:
-    table = analyse_operators(trace, scope, by).table
+def _rows(trace: Trace, scope: Scope | None, *, by_shape: bool) -> pl.DataFrame:
+    table = analyse_operators(trace, scope, by_shape=by_shape).table
     return table.filter(
         pl.col("category") == Category.CPU_OP.value, pl.col("host_self_ns") > 0
-    ).with_columns(total_ns=pl.col("host_self_ns"))
-
-
-def _sums(rows: pl.DataFrame, key: str, whole_ns: int) -> pl.DataFrame:
-    return (
-        rows.group_by(key)
-        .agg(
-            total_ns=pl.col("total_ns").sum(),
-            compute_share=pl.col("total_ns").sum() / max(1, whole_ns),
-        )
-        .sort("total_ns", key, descending=[True, False])
-    )
+    ).with_columns(dur_ns=pl.col("host_self_ns"))
 
 
 def _call(name: str, dims: str | None) -> str | None:

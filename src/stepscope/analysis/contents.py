@@ -86,7 +86,7 @@ def describe(trace: Trace) -> Contents:
         base_time_ns=trace.base_time_ns,
         devices=_devices(trace, counts),
         steps=trace.steps,
-        lanes=_with_events(trace.lanes, counts, "lane_id"),
+        lanes=_with_events(trace.lanes, counts),
         categories=counts.group_by("category")
         .agg(
             pl.col("events").sum(),
@@ -154,9 +154,9 @@ def _devices(trace: Trace, counts: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _with_events(lanes: pl.DataFrame, counts: pl.DataFrame, key: str) -> pl.DataFrame:
-    per_lane = counts.group_by(key).agg(pl.col("events").sum())
-    return lanes.join(per_lane, on=key, how="left", maintain_order="left").with_columns(
+def _with_events(lanes: pl.DataFrame, counts: pl.DataFrame) -> pl.DataFrame:
+    per_lane = counts.group_by("lane_id").agg(pl.col("events").sum())
+    return lanes.join(per_lane, on="lane_id", how="left", maintain_order="left").with_columns(
         pl.col("events").fill_null(0)
     )
 

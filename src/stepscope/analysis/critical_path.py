@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -28,11 +28,9 @@ from stepscope.analysis.graph.replay import Replay, is_host_bound, replayed_dela
 from stepscope.analysis.graph.step_graph import ORIGIN, StepGraph
 from stepscope.analysis.host.causes import CAUSES, HostCause, cause_names
 from stepscope.analysis.host.steady_steps import steady_steps
-from stepscope.analysis.record.summary import StepSummary
 from stepscope.analysis.selection.partition import Part, Partition
 from stepscope.analysis.selection.scope import AnsweredScope, EventChoice, Scope
 from stepscope.trace.arrays.intervals import Int64Array
-from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.machine.jit import jit
 from stepscope.trace.model import Trace
 
@@ -79,8 +77,6 @@ class CriticalPath:
     """
 
     scope: AnsweredScope
-    scales_to_run: ClassVar[bool] = False
-
     step_ns: int
     total_ns: int = field(metadata={"label": "steps in all"})
     causes: pl.DataFrame
@@ -89,10 +85,6 @@ class CriticalPath:
     segments: pl.DataFrame
     kernels: pl.DataFrame
     notes: tuple[str, ...]
-
-    def in_run(self, record: StepSummary, _trace: Trace) -> CriticalPath:
-        """The same with the step time of a run; the path remains that of the recorded steps."""
-        return replace(self, step_ns=record.mean_ns)
 
 
 def critical_path(trace: Trace, scope: Scope | None = None) -> CriticalPath:
@@ -234,16 +226,12 @@ def _input_left(changes: Changes, nodes: Int64Array, spent: Int64Array) -> int:
     """
     graph = changes.graph
     mine = np.flatnonzero(graph.kind[nodes] == NodeKind.HOST)
-    left = 0
-    for lane in distinct_groups(graph.lane[nodes[mine]]):
-        of_lane = mine[graph.lane[nodes[mine]] == lane]
-        rows = nodes[of_lane]
-        waited = graph.host.divide(lane, graph.start_ns[rows], graph.end_ns[rows])
-        # What a change takes from a piece, it takes from its waiting first.
-        taken = graph.dur_ns[rows] - changes.dur_ns[rows]
-        still = np.clip(waited[HostCause.INPUT] - taken, 0, spent[of_lane])
-        left += int(still.sum())
-    return left
+    rows = nodes[mine]
+    columns = graph.lane[rows], graph.start_ns[rows], graph.end_ns[rows]
+    waited = graph.host.divide_each(*columns)[HostCause.INPUT]
+    # What a change takes from a piece, it takes from its waiting first.
+    taken = graph.dur_ns[rows] - changes.dur_ns[rows]
+    return int(np.clip(waited - taken, 0, spent[mine]).sum())
 
 
 class _Found(NamedTuple):
@@ -284,9 +272,20 @@ def _find_piece(
     np.add.at(whole, (step[known], code[row[known]]), last[known] - first[known])
     main_cause = np.maximum(code, 0)
     mine = np.flatnonzero(code[row] < 0)
-    parts_of_host = _PartsOfHost(first[mine], last[mine], step[mine], row[mine])
-    if len(mine):
-        _divide_host(graph, owner, parts_of_host, whole[:, _HOST_CAUSES], main_cause)
+    if len(mine):  # parts in which the path is a thread's, by what that did
+        of_step, segment = step[mine], row[mine]
+        host = graph.host.divide_each(graph.lane[owner[segment]], first[mine], last[mine])
+        head = _starts_of_runs(of_step)
+        sums = np.add.reduceat(host, head, axis=1)
+        np.add.at(whole[:, _HOST_CAUSES], of_step[head], sums.T)
+        # Steps cut segments: what counts is the time in all parts of one together.
+        head = _starts_of_runs(segment)
+        of_segment = host[:, head]
+        # There are few further parts: one for each step.
+        further = np.flatnonzero(segment[1:] == segment[:-1]) + 1
+        of_which = np.searchsorted(head, further, side="right") - 1
+        np.add.at(of_segment.T, of_which, host[:, further].T)
+        main_cause[segment[head]] = _HOST_CAUSES.start + of_segment.argmax(axis=0)
     return _Found(starts, ends, owner, main_cause, whole)
 
 
@@ -377,55 +376,6 @@ def _clip(
     end = np.minimum(ends[row], window_ends[step])
     filled = end > begin
     return begin[filled], end[filled], step[filled], row[filled]
-
-
-class _PartsOfHost(NamedTuple):
-    """The parts of the path in which it is a thread's, in order: one row each."""
-
-    start: Int64Array
-    end: Int64Array
-    step: Int64Array
-    segment: Int64Array
-
-
-def _divide_host(
-    graph: StepGraph,
-    owner: Int64Array,
-    parts: _PartsOfHost,
-    of_steps: Int64Array,
-    main_cause: Int64Array,
-) -> None:
-    """Divide the host's parts of the path by what its threads did.
-
-    Args:
-        owner: The node of each segment.
-        parts: The parts; at least one.
-        of_steps: One row per step, one column per host cause: the time of each is added.
-        main_cause: For each segment of the host, the cause with the most of it is put here.
-    """
-    host = _time_per_cause(graph, parts.start, parts.end, owner[parts.segment])
-    first = _starts_of_runs(parts.step)
-    np.add.at(of_steps, parts.step[first], np.add.reduceat(host, first, axis=1).T)
-    # Steps cut segments: what counts is the time in all parts of one together.
-    head = _starts_of_runs(parts.segment)
-    of_segment = host[:, head]
-    # There are few further parts: one for each step.
-    further = np.flatnonzero(parts.segment[1:] == parts.segment[:-1]) + 1
-    of_which = np.searchsorted(head, further, side="right") - 1
-    np.add.at(of_segment.T, of_which, host[:, further].T)
-    main_cause[parts.segment[head]] = _HOST_CAUSES.start + of_segment.argmax(axis=0)
-
-
-def _time_per_cause(
-    graph: StepGraph, starts: Int64Array, ends: Int64Array, owner: Int64Array
-) -> Int64Array:
-    """What threads did in pieces of theirs: one row per host cause, one column per piece."""
-    totals = np.zeros((len(CAUSES), len(starts)), np.int64)
-    lanes = graph.lane[owner]
-    for lane in distinct_groups(lanes):
-        mine = np.nonzero(lanes == lane)[0]
-        totals[:, mine] = graph.host.divide(lane, starts[mine], ends[mine])
-    return totals
 
 
 def _starts_of_runs(values: Int64Array) -> Int64Array:

@@ -64,7 +64,9 @@ def purpose_of(trace: Trace) -> Purpose:
     )
     libraries = ((word, is_frame & name.str.contains(like)) for word, like in _LIBRARIES)
     library = next((word for word, seen in _first_names(trace, *libraries) if seen), "")
-    engine = _engine(trace)
+    of_ranges = [Category.USER_ANNOTATION.value, Category.GPU_USER_ANNOTATION.value]
+    ranges = trace.name_rows.filter(category.is_in(of_ranges))["name"]
+    engine = next((found for found in map(engine_of, ranges.to_list()) if found), "")
     for what, seen in _first_names(trace, *learning):
         if seen is not None:
             return Purpose(Work.TRAINING, f"{what} ({seen[:60]})", engine, library)
@@ -90,10 +92,3 @@ def _first_names(
     )
     found = trace.name_rows.select(*firsts).row(0)
     return zip((word for word, _ in conditions), found, strict=True)
-
-
-def _engine(trace: Trace) -> str:
-    of_ranges = [Category.USER_ANNOTATION.value, Category.GPU_USER_ANNOTATION.value]
-    is_range = pl.col("category").cast(pl.String).is_in(of_ranges)
-    ranges = trace.name_rows.filter(is_range)["name"]
-    return next((found for found in map(engine_of, ranges.to_list()) if found), "")

@@ -22,6 +22,7 @@ import polars as pl
 
 from stepscope.analysis.calls.collectives import POINT_TO_POINT
 from stepscope.analysis.calls.moved_bytes import least_bytes
+from stepscope.analysis.calls.operands import of_each_way
 from stepscope.analysis.calls.operands_of_work import operands_as_categories
 from stepscope.analysis.calls.places import names_of_events
 from stepscope.analysis.communication import analyse_communication
@@ -72,7 +73,6 @@ class WorkFloors:
     """
 
     floor_ns: Int64Array
-    is_known: BoolArray
     better_ns: Int64Array
     kinds: tuple[KindOfWork, ...]
     types: tuple[str, ...]
@@ -116,7 +116,6 @@ def find_floors(
     in_better = np.where(np.isnan(faster), floor_ns, np.ceil(np.nan_to_num(faster)))
     return WorkFloors(
         floor_ns,
-        known,
         np.minimum(floor_ns, in_better.astype(np.int64)),
         _kinds(work, known, floor_ns),
         tuple(
@@ -197,12 +196,9 @@ def _of_bytes(
     calls = computing.group_by("op").agg(pl.col("dur_ns").sum().alias("call_ns")).sort("op")
     texts = operands_as_categories(trace, calls["op"]).select("dims", "types")
     calls = calls.with_columns(texts, operator=names_of_events(trace, calls["op"]))
-    keys = ["dims", "types", "operator"]
-    # Few ways of calling repeat.
-    ways = calls.select(keys).unique(maintain_order=True)
-    least = [least_bytes(*way) for way in ways.iter_rows()]
-    ways = ways.with_columns(least=pl.Series(least, dtype=pl.Float64))
-    calls = calls.join(ways, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    ways = calls.select("dims", "types", "operator")
+    least = of_each_way(ways, lambda *way: (least_bytes(*way),), {"least": pl.Float64})
+    calls = calls.hstack(least)
     by_row = (
         of_operators.join(calls, on="op", how="left", maintain_order="left")
         .select(

@@ -37,7 +37,7 @@ The causes add up to the idle time of the timeline of the same scope, to the nan
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
@@ -105,50 +105,26 @@ class IdleCauses:
 
     def of(self, cause: str) -> int:
         """Idle time of one cause, in ns."""
-        return _of(self.causes, cause)
-
-
-@dataclass(frozen=True)
-class IdleTimes:
-    """The sums of `IdleCauses`, with the same names and meanings.
-
-    Who asks for no single gap asks for these: they keep no table that grows with the trace.
-    """
-
-    idle_ns: int
-    total_ns: int
-    causes: pl.DataFrame
-    steps: pl.DataFrame
-    scope: AnsweredScope
-    notes: tuple[str, ...]
-
-    def of(self, cause: str) -> int:
-        """Idle time of one cause, in ns."""
-        return _of(self.causes, cause)
+        idle_ns: dict[str, int] = dict(self.causes["cause", "idle_ns"].iter_rows())
+        return idle_ns.get(cause, 0)
 
 
 @memoized
 def idle_causes(trace: Trace, scope: Scope | None = None) -> IdleCauses:
     """Divide the idle time of the devices by its causes."""
     work, gaps, segments, inside = _cut_gaps(trace, scope)
-    times = _times(work, segments, inside)
-    return IdleCauses(
-        idle_ns=times.idle_ns,
-        total_ns=times.total_ns,
-        causes=times.causes,
+    return replace(
+        _times(work, segments, inside),
         details=_details(trace, inside),
-        steps=times.steps,
         longest=_longest(trace, gaps, inside),
         gaps=gaps,
         segments=inside,
-        scope=times.scope,
-        notes=times.notes,
     )
 
 
 @memoized
-def idle_times(trace: Trace, scope: Scope | None = None) -> IdleTimes:
-    """The same division, as sums only."""
+def idle_times(trace: Trace, scope: Scope | None = None) -> IdleCauses:
+    """The same for who asks for no single gap: without the tables that grow with the trace."""
     work, gaps, segments, inside = _cut_gaps(trace, scope, with_events=False)
     del gaps  # there may be a million, and sums do without
     return _times(work, segments, inside)
@@ -166,22 +142,22 @@ def _cut_gaps(
     return work, gaps, segments, _inside(segments, clip(segments, work.windows))
 
 
-def _times(work: GpuWork, segments: pl.DataFrame, inside: pl.DataFrame) -> IdleTimes:
+def _times(work: GpuWork, segments: pl.DataFrame, inside: pl.DataFrame) -> IdleCauses:
     idle_ns = int((inside["end_ns"] - inside["start_ns"]).sum())
     total_ns = int((work.windows["end_ns"] - work.windows["start_ns"]).sum())
-    return IdleTimes(
+    none = pl.DataFrame()
+    return IdleCauses(
         idle_ns=idle_ns,
         total_ns=total_ns,
         causes=_causes(inside, idle_ns, total_ns),
+        details=none,
         steps=_steps(segments, clip(segments, work.device_steps), work.device_steps),
+        longest=none,
+        gaps=none,
+        segments=none,
         scope=work.answered,
         notes=(*work.notes, *work.notes_on_windows),
     )
-
-
-def _of(causes: pl.DataFrame, cause: str) -> int:
-    idle_ns: dict[str, int] = dict(causes["cause", "idle_ns"].iter_rows())
-    return idle_ns.get(cause, 0)
 
 
 def _inside(segments: pl.DataFrame, clipped: Clipped) -> pl.DataFrame:

@@ -14,13 +14,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import polars as pl
 
 from stepscope.analysis.host.causes import is_input_wait
 from stepscope.analysis.idle import idle_times
 from stepscope.analysis.selection.gpu_work import check_steps, notes_on_steps
+from stepscope.analysis.selection.names import events_named, times_of
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays import intervals
+from stepscope.trace.categories import is_one_of
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -95,12 +98,8 @@ def input_pipeline(trace: Trace, scope: Scope | None = None) -> InputPipeline:
         sources=_sources(in_scope),
         inside=_inside(trace, in_scope),
         workers=_workers(trace),
-        scope=AnsweredScope(
-            asked,
-            covered,
-            idle.scope.devices,
-            len(in_scope),
-            {reason: count for reason, count in excluded.items() if count},
+        scope=AnsweredScope(asked, covered, idle.scope.devices, len(in_scope)).leaving_out(
+            excluded
         ),
         notes=tuple(notes),
     )
@@ -120,8 +119,7 @@ def _waits(trace: Trace) -> tuple[pl.DataFrame, int]:
         .join(names, on="name_id")
         .sort("lane_id", "start_ns", "event")
     )
-    step = trace.derived.select("step").collect()["step"].gather(found["event"])
-    found = found.with_columns(step=step)
+    found = found.hstack(trace.derived_of(found["event"], "step"))
     reach = pl.col("end_ns").cum_max().shift(1).over("lane_id")
     outer = found.filter(reach.is_null() | (pl.col("end_ns") > reach))
     main = outer.filter(pl.col("lane_id").eq_missing(pl.lit(trace.main_lane)))
@@ -175,23 +173,14 @@ def _sources(waits: pl.DataFrame) -> pl.DataFrame:
 
 
 def _inside(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
-    kinds = [c.value for c in (Category.CPU_OP, Category.RUNTIME, Category.PYTHON_FUNCTION)]
-    rows = (
-        trace.events.filter(
-            pl.col("lane_id").is_in(waits["lane_id"].unique().implode()),
-            pl.col("category").is_in(kinds),
-        )
-        .select("event", "name_id", "start_ns", "dur_ns")
-        .collect()
-    )
+    kinds = (Category.CPU_OP, Category.RUNTIME, Category.PYTHON_FUNCTION)
+    events = events_named(trace, is_one_of(kinds), waits["lane_id"].unique())
     union = intervals.merge(waits["start_ns"].to_numpy(), waits["end_ns"].to_numpy())
-    inside = rows.filter(
-        pl.Series(intervals.contains(union, rows["start_ns"].to_numpy())),
-        ~pl.col("event").is_in(waits["event"].implode()),
-    )
-    own = trace.derived.select("self_ns").collect()["self_ns"].gather(inside["event"])
+    within = events[intervals.contains(union, times_of(trace, events)[0])]
+    inside = pl.Series(np.setdiff1d(within, waits["event"].to_numpy()))
     return (
-        inside.with_columns(self_ns=own)
+        trace.columns("name_id", "dur_ns")[inside]
+        .hstack(trace.derived_of(inside, "self_ns"))
         .group_by("name_id")
         .agg(
             pl.len().cast(pl.Int64).alias("count"),

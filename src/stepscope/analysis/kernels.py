@@ -24,10 +24,11 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from stepscope.analysis.calls.operands import argument_texts, numbers_in
-from stepscope.analysis.calls.places import outermost_operators
+from stepscope.analysis.calls.places import names_of_events, outermost_operators
 from stepscope.analysis.calls.runtime_calls import GraphPlace, graph_places
 from stepscope.analysis.hardware.tensor_cores import TensorCoreUse, tensor_core_use
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
+from stepscope.analysis.selection.names import events_named
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -38,16 +39,6 @@ SHORTEST = 2
 FEWEST = 2
 MOST = 50
 MOST_NAMES = 24
-SEQUENCES: dict[str, pl.DataType | type[pl.DataType]] = {
-    "operator": pl.String,
-    "length": pl.Int64,
-    "count": pl.Int64,
-    "total_ns": pl.Int64,  # of the kernels
-    "mean_kernel_ns": pl.Int64,
-    "calls_ns": pl.Int64,  # of the launching calls beyond one per sequence
-    "kernels": pl.List(pl.String),  # the first 24
-    "event": pl.Int64,  # the operator of the first occurrence
-}
 
 
 @dataclass(frozen=True)
@@ -260,28 +251,16 @@ def _most_frequent(parsed: pl.DataFrame, column: str) -> pl.DataFrame:
 def _counters(trace: Trace) -> pl.DataFrame:
     """Hardware counters: ranges of the device's profiler, and sampled values."""
     schema = {"range": pl.String, "metric": pl.String, "value": pl.Float64, "event": pl.Int64}
-    names = trace.names.filter(
-        pl.col("raw_category").is_in(["cuda_profiler_range", "hardware_counters"])
-    ).collect()
+    is_counter = pl.col("raw_category").is_in(["cuda_profiler_range", "hardware_counters"])
+    names = trace.name_rows.filter(is_counter).select("name_id", "name")
     found: list[tuple[str, str, float, int | None]] = []
     if len(names):
-        ranges = (
-            trace.events.filter(pl.col("name_id").is_in(names["name_id"].implode()))
-            .select("event", "name_id")
-            .join(trace.args, on="event")
-            .join(names.lazy().select("name_id", "name"), on="name_id")
-            .sort("event")
-            .collect()
-        )
-        for event, text, name in ranges.select("event", "args", "name").iter_rows():
+        events = pl.Series(events_named(trace, is_counter))
+        texts, ranges = argument_texts(trace, events), names_of_events(trace, events)
+        for event, text, name in zip(events, texts, ranges, strict=True):
             found += [(name, key, value, event) for key, value in numbers_in(text)]
-        samples = (
-            trace.counters.filter(pl.col("name_id").is_in(names["name_id"].implode()))
-            .join(names.lazy().select("name_id", "name"), on="name_id", maintain_order="left")
-            .select("args", "name")
-            .collect()
-        )
-        for text, name in samples.iter_rows():
+        samples = trace.counters.join(names.lazy(), on="name_id", maintain_order="left")
+        for text, name in samples.select("args", "name").collect().iter_rows():
             found += [(name, key, value, None) for key, value in numbers_in(text)]
     return pl.DataFrame(found, schema=schema, orient="row")
 
@@ -293,14 +272,13 @@ def kernel_sequences(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         rows: GPU work with category, name_id, dur_ns, op, call_ns, in order of start.
 
     Returns:
-        A table with the columns of `SEQUENCES`, the most promising first.
+        One row per sequence, the most promising first: operator, length, count, total_ns (of the
+        kernels), mean_kernel_ns, calls_ns (of the launching calls beyond one per sequence),
+        kernels (the first 24) and event (the operator of the first occurrence).
     """
     mine = rows.filter(
         pl.col("category") == Category.KERNEL.value, pl.col("op").is_not_null()
     ).select("name_id", "dur_ns", "op", "call_ns", "start_ns")
-    if mine.is_empty():
-        return pl.DataFrame(schema=SEQUENCES)
-    event_names = trace.columns("name_id")["name_id"]
     sequences = (
         mine.with_columns(outer=outermost_operators(trace, mine["op"]))
         .sort("start_ns", maintain_order=True)
@@ -313,9 +291,7 @@ def kernel_sequences(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         )
         .filter(pl.col("length") >= SHORTEST)
     )
-    if sequences.is_empty():
-        return pl.DataFrame(schema=SEQUENCES)
-    operator_id = event_names.gather(sequences["outer"])
+    operator_id = trace.columns("name_id")["name_id"].gather(sequences["outer"])
     names = trace.name_rows["name"]
     found = (
         sequences.with_columns(

@@ -34,11 +34,11 @@ import polars as pl
 
 from stepscope.analysis.calls.places import call_places, names_of_events
 from stepscope.analysis.calls.runtime_calls import TO_DEVICE, blocking_copies, is_first_of_launch
-from stepscope.analysis.selection.gpu_work import gpu_work
-from stepscope.analysis.selection.names import is_call
+from stepscope.analysis.counters import sum_of
+from stepscope.analysis.selection.gpu_work import events_in_steps, gpu_work
+from stepscope.analysis.selection.names import events_named, is_call, times_of
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays import intervals
-from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.model import Trace
 
 SHORTEST_STRETCH = 10
@@ -106,7 +106,7 @@ def launches(trace: Trace, scope: Scope | None = None) -> Launches:
     linked = all_work.filter(work.in_steps).filter(pl.col("launch").is_not_null())
     launched = linked.filter("first")
     stretches = _stretches(trace, all_work, work.in_steps)
-    blocking = _blocking(trace, all_work, work.answered)
+    blocking = _blocking(trace, all_work, work.answered.asked)
     copies, pageable = _copies(trace, all_work.filter(work.in_steps))
     notes = list(work.notes)
     missing = int(all_work.filter(work.in_steps)["launch"].is_null().sum())
@@ -235,30 +235,21 @@ def _known_sum(name: str) -> pl.Expr:
     return pl.when(column.count() > 0).then(column.sum()).alias(name)
 
 
-def _blocking(trace: Trace, work: pl.DataFrame, answered: AnsweredScope) -> pl.DataFrame:
-    names = trace.name_rows
-    calls = (
-        trace.events.filter(is_call()).select("event", "name_id", "start_ns", "dur_ns").collect()
-    )
+def _blocking(trace: Trace, work: pl.DataFrame, asked: Scope) -> pl.DataFrame:
+    waiting = events_named(trace, is_call() & (pl.col("group") == "sync"))
     copying = blocking_copies(trace, work)["launch"].drop_nulls()
-    waiting = names.filter(is_call(), pl.col("group") == "sync")["name_id"]
-    blocking = calls.filter(
-        pl.col("name_id").is_in(waiting.implode()) | pl.col("event").is_in(copying.implode()),
-    )
-    if answered.asked.steps is not None:
-        step = trace.derived.select("step").collect()["step"].gather(blocking["event"])
-        blocking = blocking.filter(step.is_in(list(answered.steps)).fill_null(value=False))
-    starts = blocking["start_ns"].to_numpy()
-    ends = starts + blocking["dur_ns"].to_numpy()
+    blocking = np.union1d(waiting, copying.to_numpy()).astype(np.int64)
+    blocking = blocking[events_in_steps(trace, asked, blocking)]
+    starts, ends = times_of(trace, blocking)
     busy = intervals.merge(work["start_ns"].to_numpy(), work["end_ns"].to_numpy())
     placed = pl.concat(
         [
-            blocking,
-            call_places(trace, blocking["event"]).drop("event"),
+            trace.columns("name_id", "dur_ns")[blocking],
+            call_places(trace, pl.Series(blocking)),
             pl.DataFrame({"waited_ns": intervals.covered(busy, starts, ends)}),
         ],
         how="horizontal",
-    ).join(names.select("name_id", call="name"), on="name_id", maintain_order="left")
+    ).join(trace.name_rows.select("name_id", call="name"), on="name_id", maintain_order="left")
     return (
         placed.group_by("call", "operator", "frame")
         .agg(
@@ -328,7 +319,10 @@ def queue_lengths(linked: pl.DataFrame) -> pl.DataFrame:
     for (device, stream), rows in linked.sort("device", "stream", maintain_order=True).group_by(
         ["device", "stream"], maintain_order=True
     ):
-        times, length = _lengths(rows["called_ns"].to_numpy(), rows["start_ns"].to_numpy())
+        called, began = rows["called_ns"].to_numpy(), rows["start_ns"].to_numpy()
+        queue = sum_of("launched", "queue", "count", called, began, np.ones(len(rows), np.int64))
+        # Clocks of host and device differ a little: work may seem to begin before its call.
+        times, length = queue.time_ns, np.maximum(queue.value, 0).astype(np.int64)
         if len(times) < 2:
             continue
         lasting = np.diff(times)
@@ -347,14 +341,3 @@ def queue_lengths(linked: pl.DataFrame) -> pl.DataFrame:
             )
         )
     return pl.DataFrame(whole, schema=QUEUES, orient="row")
-
-
-def _lengths(called: Int64Array, began: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Moments at which the queue changes, and its length from each of them on."""
-    moments = np.concatenate((called, began))
-    change = np.concatenate((np.ones(len(called), np.int64), -np.ones(len(began), np.int64)))
-    order = np.argsort(moments, kind="stable")
-    moments, length = moments[order], np.cumsum(change[order])
-    last = np.concatenate((moments[1:] != moments[:-1], [True]))
-    # Clocks of host and device differ a little: work may seem to begin before its call.
-    return moments[last], np.maximum(length[last], 0)

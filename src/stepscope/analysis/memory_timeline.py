@@ -101,8 +101,7 @@ def memory_timeline(trace: Trace, scope: Scope | None = None) -> MemoryTimeline:
             covered,
             tuple(mine.filter(pl.col("kind") == "gpu")["device"].unique().sort().to_list()),
             len(mine),
-            excluded,
-        ),
+        ).leaving_out(excluded),
         notes=tuple(notes),
     )
 
@@ -180,7 +179,7 @@ def _select(trace: Trace, rows: pl.DataFrame, asked: Scope) -> tuple[pl.DataFram
         kept = rows.filter(pl.col("step").is_in(list(asked.steps)))
         excluded["memory events of other steps or of none"] = len(rows) - len(kept)
         rows = kept
-    return rows, {reason: count for reason, count in excluded.items() if count}
+    return rows, excluded
 
 
 def _counts() -> list[pl.Expr]:
@@ -297,19 +296,19 @@ def _at_peak(trace: Trace, rows: pl.DataFrame, every: pl.DataFrame) -> pl.DataFr
             descending=[True, False, False, False],
         )
     )
-    rest = peak - int(live["change_bytes"].sum())
-    before = pl.DataFrame(
-        {
-            "operator": [BEFORE_WINDOW],
-            "inner_operator": [None],
-            "frame": [None],
-            "allocations": [None],
-            "live_bytes": [rest],
-        },
+    # What is beyond the limit of the table, and what was there before the window, has a row each.
+    beyond = held.slice(MOST_AT_PEAK)
+    before = peak - int(live["change_bytes"].sum())
+    rest = pl.DataFrame(
+        [
+            ("all others", None, None, beyond["allocations"].sum(), beyond["live_bytes"].sum()),
+            (BEFORE_WINDOW, None, None, None, before),
+        ],
         schema={name: _AT_PEAK[name] for name in held.columns},
+        orient="row",
     )
     return (
-        pl.concat([held.head(MOST_AT_PEAK), _others(held), before])
+        pl.concat([held.head(MOST_AT_PEAK), rest])
         .filter(pl.col("live_bytes") != 0)
         .sort("live_bytes", descending=True, maintain_order=True)
         .with_columns(
@@ -318,18 +317,6 @@ def _at_peak(trace: Trace, rows: pl.DataFrame, every: pl.DataFrame) -> pl.DataFr
             peak_share=pl.col("live_bytes") / max(1, peak),
         )
         .select(pl.col(name).cast(dtype) for name, dtype in _AT_PEAK.items())
-    )
-
-
-def _others(held: pl.DataFrame) -> pl.DataFrame:
-    """The rows beyond the table's limit, added up in one."""
-    rest = held.slice(MOST_AT_PEAK)
-    return rest.select(
-        operator=pl.lit("all others"),
-        inner_operator=pl.lit(None, pl.String),
-        frame=pl.lit(None, pl.String),
-        allocations=pl.col("allocations").sum(),
-        live_bytes=pl.col("live_bytes").sum(),
     )
 
 

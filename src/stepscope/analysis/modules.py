@@ -48,32 +48,10 @@ from stepscope.trace.schema import Category
 NOWHERE = -1
 
 
-@dataclass(frozen=True, eq=False)
-class Places:
-    """The places, and the events that are calls of them.
-
-    Attributes:
-        names: Name of each place; a place comes after its parent.
-        parent: Parent of each place, -1 for a root.
-        events: The events that are calls, in order.
-        of_event: The place that each of these is a call of.
-        in_backward: Whether each of these is a call inside the backward.
-        are_calls: Whether each of these is one call; otherwise it is an operator within one.
-    """
-
-    names: list[str]
-    parent: list[int]
-    events: Int64Array
-    of_event: Int64Array
-    in_backward: BoolArray
-    are_calls: bool = True
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-
 @dataclass
 class _Register:
+    """Name and parent of each place, -1 for a root; a place comes after its parent."""
+
     names: list[str] = field(default_factory=list)
     parent: list[int] = field(default_factory=list)
     numbers: dict[tuple[int, str], int] = field(default_factory=dict)
@@ -85,6 +63,28 @@ class _Register:
             self.names.append(name)
             self.parent.append(parent)
         return self.numbers[key]
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """The places, and the events that are calls of them.
+
+    Attributes:
+        register: Name and parent of each place.
+        events: The events that are calls, in order.
+        of_event: The place that each of these is a call of.
+        in_backward: Whether each of these is a call inside the backward.
+        are_calls: Whether each of these is one call; otherwise it is an operator within one.
+    """
+
+    register: _Register
+    events: Int64Array
+    of_event: Int64Array
+    in_backward: BoolArray
+    are_calls: bool = True
+
+    def __len__(self) -> int:
+        return len(self.register.names)
 
 
 def places_by_frames(
@@ -107,7 +107,7 @@ def places_by_frames(
     of_frame = np.full(len(frames), NOWHERE, np.int64)
     register = _Register()
     if not len(frames):
-        return Places(register.names, register.parent, frames, of_frame, in_backward)
+        return Places(register, frames, of_frame, in_backward)
     names = trace.name_rows["name"].fill_null("").to_list()
     name = name_id[frames].astype(np.int64)
     is_frame = np.zeros(len(parent), np.bool_)
@@ -135,7 +135,7 @@ def places_by_frames(
     number(~in_backward, {})
     usual = _most_called(register, of_frame[~in_backward])
     number(in_backward, usual)
-    return Places(register.names, register.parent, frames, of_frame, in_backward)
+    return Places(register, frames, of_frame, in_backward)
 
 
 def _most_called(register: _Register, calls: Int64Array) -> dict[str, int]:
@@ -214,8 +214,7 @@ def _places_of_texts(found: pl.DataFrame, segments: Callable[[str], list[str]]) 
     # A text that names no module tells nothing.
     is_somewhere = of_event != NOWHERE
     return Places(
-        register.names,
-        register.parent,
+        register,
         events[is_somewhere],
         of_event[is_somewhere],
         np.zeros(int(is_somewhere.sum()), np.bool_),
@@ -327,7 +326,9 @@ def analyse_modules(trace: Trace, scope: Scope | None = None) -> ModuleReport:
     np.add.at(calls, place[called], 1)
 
     duration = members["dur_ns"].to_numpy()
-    anchor = _anchor_of_work(members, parent, anchored)
+    anchor = nearest_of(parent, filled(members["launch"], -1), anchored)
+    rest = np.nonzero(anchor < 0)[0]
+    anchor[rest] = nearest_of(parent, filled(members["op"], -1)[rest], anchored)
     known = (anchor >= 0) & (place[anchor] >= 0)
     np.add.at(cells, cell_of(anchor[known], 1), duration[known])
 
@@ -407,14 +408,6 @@ def _self_times(trace: Trace, rows: Int64Array) -> Int64Array:
     ).self_ns
 
 
-def _anchor_of_work(work: pl.DataFrame, parent: RowNumbers, anchored: BoolArray) -> RowNumbers:
-    """For each piece of GPU work its anchor; -1: none."""
-    found = nearest_of(parent, filled(work["launch"], -1), anchored)
-    rest = np.nonzero(found < 0)[0]
-    found[rest] = nearest_of(parent, filled(work["op"], -1)[rest], anchored)
-    return found
-
-
 def _table(
     places: Places,
     calls: Int64Array,
@@ -437,13 +430,13 @@ def _table(
     flops = None if self_flops is None else self_flops.copy()
     # Places are numbered after their parents, so the last ones are handed up first.
     for place in range(len(places) - 1, -1, -1):
-        above = places.parent[place]
+        above = places.register.parent[place]
         if above >= 0:
             total[:, above] += total[:, place]
             if flops is not None:
                 flops[:, above] += flops[:, place]
     children: dict[int, list[int]] = {}
-    for place, above in enumerate(places.parent):
+    for place, above in enumerate(places.register.parent):
         children.setdefault(above, []).append(place)
     cost = total.sum(axis=0)
     rows: list[list[object]] = []
@@ -452,7 +445,7 @@ def _table(
     ]
     while visit:
         place, above_row, depth, above_names = visit.pop()
-        names = (*above_names, places.names[place])[-MOST_NAMED:]
+        names = (*above_names, places.register.names[place])[-MOST_NAMED:]
         path = "/".join(names if depth < MOST_NAMED else ("…", *names))
         row = len(rows)
         times = [
@@ -472,7 +465,7 @@ def _table(
                 done / counted_flops if counted_flops else None,
                 done / spent_ns / 1e3 if done and spent_ns else None,
             ]
-        rows.append([places.names[place], row, above_row, depth, count, *times, *arithmetic, path])
+        rows.append([names[-1], row, above_row, depth, count, *times, *arithmetic, path])
         inner = _by_cost(children.get(place, []), cost)
         visit.extend((child, row, depth + 1, names) for child in inner[::-1])
     return pl.DataFrame(rows, schema=MODULES, orient="row")

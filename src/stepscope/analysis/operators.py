@@ -17,7 +17,6 @@ Definitions
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 
 import numpy as np
 import polars as pl
@@ -67,14 +66,6 @@ SHAPES: dict[str, pl.DataType | type[pl.DataType]] = {
 _NO_OPERATOR = "GPU events whose operator is not known"
 
 
-class By(str, Enum):
-    """What makes one row of the table."""
-
-    NAME = "name"
-    SHAPE = "shape"
-    """Name, shapes and types of the operands."""
-
-
 @dataclass(frozen=True)
 class OperatorReport:
     """What the operators of a scope cost.
@@ -101,12 +92,12 @@ class OperatorReport:
 
 
 def analyse_operators(
-    trace: Trace, scope: Scope | None = None, by: By | str = By.NAME
+    trace: Trace, scope: Scope | None = None, *, by_shape: bool = False
 ) -> OperatorReport:
     """What the operators of a scope cost on the host and on the devices.
 
     Args:
-        by: What makes one row: the name, or also shapes and types.
+        by_shape: Whether one row is a name with shapes and types of the operands; else a name.
     """
     work = gpu_work(trace, scope)
     members, asked = work.members, work.answered.asked
@@ -115,7 +106,7 @@ def analyse_operators(
     busy = busy_by_row(len(forest), rows_of_work(forest, members), members)
     again = find_recomputed(trace)
     keys = forest.rows.select("name_id")
-    if By(by) is By.SHAPE:
+    if by_shape:
         shapes = operands(trace, forest.rows["event"]).drop("event").cast(pl.Categorical)
         keys = pl.concat([keys, shapes], how="horizontal")
     in_scope = in_steps(forest.rows["step"], asked)
@@ -135,7 +126,7 @@ def analyse_operators(
 
 def analyse_operators_by_shape(trace: Trace, scope: Scope | None = None) -> OperatorReport:
     """As `analyse_operators`, by name, shapes and types of the operands."""
-    return analyse_operators(trace, scope, By.SHAPE)
+    return analyse_operators(trace, scope, by_shape=True)
 
 
 def _columns(

@@ -109,8 +109,12 @@ def python_functions(trace: Trace, scope: Scope | None = None) -> PythonFunction
     chosen = spans
     if asked.steps is not None:
         chosen = spans.filter(pl.Series(in_steps(spans["step"], asked), dtype=pl.Boolean))
-    pairs = _by_thread_and_function(chosen, len(functions))
-    covered = _covered_by_thread(chosen)
+    lanes, width = chosen["lane_id"].to_numpy().astype(np.int64), max(1, len(functions))
+    covered = _per_key(chosen, lanes).with_columns(lane_id=pl.col("key").cast(pl.UInt32))
+    pairs = _per_key(chosen, lanes * width + chosen["function_id"].to_numpy()).with_columns(
+        lane_id=(pl.col("key") // width).cast(pl.UInt32),
+        function_id=(pl.col("key") % width).cast(pl.UInt32),
+    )
     covered_ns = int(covered["total_ns"].sum())
     recording_ns = 0
     if len(chosen):
@@ -121,22 +125,13 @@ def python_functions(trace: Trace, scope: Scope | None = None) -> PythonFunction
         notes.append(
             "no Python functions were recorded: record with stacks (with_stack), or with py-spy"
         )
-    excluded = {
-        "functions of other steps or of none": len(spans) - len(chosen),
-        **left_out,
-    }
+    excluded = {"functions of other steps or of none": len(spans) - len(chosen), **left_out}
     return PythonFunctions(
         covered_ns,
         recording_ns,
         _functions(pairs, functions, covered_ns),
         _threads(trace, pairs, functions, covered, recording_ns),
-        AnsweredScope(
-            asked,
-            covered_steps,
-            (),
-            len(chosen),
-            {reason: count for reason, count in excluded.items() if count},
-        ),
+        AnsweredScope(asked, covered_steps, (), len(chosen)).leaving_out(excluded),
         tuple(notes),
     )
 
@@ -192,37 +187,21 @@ def _spans(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, int]]:
     return kept, functions, left_out
 
 
-def _by_thread_and_function(spans: pl.DataFrame, functions: int) -> pl.DataFrame:
-    """One row per function on a thread: lane_id, function_id, count, self_ns, total_ns."""
-    pair = spans["lane_id"].to_numpy().astype(np.int64) * functions
-    pair += spans["function_id"].to_numpy()
-    distinct, row = numbered(pair)
+def _per_key(spans: pl.DataFrame, keys: Int64Array) -> pl.DataFrame:
+    """One row per key of some spans: key, count, self_ns, total_ns."""
+    distinct, row = numbered(keys)
     self_ns = np.zeros(len(distinct), np.int64)
     np.add.at(self_ns, row, spans["self_ns"].to_numpy())
+    start = spans["start_ns"].to_numpy()
+    end = start + spans["dur_ns"].to_numpy()
     return pl.DataFrame(
         {
-            "lane_id": pl.Series(distinct // max(functions, 1), dtype=pl.UInt32),
-            "function_id": pl.Series(distinct % max(functions, 1), dtype=pl.UInt32),
+            "key": distinct,
             "count": np.bincount(row, minlength=len(distinct)),
             "self_ns": self_ns,
-            "total_ns": _union_lengths(row, spans, len(distinct)),
+            "total_ns": union_lengths(row, start, end, len(distinct)),
         }
     )
-
-
-def _covered_by_thread(spans: pl.DataFrame) -> pl.DataFrame:
-    distinct, row = numbered(spans["lane_id"].to_numpy().astype(np.int64))
-    return pl.DataFrame(
-        {
-            "lane_id": pl.Series(distinct, dtype=pl.UInt32),
-            "total_ns": _union_lengths(row, spans, len(distinct)),
-        }
-    )
-
-
-def _union_lengths(groups: Int64Array, spans: pl.DataFrame, size: int) -> Int64Array:
-    start = spans["start_ns"].to_numpy()
-    return union_lengths(groups, start, start + spans["dur_ns"].to_numpy(), size)
 
 
 def _functions(pairs: pl.DataFrame, functions: pl.DataFrame, covered_ns: int) -> pl.DataFrame:

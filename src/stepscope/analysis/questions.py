@@ -158,28 +158,21 @@ def ask_all(
 def _one(
     question: Question, described: TraceRef, scope: Scope | None, baseline: Trace | None
 ) -> Answer:
+    import polars as pl
+
+    from stepscope.trace.problems import LACKS_END, losses_in_words
+
     name = as_shown(described.name)
     with working(f"Answering {question.name} of {name}"):
         trace = described.open()  # freed on return, before the next one is opened
         result = question.ask_of_run(trace, described.step_record, scope, baseline)
-        result = _with_losses(result, trace)
-        return Answer(name, _first_moment(trace), result)
-
-
-def _with_losses(result: Any, trace: Trace) -> Any:
-    from stepscope.trace.problems import LACKS_END, losses_in_words
-
-    losses = losses_in_words(trace.all_problems)
-    if trace.lacks_end:
-        losses = (*losses, LACKS_END)
-    return replace(result, notes=(*losses, *result.notes)) if losses else result
-
-
-def _first_moment(trace: Trace) -> int:
-    import polars as pl
-
-    first = trace.events.select(pl.col("start_ns").min()).collect().item()
-    return int(first or 0)
+        losses = losses_in_words(trace.all_problems)
+        if trace.lacks_end:
+            losses = (*losses, LACKS_END)
+        if losses:
+            result = replace(result, notes=(*losses, *result.notes))
+        first = trace.events.select(pl.col("start_ns").min()).collect().item()
+        return Answer(name, int(first or 0), result)
 
 
 QUESTIONS: tuple[Question, ...] = (

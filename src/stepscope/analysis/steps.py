@@ -19,13 +19,13 @@ scope of the answer states both.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import polars as pl
 
-from stepscope.analysis.host.steady_steps import SteadySteps, StepState, steady_steps
-from stepscope.analysis.record.summary import StepSummary, summarise_steps
+from stepscope.analysis.host.steady_steps import StepState, steady_steps
+from stepscope.analysis.record.summary import summarise_steps
 from stepscope.analysis.selection.gpu_work import check_steps, gpu_work, notes_on_steps
 from stepscope.analysis.selection.lost_work import lost_work
 from stepscope.analysis.selection.scope import AnsweredScope, RecordedSteps, Scope
@@ -59,18 +59,11 @@ class StepTable:
             longest of wall_ns and device_ns over them.
     """
 
-    scales_to_run: ClassVar[bool] = False
-
     step_ns: int | None
-    counted: tuple[int, ...] = field(metadata={"show": False})
     steps: pl.DataFrame
     summary: pl.DataFrame
     scope: AnsweredScope
     notes: tuple[str, ...]
-
-    def in_run(self, record: StepSummary, _trace: Trace) -> StepTable:
-        """The same with the step time of a run; the tables remain those of the recorded steps."""
-        return replace(self, step_ns=record.mean_ns)
 
 
 def step_table(trace: Trace, scope: Scope | None = None) -> StepTable:
@@ -89,8 +82,13 @@ def step_table(trace: Trace, scope: Scope | None = None) -> StepTable:
     steady = steady_steps(trace, Scope(steps=asked.steps, devices=asked.devices))
     last = trace.steps["step"].last()
     is_last = pl.lit(value=False) if last is None else pl.col("step") == last
+    states = pl.DataFrame(
+        [(one.step, one.state.value) for one in steady.judged],
+        schema={"step": pl.Int32, "state": pl.String},
+        orient="row",
+    )
     host = (
-        trace.steps.join(_states(steady), on="step", how="left", maintain_order="left")
+        trace.steps.join(states, on="step", how="left", maintain_order="left")
         .filter(pl.col("step").is_in(list(covered)))
         .select(
             "step",
@@ -128,22 +126,12 @@ def step_table(trace: Trace, scope: Scope | None = None) -> StepTable:
     notes += steady.notes
     return StepTable(
         steady.step_ns if steady.steps else None,
-        steady.steps,
         steps,
-        _summary(steps.filter(pl.col("step").is_in(list(steady.steps)))),
+        steps.filter(pl.col("step").is_in(list(steady.steps)))
+        .group_by("device", maintain_order=True)
+        .agg(pl.len().cast(pl.Int64).alias("steps"), *_spread("wall_ns"), *_spread("device_ns")),
         work.answered,
         tuple(notes),
-    )
-
-
-def _states(steady: SteadySteps) -> pl.DataFrame:
-    rows = [(one.step, one.state.value) for one in steady.judged]
-    return pl.DataFrame(rows, schema={"step": pl.Int32, "state": pl.String}, orient="row")
-
-
-def _summary(steps: pl.DataFrame) -> pl.DataFrame:
-    return steps.group_by("device", maintain_order=True).agg(
-        pl.len().cast(pl.Int64).alias("steps"), *_spread("wall_ns"), *_spread("device_ns")
     )
 
 
@@ -156,20 +144,6 @@ def _spread(name: str) -> list[pl.Expr]:
         "longest": column.max(),
     }
     return [value.round().cast(pl.Int64).alias(f"{word}_{name}") for word, value in found.items()]
-
-
-@runtime_checkable
-class StatesStep(Protocol):
-    """An answer that states a step time.
-
-    Attributes:
-        scales_to_run: Whether `in_run` converts its tables to the run's time, too.
-    """
-
-    scales_to_run: ClassVar[bool]
-
-    def in_run(self, record: StepSummary, trace: Trace) -> Any:
-        """The same answer about a trace with the step time of its run."""
 
 
 def in_run_steps(result: Any, trace: Trace, records: Sequence[StepRecord]) -> Any:
@@ -186,9 +160,12 @@ def in_run_steps(result: Any, trace: Trace, records: Sequence[StepRecord]) -> An
     scope = getattr(result, "scope", None)
     if summary is None or not isinstance(scope, AnsweredScope):
         return result
-    is_scaled = False
-    if isinstance(result, StatesStep):
-        result, is_scaled = result.in_run(summary, trace), result.scales_to_run
+    # Some answers convert their tables to the time of the run, too.
+    is_scaled = hasattr(result, "in_run")
+    if is_scaled:
+        result = result.in_run(summary, trace)
+    elif hasattr(result, "step_ns"):
+        result = replace(result, step_ns=summary.mean_ns)
     steady = steady_steps(trace)
     window_step_ns = steady.step_ns if steady.steps else None
     both = RecordedSteps(window_step_ns, summary.mean_ns, len(summary.steps), is_scaled)

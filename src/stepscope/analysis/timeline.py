@@ -32,7 +32,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.host.partition import PARTS, WHOLE_FILE, HostPartition, partition_host
-from stepscope.analysis.idle import IdleTimes, idle_times
+from stepscope.analysis.idle import IdleCauses, idle_times
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
 from stepscope.analysis.selection.partition import (
     BUSY_PARTS,
@@ -181,7 +181,9 @@ def timeline_of(work: GpuWork) -> Timeline:
     overlap = int(devices["overlap_ns"].sum())
     comm = totals["total_comm_ns"]
     notes = [*work.notes, *work.notes_on_windows]
-    lost = _steps_of_no_length(work)
+    lost = distinct(
+        work.device_steps.filter(pl.col("end_ns") <= pl.col("start_ns"))["step"]
+    ).tolist()
     if lost:
         notes.append(
             f"steps {', '.join(map(str, lost))} launched no GPU work of their own and have no"
@@ -204,7 +206,9 @@ def _measured(sets: list[DeviceSets], windows: pl.DataFrame, work: pl.DataFrame)
     devices = work["device"].to_numpy()
     begun_of, lengths = work["start_ns"].to_numpy(), work["dur_ns"].to_numpy()
     parts = []
-    for (device,), rows in windows.partition_by("device", as_dict=True).items():
+    # Without any windows there are no rows, but the same columns.
+    of_devices = windows.partition_by("device", as_dict=True) or {(-1,): windows}
+    for (device,), rows in of_devices.items():
         starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
         # A device may have steps and no work that counts, as with linked events alone.
         did = by_device.get(device, DeviceSets(device, none, none, none, none, none, none))
@@ -219,23 +223,7 @@ def _measured(sets: list[DeviceSets], windows: pl.DataFrame, work: pl.DataFrame)
                 events=np.maximum(high - low, 0),
             )
         )
-    if parts:
-        return pl.concat(parts).drop("end_ns").with_columns(_overlap_share())
-    names = [
-        *TIMELINE_PARTS,
-        "busy_ns",
-        "total_ns",
-        "total_comm_ns",
-        "total_memcpy_ns",
-        "overlap_ns",
-    ]
-    return windows.clear().select(
-        "device",
-        "step",
-        "start_ns",
-        *(pl.lit(0, pl.Int64).alias(name) for name in (*names, "work_ns", "events")),
-        pl.lit(None, pl.Float64).alias("overlap_share"),
-    )
+    return pl.concat(parts).drop("end_ns").with_columns(_overlap_share())
 
 
 def _per_device(windows: pl.DataFrame) -> pl.DataFrame:
@@ -255,12 +243,6 @@ def _overlap_share() -> pl.Expr:
         .then(pl.col("overlap_ns") / pl.col("total_comm_ns"))
         .alias("overlap_share")
     )
-
-
-def _steps_of_no_length(work: GpuWork) -> list[int]:
-    empty = work.device_steps.filter(pl.col("end_ns") <= pl.col("start_ns"))["step"]
-    found: list[int] = distinct(empty).tolist()
-    return found
 
 
 _IDLE = {cause: words for cause, words in IDLE_WORDS.items() if cause != ONE_OFF}
@@ -295,7 +277,7 @@ def break_down(trace: Trace, scope: Scope | None = None) -> Breakdown | None:
     return _of_the_host(trace, asked)
 
 
-def break_down_devices(line: Timeline, idle: IdleTimes) -> Breakdown:
+def break_down_devices(line: Timeline, idle: IdleCauses) -> Breakdown:
     """Put a timeline and the causes of idle time of the same scope together."""
     steps = line.scope.asked.steps
     parts = tuple(
@@ -318,7 +300,7 @@ def break_down_devices(line: Timeline, idle: IdleTimes) -> Breakdown:
     )
 
 
-def _device_steps(line: Timeline, idle: IdleTimes, parts: tuple[Part, ...]) -> pl.DataFrame:
+def _device_steps(line: Timeline, idle: IdleCauses, parts: tuple[Part, ...]) -> pl.DataFrame:
     if line.scope.asked.steps is None:
         of_parts = {part.name: part.total_ns for part in parts}
         whole = {"step": 0, "total_ns": line.total_ns - idle.of(ONE_OFF), **of_parts}

@@ -7,7 +7,6 @@ cause hides another uncovers.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import polars as pl
@@ -45,8 +44,6 @@ class WhatIfTable:
         causes: Columns `WHAT_IF`, the largest saving first; causes that the steps lack are left
             out.
     """
-
-    scales_to_run: ClassVar[bool] = True
 
     step_ns: int
     causes: pl.DataFrame
@@ -107,16 +104,13 @@ def _without(graph: StepGraph) -> dict[str, Changes]:
     start = unchanged(graph)
     everything = intervals.merge([graph.origin_ns], [int(graph.end_ns.max())])
     changes: dict[str, Changes] = {}
-    lanes = sorted(graph.host_lanes)
     names = cause_names(has_gpu=bool(graph.is_gpu.any()), has_stacks=graph.host.has_stacks)
     pieces = np.nonzero(~graph.is_gpu)[0]
-    per_cause = np.zeros((len(names), len(pieces)), np.int64)
+    columns = graph.lane[pieces], graph.start_ns[pieces], graph.end_ns[pieces]
+    per_cause = graph.host.divide_each(*columns)
     is_there = np.zeros(len(names), np.bool_)
     is_there[-1] = True  # what no recorded cause has
-    for lane in lanes:
-        mine = np.nonzero(graph.lane[pieces] == lane)[0]
-        rows = pieces[mine]
-        per_cause[:, mine] = graph.host.divide(lane, graph.start_ns[rows], graph.end_ns[rows])
+    for lane in graph.host_lanes:
         is_there[:-1] |= [len(own) > 0 for own in graph.host.claims(lane)]
     is_there[HostCause.ONE_OFF] = False  # no part of the steady state
     for code in np.nonzero(is_there)[0].tolist():

@@ -194,7 +194,6 @@ def _write(
     sides: _Sides, checks: list[FailOn], output: Output, layout: Layout, sink: Sink
 ) -> CheckedComparison:
     from stepscope.analysis.comparison.compare import compare_runs
-    from stepscope.analysis.comparison.gate import checks_of
     from stepscope.report.comparison import CheckedComparison
 
     rank, scope = sides.rank, sides.scope
@@ -205,7 +204,7 @@ def _write(
     if rank is None and not sides.has_several:
         with working("Comparing the numbers of ranks"):
             scaling = _scaling(before, after, scope)
-    checked = CheckedComparison(comparison, checks_of(checks, comparison), scaling)
+    checked = CheckedComparison(comparison, tuple(one.check(comparison) for one in checks), scaling)
     output.write(checked, sink, layout)
     return checked
 

@@ -79,7 +79,7 @@ def command(
     the folders. The noise is what the runs of one version differ by.
     """
     from stepscope.analysis.comparison.compare import compare_runs
-    from stepscope.analysis.comparison.gate import FailOn, checks_of
+    from stepscope.analysis.comparison.gate import FailOn
     from stepscope.analysis.selection.scope import Scope
     from stepscope.report.comparison import CheckedComparison
     from stepscope.report.narration import TrialNarration
@@ -94,7 +94,7 @@ def command(
     sides = [[resolve_path(str(run)) for run in side] for side in (turns.before, turns.after)]
     found = compare_runs(sides[0], sides[1], None, Scope(), in_rounds=turns.is_alternating)
     comparison = dataclasses.replace(found, notes=(*found.notes, *turns.notes))
-    checked = CheckedComparison(comparison, checks_of(checks, comparison))
+    checked = CheckedComparison(comparison, tuple(one.check(comparison) for one in checks))
     with sink_for(file) as sink:
         output.write(checked, sink, Layout(rows=rows))
     for line in checked.verdicts():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,10 @@ from stepscope.commands.sinks import StandardSink
 from stepscope.errors import UnreadableInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from stepscope.advice.finding import Finding
-    from stepscope.analysis.record.live import LiveRun
+    from stepscope.analysis.record.live import LiveState
     from stepscope.export.metrics.destinations import Destinations
 
 
@@ -205,8 +206,8 @@ def _export(
 ) -> None:
     from stepscope.export.metrics.watch import Watch, export
 
-    with _live_run(path, output_dir, ids) as run, contextlib.suppress(KeyboardInterrupt):
-        export(destinations.writers(Watch(run.look, _findings_of)), interval_s, count, say)
+    with _live_run(path, output_dir, ids) as look, contextlib.suppress(KeyboardInterrupt):
+        export(destinations.writers(Watch(look, _findings_of)), interval_s, count, say)
 
 
 def _findings_of(path: Path) -> tuple[Finding, ...]:
@@ -219,11 +220,11 @@ def _findings_of(path: Path) -> tuple[Finding, ...]:
 @contextlib.contextmanager
 def _live_run(
     path: Path | None, output_dir: Path | None, ids: tuple[str, ...]
-) -> Iterator[LiveRun]:
+) -> Iterator[Callable[[], LiveState]]:
     """The run to show; the hardware is sampled where its own monitors do not."""
     from stepscope.adapters.options.dialects import find_dialect
     from stepscope.adapters.options.settings import resolve
-    from stepscope.analysis.record.live import LiveRun
+    from stepscope.analysis.record.live import look_live
     from stepscope.monitor.sampler import LocalSampler
 
     if path is not None and not path.exists():
@@ -231,9 +232,8 @@ def _live_run(
     given = {} if output_dir is None else {"output_dir": (str(output_dir), "--output-dir")}
     sampler = LocalSampler(ids)
     try:
-        yield LiveRun(
-            path or Path(resolve(find_dialect("native"), given).value("output_dir")), sampler.read
-        )
+        where = path or Path(resolve(find_dialect("native"), given).value("output_dir"))
+        yield partial(look_live, where, sampler.read)
     finally:
         sampler.close()
 
@@ -250,7 +250,7 @@ def _show_live(
     from stepscope.report.render.terminal import show_live
 
     # Ctrl-C is how a person ends it, not a failure.
-    with _live_run(path, output_dir, ids) as run, contextlib.suppress(KeyboardInterrupt):
+    with _live_run(path, output_dir, ids) as look, contextlib.suppress(KeyboardInterrupt):
         sink = StandardSink()
         console = sink.console(width=width_for(sink))
-        show_live(lambda: blocks_of(run.look()), console, interval_s, count)
+        show_live(lambda: blocks_of(look()), console, interval_s, count)

@@ -14,8 +14,9 @@ from stepscope.report.rows import table_of_frame
 from stepscope.report.units import decimal_size
 
 if TYPE_CHECKING:
-    from stepscope.analysis.record.listing import ListedWindow, RunListing
+    from stepscope.analysis.record.listing import RunListing
     from stepscope.report.outputs import Layout
+    from stepscope.run.reader import Window
 
 _LABEL_WIDTH = 13
 
@@ -26,49 +27,54 @@ def document(listing: RunListing, _layout: Layout) -> Document:
 
 
 def _blocks(listing: RunListing) -> Iterator[Block]:
-    ranks = ("Ranks", str(len(listing.ranks)))
-    if listing.unrelated:
-        ranks = ("Traces", f"{listing.unrelated}, not known to be ranks of one run")
-    yield Facts((("Run", str(listing.location)), ranks), _LABEL_WIDTH)
+    run = listing.run
+    ranks = ("Ranks", str(len(run.ranks)))
+    if run.unrelated:
+        ranks = ("Traces", f"{run.unrelated}, not known to be ranks of one run")
+    yield Facts((("Run", str(run.location)), ranks), _LABEL_WIDTH)
     rows = [
         (
             rank.rank,
             window.index,
-            _file(listing.path, window),
-            None if window.size_bytes is None else decimal_size(window.size_bytes),
+            _file(run.path, window),
+            None if (size := listing.size_of(window)) is None else decimal_size(size),
         )
-        for rank in listing.ranks
+        for rank in run.ranks
         for window in rank.windows
     ]
     # Unrelated traces have numbers, so that they can be named, but no rank.
-    first = "number" if listing.unrelated else "rank"
+    first = "number" if run.unrelated else "rank"
     schema = {first: pl.Int64, "window": pl.Int64, "trace": pl.String, "size": pl.String}
     if rows:
         yield table_of_frame(pl.DataFrame(rows, schema=schema, orient="row"))
     else:
         yield Facts((("Windows", "none"),), _LABEL_WIDTH)
-    sampled = [(f"rank {r.rank}", r.metrics) for r in listing.ranks if r.metrics is not None]
+    sampled = [(f"rank {rank}", found) for rank, found in listing.metrics.items()]
     if sampled:
         yield Gap()
         yield Heading("Metrics")
         yield from metrics.metrics_blocks(sampled)
     lines: list[str] = []
-    for recording in listing.external:
+    for recording in run.external:
+        tool = recording.record.tool
         lines += [
-            f"{recording.tool}: {_below(listing.path, path)}, {decimal_size(size_bytes)}"
-            for path, size_bytes in recording.files
+            f"{tool}: {_below(run.path, path)}, {decimal_size(listing.sizes[path])}"
+            for path in recording.files
         ]
-        lines += [f"problem: {recording.tool}: {problem}" for problem in recording.problems]
-    lines += [f"problem: {problem}" for problem in listing.problems]
+        lines += [f"problem: {tool}: {problem}" for problem in recording.record.problems]
+    lines += [f"problem: {problem}" for problem in run.problems]
     for line in lines:
         yield Line(line, is_whole=True)
 
 
-def _file(root: Path, window: ListedWindow) -> str:
+def _file(root: Path, window: Window) -> str:
     """The window's trace, or its first file if it was never meant to have a trace."""
-    if window.trace is not None:
-        return _below(root, window.trace)
-    return window.other_file or "(missing)"
+    if window.trace_path is not None:
+        return _below(root, window.trace_path)
+    files = window.record.artifacts if window.record is not None else ()
+    if files and not any(item.kind == "trace" for item in files):
+        return f"rank{window.rank:05d}/{files[0].path}"
+    return "(missing)"
 
 
 def _below(root: Path, path: Path) -> str:
@@ -77,36 +83,39 @@ def _below(root: Path, path: Path) -> str:
 
 def to_json(listing: RunListing) -> dict[str, object]:
     """The run as plain values."""
+    run = listing.run
+    sampled = {rank: metrics.to_json(found) for rank, found in listing.metrics.items()}
     return {
-        "path": str(listing.path),
+        "path": str(run.path),
         "ranks": [
             {
                 "rank": rank.rank,
                 "directory": str(rank.directory),
-                "steps": rank.steps,
-                "metrics": None if rank.metrics is None else metrics.to_json(rank.metrics),
+                "steps": listing.steps[rank.rank],
+                "metrics": sampled.get(rank.rank),
                 "windows": [
                     {
                         "window": window.index,
-                        "trace": None if window.trace is None else str(window.trace),
-                        "size_bytes": window.size_bytes,
+                        "trace": None if window.trace_path is None else str(window.trace_path),
+                        "size_bytes": listing.size_of(window),
                     }
                     for window in rank.windows
                 ],
             }
-            for rank in listing.ranks
+            for rank in run.ranks
         ],
         "external": [
             {
-                "tool": recording.tool,
+                "tool": recording.record.tool,
                 "directory": str(recording.directory),
                 "files": [
-                    {"path": str(path), "size_bytes": size} for path, size in recording.files
+                    {"path": str(path), "size_bytes": listing.sizes[path]}
+                    for path in recording.files
                 ],
-                "problems": list(recording.problems),
+                "problems": list(recording.record.problems),
             }
-            for recording in listing.external
+            for recording in run.external
         ],
-        "problems": list(listing.problems),
-        "unrelated": listing.unrelated,
+        "problems": list(run.problems),
+        "unrelated": run.unrelated,
     }

@@ -117,7 +117,7 @@ def test_full_precision_counts_from_a_tenth_of_the_step_on(found):
 
 
 def test_half_precision_is_worth_it_on_each_known_device():
-    for _, peaks in KNOWN:
+    for peaks in KNOWN:
         half = max(peaks.teraflops.get(name, 0.0) for name in ("float16", "bfloat16"))
         assert half >= WORTH_IT * peaks.teraflops["float32"]
 

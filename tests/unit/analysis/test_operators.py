@@ -153,7 +153,7 @@ def test_by_shape_divides_a_name():
     with t.step():
         for size in (8, 8, 16):
             t.op("aten::mm", shapes=[[size, size]] * 2).launch("gemm", us(size))
-    table = analyse_operators(t.load(), by="shape").table
+    table = analyse_operators(t.load(), by_shape=True).table
     found = {row["dims"]: (row["count"], row["device_self_ns"]) for row in table.to_dicts()}
     assert found == {"[[8,8],[8,8]]": (2, us(16)), "[[16,16],[16,16]]": (1, us(16))}
     assert set(table["types"]) == {'["float","float"]'}

@@ -86,7 +86,7 @@ def replayed_finding(
     if not about_collectives and (graph.kind == NodeKind.COMMUNICATION).any():
         assumption += "; collectives last as long as now"
     # Workers make the batches, and no wait shows how soon they can.
-    if not graph.waits_for_batches and facts_of(subject).has_workers:
+    if not len(graph.arrivals) and facts_of(subject).has_workers:
         then_ns = round((1 - share) * step_ns)
         assumption += f"; {BATCHES_IN_TIME} {duration(then_ns)}"
     alone_ns = host_alone_of(window)
@@ -139,7 +139,7 @@ def replayed_finding(
         is_upper_bound=is_upper_bound,
         is_behind_waits=is_too_little,
     )
-    return found if graph.has_batch_pace else [without_batch_pace(one) for one in found]
+    return found if graph.arrivals.has_pace else [without_batch_pace(one) for one in found]
 
 
 def _longest_work(changes: Changes) -> tuple[int, int, int] | None:

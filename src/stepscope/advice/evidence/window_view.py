@@ -32,7 +32,7 @@ from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.graph.step_graph import StepGraph
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.steady_steps import SteadySteps, steady_steps, steps_on_end
-from stepscope.analysis.idle import IdleTimes, idle_times
+from stepscope.analysis.idle import IdleCauses, idle_times
 from stepscope.analysis.record.pace import RecordedPace
 from stepscope.analysis.selection.names import is_call
 from stepscope.analysis.selection.partition import ONE_OFF, Partition
@@ -134,7 +134,7 @@ class WindowView:
         return timeline(self.trace, self.scope)
 
     @locked_cached_property
-    def idle(self) -> IdleTimes:
+    def idle(self) -> IdleCauses:
         """Why the devices were idle, over the same steps."""
         return idle_times(self.trace, self.scope)
 

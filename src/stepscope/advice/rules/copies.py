@@ -10,12 +10,7 @@ from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.advice.finding import Evidence, Finding, Severity, speed
-from stepscope.analysis.calls.places import (
-    operator_names,
-    places_of_work,
-    runs_under,
-    shares_of,
-)
+from stepscope.analysis.calls.places import places_of_work, runs_under, shares_of
 from stepscope.analysis.calls.runtime_calls import TO_DEVICE, blocking_copies
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.replay import unchanged
@@ -371,7 +366,7 @@ def find_layout_copies(subject: Subject) -> list[Finding]:
         Evidence("time in them per step", window.per_device_step(total_ns), "ns"),
         Evidence("kernels per step", len(copies) / window.steps, "count"),
     ]
-    operators = shares_of(operator_names(window.trace, copies), copies["dur_ns"])
+    operators = shares_of(window.names_of(copies["op"]), copies["dur_ns"])
     places = shares_of(places_of_work(window.trace, copies), copies["dur_ns"])
     window.return_freed_memory()  # the places were found among all events
     evidence += [Evidence("launched by", operators, "text")] if operators else []

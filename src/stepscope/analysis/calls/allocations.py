@@ -63,13 +63,6 @@ def gets_or_frees_device_memory() -> pl.Expr:
 _AT_ONCE = 50_000
 """How many texts are decoded at once: their documents take many times their length."""
 
-_PEAKS: dict[str, pl.DataType | type[pl.DataType]] = {
-    "device": pl.Int32,
-    "allocated_bytes": pl.Int64,
-    "reserved_bytes": pl.Int64,
-    "total_bytes": pl.Int64,
-}
-
 
 @memoized
 def memory_events(trace: Trace) -> pl.DataFrame:
@@ -83,21 +76,17 @@ def _read(trace: Trace) -> pl.DataFrame:
         return pl.DataFrame(schema=MEMORY_EVENTS)
     texts = trace.instants.filter(pl.col("name_id").is_in(names.implode()))
     kind = pl.when(pl.col("device_type") == _CPU).then(pl.lit("cpu")).otherwise(pl.lit("gpu"))
+    rows = texts.select("lane_id", "time_ns", "args").collect()
+    parts = [rows.slice(first, _AT_ONCE) for first in range(0, max(1, len(rows)), _AT_ONCE)]
     return (
-        _parsed(texts)
+        pl.concat(map(_decoded, parts))
         .with_columns(kind=kind, device=pl.col("device").fill_null(0))
         .select(pl.col(name).cast(dtype) for name, dtype in MEMORY_EVENTS.items())
     )
 
 
-def _parsed(instants: pl.LazyFrame) -> pl.DataFrame:
-    """lane_id, time_ns and the numbers of each event; null where one is missing."""
-    rows = instants.select("lane_id", "time_ns", "args").collect()
-    parts = [rows.slice(first, _AT_ONCE) for first in range(0, max(1, len(rows)), _AT_ONCE)]
-    return pl.concat(map(_decoded, parts))
-
-
 def _decoded(rows: pl.DataFrame) -> pl.DataFrame:
+    """lane_id, time_ns and the numbers of each event; null where one is missing."""
     wanted = pl.Struct(dict.fromkeys(_FIELDS.values(), pl.Int64))
     whole = pl.col("args").str.json_decode(wanted)
     decoded = [whole.struct.field(key).alias(name) for name, key in _FIELDS.items()]
@@ -115,11 +104,9 @@ def memory_peaks(trace: Trace) -> pl.DataFrame:
     `total_bytes` is null where the file does not describe the device. Empty where the allocator's
     events have no totals. The events themselves are not kept: most reports ask for nothing else.
     """
-    events = _read(trace)
-    if events.is_empty():
-        return pl.DataFrame(schema=_PEAKS)
     return (
-        events.filter(pl.col("kind") == "gpu", pl.col("device") >= 0)
+        _read(trace)
+        .filter(pl.col("kind") == "gpu", pl.col("device") >= 0)
         .drop_nulls(["allocated_bytes", "reserved_bytes"])
         .group_by(pl.col("device").cast(pl.Int32, strict=False))
         .agg(pl.col("allocated_bytes").max(), pl.col("reserved_bytes").max())

@@ -29,11 +29,13 @@ from stepscope.analysis.calls.operands import (
     argument_texts,
     compact_operands,
     element_bytes,
+    of_each_way,
     operand_columns,
     parse_call,
 )
 from stepscope.analysis.calls.parents import parents_of_events
-from stepscope.analysis.selection.gpu_work import in_steps, recorded_work
+from stepscope.analysis.selection.gpu_work import events_in_steps, recorded_work
+from stepscope.analysis.selection.names import events_named
 from stepscope.analysis.selection.scope import Scope, memoized
 from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.classify import collective_group
@@ -75,12 +77,6 @@ PEERS = ("kind", "dtype", "group", "group_size", "message_bytes")
 ON_THE_HOST = r"^(gloo|mpi|ucc):"
 """Names of the ranges in which a backend on the CPU does collectives."""
 
-_NO_PEERS = (
-    pl.Series("peers", [], pl.get_index_type()),
-    pl.Series("median_ns", [], pl.Float64),
-    pl.Series("least_ns", [], pl.Int64),
-)
-
 _TOO_MANY_RANKS = 10**9
 
 _LEVELS = 12
@@ -107,14 +103,7 @@ def read_collectives(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     if found.is_empty():
         return pl.DataFrame(schema=COLLECTIVES)
     known = _said_of_work(trace)
-    if len(found) == len(known):
-        return _of_all_work(trace)
     return _with_sizes(known.filter(known["event"].is_in(found["event"].implode())))
-
-
-@memoized
-def _of_all_work(trace: Trace) -> pl.DataFrame:
-    return _with_sizes(_said_of_work(trace))
 
 
 @memoized
@@ -142,25 +131,23 @@ def read_host_collectives(trace: Trace, scope: Scope | None = None) -> pl.DataFr
     Returns:
         Columns `COLLECTIVES`: device, stream and launch are null, event and op are the range.
     """
-    names = trace.name_rows.filter(pl.col("name").str.contains(ON_THE_HOST))
-    if names.is_empty():
+    events = events_named(trace, pl.col("name").str.contains(ON_THE_HOST))
+    events = events[events_in_steps(trace, scope or Scope(), events)]
+    if not len(events):
         return pl.DataFrame(schema=COLLECTIVES)
-    ranges = (
-        trace.events.filter(pl.col("name_id").is_in(names["name_id"].implode()))
-        .select("event", "name_id", "start_ns", "dur_ns")
-        .collect()
-        .sort("start_ns", "event")
-        .join(names.select("name_id", "name", "group"), on="name_id", maintain_order="left")
+    known = trace.columns("name_id", "start_ns", "dur_ns")[events]
+    ranges = known.hstack(trace.name_rows["name", "group"][known["name_id"]]).with_columns(
+        trace.derived_of(pl.Series(events), "step").to_series(), event=pl.Series(events)
     )
-    step = trace.derived.select("step").collect()["step"].gather(ranges["event"])
-    event = ranges["event"].cast(pl.Int64)
+    ranges = ranges.sort("start_ns", "event")
+    event = ranges["event"]
     unknown = pl.lit(None, pl.Int64)
     rows = ranges.select(
         "event",
         "start_ns",
         "dur_ns",
         "name",
-        step=step,
+        "step",
         device=unknown,
         stream=unknown,
         launch=unknown,
@@ -170,7 +157,6 @@ def read_host_collectives(trace: Trace, scope: Scope | None = None) -> pl.DataFr
         operator_text=argument_texts(trace, event),
         operator_name="name",
     )
-    rows = rows.filter(pl.Series(in_steps(step, scope or Scope())))
     return _with_sizes(_interpreted(trace, rows))
 
 
@@ -304,13 +290,9 @@ def _sizes_from_shapes(rows: pl.DataFrame) -> pl.DataFrame:
     # Texts differ in their identifiers; shapes and types repeat, and are parsed once each.
     source = pl.col("operator_text")
     shaped = compact_operands(texts.select(source, *operand_columns(source)))
-    distinct = shaped["dims", "types"].unique()
-    operands = [operand_size(dims, types) for dims, types in distinct.iter_rows()]
-    known = distinct.with_columns(
-        shape_elements=pl.Series([o[0] if o else None for o in operands], dtype=pl.Int64),
-        shape_type=pl.Series([o[1] if o else None for o in operands], dtype=pl.String),
-    )
-    by_text = shaped.join(known, on=["dims", "types"], nulls_equal=True).drop("dims", "types")
+    schema = {"shape_elements": pl.Int64, "shape_type": pl.String}
+    sizes = of_each_way(shaped.select("dims", "types"), operand_size, schema)
+    by_text = shaped.select(source).hstack(sizes)
     return (
         rows.with_columns(source=pl.when(lacking).then(pl.col("operator_text")))
         .join(
@@ -352,8 +334,6 @@ def with_peers(collectives: pl.DataFrame) -> pl.DataFrame:
         The rows that have peers to compare with, with further columns `peers` (how many they are,
         the row itself included), `median_ns` and `least_ns` (of their durations).
     """
-    if collectives.is_empty():
-        return collectives.with_columns(_NO_PEERS)
     known = pl.col("message_bytes").is_not_null()
     place = pl.int_range(pl.len()).over("step", "device", "stream", "kind")
     counts = collectives.group_by("step", "kind").len()

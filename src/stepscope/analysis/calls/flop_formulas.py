@@ -22,14 +22,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 from stepscope.analysis.calls.operands import Call, element_bytes
 
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """What an operator has to do.
 
     Attributes:
@@ -101,11 +101,6 @@ def _linear(call: Call) -> Work | None:
     return _product(call, call.shape(0), (weight[1], weight[0]), 0)
 
 
-def _summed_batches(call: Call) -> Work | None:
-    """addbmm: the batches' products, added up."""
-    return _product(call, call.shape(1), call.shape(2), 1)
-
-
 def _grouped(call: Call) -> Work | None:
     first, second = call.shape(0), call.shape(1)
     if first is None or second is None:
@@ -175,8 +170,9 @@ class _Convolution:
                     shape[2:], weight[2:], stride, padding, dilation, extra, strict=True
                 )
             ]
-            # Groups do not show in a transposed weight's shape alone; the input's channels do.
-            groups = _groups_of_transposed(shape[1], weight)
+            # A transposed weight is (input channels, output channels of a group, …). Groups do not
+            # show in its shape alone; the input's channels do.
+            groups = max(shape[1] // max(weight[0], 1), 1)
             outputs = shape[0] * weight[1] * groups * prod(sides)
             flops = 2 * prod(shape) * weight[1] * prod(weight[2:])
         else:
@@ -192,11 +188,6 @@ class _Convolution:
             return None
         type_name = call.type(self.input)
         return Work(flops, _moved(type_name, prod(shape), prod(weight), outputs), type_name)
-
-
-def _groups_of_transposed(channels: int, weight: Shape) -> int:
-    """A transposed weight is (input channels, output channels of a group, …)."""
-    return 1 if weight[0] == channels else max(channels // max(weight[0], 1), 1)
 
 
 def _spread(values: Shape | None, number: int) -> Shape | None:
@@ -298,7 +289,7 @@ FORMULAS: dict[str, Formula] = {
     "aten::_addmm_activation": _matrices(1, 2),
     "aten::addmv": _matrices(1, 2),
     "aten::baddbmm": _matrices(1, 2),
-    "aten::addbmm": _summed_batches,
+    "aten::addbmm": _matrices(1, 2),
     "aten::_scaled_mm": _matrices(0, 1),
     "aten::_int_mm": _matrices(0, 1),
     "aten::_grouped_mm": _grouped,

@@ -318,7 +318,7 @@ def find_fusible(trace: Trace, work: pl.DataFrame, speed: npt.NDArray[np.float64
     calls = _calls(trace, work, letters)
     found = _Occurrences.empty(calls)
     for number in range(len(PATTERNS)):
-        found = _with_pattern(calls, found, number)
+        _add_pattern(calls, found, number)
     occurrence = np.full(len(work), -1, np.int64)
     occurrence[calls.rows] = found.occurrence[calls.call_of_row]
     is_product = np.zeros(len(work), np.bool_)
@@ -352,9 +352,9 @@ class _Calls:
         return filled(self.moved[column], -1).astype(np.int64, copy=False)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Occurrences:
-    """Occurrences of patterns among calls.
+    """Occurrences of patterns among calls, found one pattern after another.
 
     Attributes:
         pattern: Of each call; -1: none.
@@ -472,11 +472,11 @@ def _calls(trace: Trace, work: pl.DataFrame, letters: npt.NDArray[np.uint8]) -> 
     return _Calls(rows, np.cumsum(begins) - 1, letter, lane[first], op[first], moved)
 
 
-def _with_pattern(calls: _Calls, found: _Occurrences, number: int) -> _Occurrences:
+def _add_pattern(calls: _Calls, found: _Occurrences, number: int) -> None:
     pattern = PATTERNS[number]
     first, end = _spans(calls, pattern.sequence)
     if not len(first):
-        return found
+        return
     length = end - first
     of = np.repeat(np.arange(len(first)), length)
     call = np.arange(len(of)) + np.repeat(first - (np.cumsum(length) - length), length)
@@ -514,22 +514,16 @@ def _with_pattern(calls: _Calls, found: _Occurrences, number: int) -> _Occurrenc
     number_of = np.full(len(first), -1, np.int64)
     number_of[kept] = len(found.pattern_of) + np.arange(len(kept))
     mine = belongs & ~is_refused[of]
-    patterns, occurrences = found.pattern.copy(), found.occurrence.copy()
-    patterns[call[mine]], occurrences[call[mine]] = number, number_of[of[mine]]
-    is_product = found.is_product.copy()
+    found.pattern[call[mine]], found.occurrence[call[mine]] = number, number_of[of[mine]]
     if pattern.name == ATTENTION:
-        is_product[first[kept] - 1] = True
-        is_product[end[kept]] = True
-    return _Occurrences(
-        patterns,
-        occurrences,
-        is_product,
-        np.append(found.pattern_of, np.full(len(kept), number)),
-        np.append(found.first, first[kept]),
-        np.append(found.last, end[kept] - 1),
-        np.append(found.elements, elements[kept]),
-        np.append(found.item_bytes, np.where(narrowest == _WIDEST, 0, narrowest)[kept]),
-    )
+        found.is_product[first[kept] - 1] = True
+        found.is_product[end[kept]] = True
+    narrowest[narrowest == _WIDEST] = 0
+    found.pattern_of = np.append(found.pattern_of, np.full(len(kept), number))
+    found.first = np.append(found.first, first[kept])
+    found.last = np.append(found.last, end[kept] - 1)
+    found.elements = np.append(found.elements, elements[kept])
+    found.item_bytes = np.append(found.item_bytes, narrowest[kept])
 
 
 def _spans(calls: _Calls, sequence: str) -> tuple[Int64Array, Int64Array]:
@@ -670,7 +664,10 @@ def _with_times(
     by_elements = ~unknown & (tensors > 0)
     half_passes = total(np.where(is_repeated, 0, _half_passes(letters[rows], found, of)))
     share = np.minimum(2 * left / np.maximum(half_passes, 1), 1)
-    fixed_ns = _fixed_ns(dur, each, speed, is_unknown | is_repeated)
+    # What a kernel takes that moves next to nothing, as measured; 0: none was.
+    with np.errstate(invalid="ignore"):
+        is_small = ~is_unknown & ~is_repeated & (each / speed < _NEXT_TO_NOTHING_NS)
+    fixed_ns = float(np.median(dur[is_small])) if is_small.any() else 0.0
     fused_ns = np.select(
         [left == 0, by_bytes, by_elements],
         [
@@ -760,12 +757,3 @@ def time_once_fused(
     shorter = total_ns - (moved - kept) / speed - gone * fixed_ns
     left: npt.NDArray[np.float64] = np.maximum(shorter, total_ns * share)
     return left
-
-
-def _fixed_ns(
-    dur_ns: Int64Array, moved: Int64Array, speed: npt.NDArray[np.float64], left_out: BoolArray
-) -> float:
-    """What a kernel takes that moves next to nothing, as measured; 0: none was."""
-    with np.errstate(invalid="ignore"):
-        small = ~left_out & (moved / speed < _NEXT_TO_NOTHING_NS)
-    return float(np.median(dur_ns[small])) if small.any() else 0.0

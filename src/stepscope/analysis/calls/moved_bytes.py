@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import orjson
 import polars as pl
 
-from stepscope.analysis.calls.operands import element_bytes
+from stepscope.analysis.calls.operands import element_bytes, of_each_way
 from stepscope.analysis.calls.operands_of_work import operands_as_categories
 from stepscope.analysis.calls.places import names_of_events
 from stepscope.trace.model import Trace
@@ -58,8 +58,7 @@ _INTEGERS = frozenset(
 _FLOATS = frozenset({"half", "float16", "bfloat16", "float", "float32"})
 
 
-@dataclass(frozen=True)
-class MovedBytes:
+class MovedBytes(NamedTuple):
     """What one way of calling an operator moves.
 
     Attributes:
@@ -70,7 +69,6 @@ class MovedBytes:
         item_bytes: Size of an element of the largest operand; 0: not recorded.
         second_matrix: Of a matrix product the elements of its second factor; -1 for others.
         dequantises: Whether it copies integers or 8-bit floats into wider floats.
-        converts: Whether it copies into another type.
     """
 
     read_bytes: int
@@ -83,31 +81,20 @@ class MovedBytes:
     item_bytes: int
     second_matrix: int
     dequantises: bool
-    converts: bool
 
 
 SCHEMA: dict[str, type[pl.DataType]] = {
-    "read_bytes": pl.Int64,
-    "written_bytes": pl.Int64,
-    "largest_bytes": pl.Int64,
-    "untyped_read": pl.Int64,
-    "untyped_written": pl.Int64,
-    "elements": pl.Int64,
-    "last_side": pl.Int64,
-    "item_bytes": pl.Int64,
-    "second_matrix": pl.Int64,
-    "dequantises": pl.Boolean,
-    "converts": pl.Boolean,
+    name: pl.Boolean if name == "dequantises" else pl.Int64 for name in MovedBytes._fields
 }
 
 
-def moved_bytes(operator: str, dims: str | None, types: str | None) -> MovedBytes | None:
+def moved_bytes(operator: str | None, dims: str | None, types: str | None) -> MovedBytes | None:
     """What a call moves; None where its shapes are not known."""
     try:
         shapes, names = orjson.loads(dims or "null"), orjson.loads(types or "null")
     except orjson.JSONDecodeError:
         return None
-    if not isinstance(shapes, list) or not isinstance(names, list):
+    if operator is None or not isinstance(shapes, list) or not isinstance(names, list):
         return None
     tensors: list[tuple[int, int, int]] = []
     listed: list[int] = []
@@ -125,7 +112,9 @@ def moved_bytes(operator: str, dims: str | None, types: str | None) -> MovedByte
         ):
             listed.append(sum(math.prod(one) for one in shape if one))
     if listed:
-        return _of_lists(operator, listed)
+        largest = max(listed)
+        read = 0 if _FILLS.match(operator) else sum(listed)
+        return MovedBytes(0, 0, 0, read, largest, largest, 0, 0, -1, False)
     if not tensors:
         return None
     elements, item, last_side = max(tensors)
@@ -143,7 +132,6 @@ def moved_bytes(operator: str, dims: str | None, types: str | None) -> MovedByte
     elif _DROPOUTS.match(operator):
         written += elements
     at = _MATRIX_AT.get(operator)
-    is_whole = len(tensors) == len(kinds) and at is not None and len(tensors) > at
     converts = is_copy and len(kinds) > 1 and kinds[0] != kinds[1]
     return MovedBytes(
         read_bytes=read,
@@ -154,9 +142,8 @@ def moved_bytes(operator: str, dims: str | None, types: str | None) -> MovedByte
         elements=elements,
         last_side=last_side,
         item_bytes=min(size for count, size, _ in tensors if count == elements),
-        second_matrix=tensors[at][0] if is_whole and at is not None else -1,
+        second_matrix=tensors[at][0] if at is not None and len(tensors) > at else -1,
         dequantises=converts and kinds[0] in _FLOATS and kinds[1] in _INTEGERS,
-        converts=converts,
     )
 
 
@@ -172,12 +159,6 @@ def least_bytes(dims: str | None, types: str | None, operator: str) -> int | Non
     return moved.read_bytes + written
 
 
-def _of_lists(operator: str, listed: list[int]) -> MovedBytes:
-    largest = max(listed)
-    read = 0 if _FILLS.match(operator) else sum(listed)
-    return MovedBytes(0, 0, 0, read, largest, largest, 0, 0, -1, False, False)
-
-
 def bytes_of_operators(trace: Trace, operators: pl.Series) -> pl.DataFrame:
     """What each of some operators moves.
 
@@ -188,17 +169,5 @@ def bytes_of_operators(trace: Trace, operators: pl.Series) -> pl.DataFrame:
         The columns of `SCHEMA` in the order given; null where shapes were not recorded.
     """
     texts = operands_as_categories(trace, operators).select("dims", "types")
-    calls = texts.with_columns(operator=names_of_events(trace, operators))
-    keys = ["operator", "dims", "types"]
-    ways = calls.select(keys).unique(maintain_order=True)
-    found = [
-        None if operator is None else moved_bytes(operator, dims, types)
-        for operator, dims, types in ways.iter_rows()
-    ]
-    columns = {
-        name: pl.Series(name, [None if one is None else getattr(one, name) for one in found], kind)
-        for name, kind in SCHEMA.items()
-    }
-    known = ways.hstack(list(columns.values()))
-    joined = calls.join(known, on=keys, how="left", nulls_equal=True, maintain_order="left")
-    return joined.select(SCHEMA.keys())
+    calls = texts.select(names_of_events(trace, operators).alias("operator"), "dims", "types")
+    return of_each_way(calls, moved_bytes, SCHEMA)

@@ -226,7 +226,7 @@ def _calls(known: _Known) -> pl.DataFrame:
     grows = _growth(known, events, name, start, dur)
     slow = np.flatnonzero((dur >= FLOOR_NS) & (start >= known.known_from_ns) & ~grows)
     own = dur[slow] - intervals.covered(known.busy, start[slow], start[slow] + dur[slow])
-    slow = slow[own >= FLOOR_NS]
+    slow, own = slow[own >= FLOOR_NS], own[own >= FLOOR_NS]
     if not len(slow) and not grows.any():
         return pl.DataFrame(schema=ONE_OFFS)
     usual = np.zeros(len(slow), np.int64)
@@ -244,7 +244,6 @@ def _calls(known: _Known) -> pl.DataFrame:
         begun = np.sort(start[mine])
         place[rows] = np.searchsorted(begun, start[slow[rows]]) / max(1, len(begun))
     first_work = int(known.work["start_ns"].to_numpy().min())
-    own = dur[slow] - intervals.covered(known.busy, start[slow], start[slow] + dur[slow])
     is_much = own >= np.maximum(FLOOR_NS, TIMES * usual)
     # A single allocation of some milliseconds may recur in steps that were not recorded.
     groups = trace.name_rows["group"].fill_null("").to_numpy()[name[slow]]
@@ -273,18 +272,16 @@ def _calls(known: _Known) -> pl.DataFrame:
     for row in np.flatnonzero(grows):
         kind.append(GROWTH)
         what.append(names[name[row]][0])
-    return pl.DataFrame(
-        {
-            "event": events[rows],
-            "lane_id": columns["lane_id"].to_numpy()[events[rows]].astype(np.int32),
-            "start_ns": start[rows],
-            "end_ns": start[rows] + dur[rows],
-            "usual_ns": np.concatenate((usual, np.zeros(int(grows.sum()), np.int64))),
-            "kind": kind,
-            "what": what,
-        },
-        schema=ONE_OFFS,
-    )
+    usual = np.concatenate((usual, np.zeros(int(grows.sum()), np.int64)))
+    return _table(trace, events[rows], usual, kind, what)
+
+
+def _table(
+    trace: Trace, events: Int64Array, usual_ns: Int64Array, kinds: list[str], what: list[str]
+) -> pl.DataFrame:
+    lanes = trace.columns("lane_id")["lane_id"].to_numpy()[events].astype(np.int32)
+    columns = (events, lanes, *times_of(trace, events), usual_ns, kinds, what)
+    return pl.DataFrame(dict(zip(ONE_OFFS, columns, strict=True)), schema=ONE_OFFS)
 
 
 def _growth(
@@ -457,21 +454,9 @@ def _searches(known: _Known) -> pl.DataFrame:
         searches &= ~mine | more
         place[mine] = np.searchsorted(np.sort(start[mine]), start[mine]) / int(mine.sum())
     rows = np.flatnonzero(searches)
-    if not len(rows):
-        return pl.DataFrame(schema=ONE_OFFS)
     slow = _Candidates(name[rows], name[rows], place[rows] == 0, place[rows], start[rows])
     if len(known.steps) > 1:
         rows = rows[_do_not_recur(slow, known.steps)]
     names = trace.name_rows["name"]
-    return pl.DataFrame(
-        {
-            "event": ops[rows],
-            "lane_id": columns["lane_id"].to_numpy()[ops[rows]].astype(np.int32),
-            "start_ns": start[rows],
-            "end_ns": start[rows] + dur[rows],
-            "usual_ns": usual[rows],
-            "kind": [SEARCH] * len(rows),
-            "what": [names[int(name[row])] for row in rows],
-        },
-        schema=ONE_OFFS,
-    )
+    what = [names[int(name[row])] for row in rows]
+    return _table(trace, ops[rows], usual[rows], [SEARCH] * len(rows), what)

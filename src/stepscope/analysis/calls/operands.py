@@ -7,6 +7,7 @@ only distinct ones are parsed.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -168,6 +169,27 @@ def operands(trace: Trace, events: pl.Series, *, concrete: bool = False) -> pl.D
     """
     columns = operand_columns(pl.col("args"), concrete=concrete)
     return compact_operands(from_arguments(trace, events, columns))
+
+
+def of_each_way(
+    calls: pl.DataFrame,
+    function: Callable[..., Sequence[Any] | None],
+    schema: dict[str, type[pl.DataType]],
+) -> pl.DataFrame:
+    """A function of the columns of each row, computed once for each of the few ways of calling.
+
+    Returns:
+        The columns of the schema, row for row; null where the function returns None.
+    """
+    ways = calls.unique(maintain_order=True)
+    found = [function(*way) for way in ways.iter_rows()]
+    columns = [
+        pl.Series(name, [None if one is None else one[place] for one in found], kind)
+        for place, (name, kind) in enumerate(schema.items())
+    ]
+    known, keys = ways.hstack(columns), calls.columns
+    joined = calls.join(known, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    return joined.select(schema.keys())
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.flop_formulas import FORMULAS, work_of
+from stepscope.analysis.calls.flop_formulas import FORMULAS, Work, work_of
 from stepscope.analysis.calls.operands import (
     compact_operands,
+    of_each_way,
     operand_columns,
     operand_texts,
     operands,
@@ -20,8 +21,8 @@ from stepscope.analysis.calls.operands import (
 )
 from stepscope.analysis.calls.operator_forest import (
     OperatorForest,
+    attribute_device_time,
     operator_forest,
-    rows_of_work,
 )
 from stepscope.analysis.calls.recomputation import find_recomputed
 from stepscope.analysis.selection.gpu_work import recorded_work, work_on_devices
@@ -134,25 +135,9 @@ def counted_calls(trace: Trace) -> tuple[pl.DataFrame, int]:
     )
     texts = operands_as_categories(trace, rows["event"], concrete=True).drop("event")
     calls = pl.concat([rows, texts], how="horizontal")
-    keys = ["name", "dims", "types", "concrete"]
-    distinct = calls.select(keys).unique(maintain_order=True)
-    works = []
-    for name, dims, types, concrete in distinct.iter_rows():
-        call = parse_call(name, dims, types, concrete)
-        work = None if call is None else work_of(call)
-        works.append((work.flops, work.bytes, work.type) if work else (None, None, None))
-    known = pl.concat(
-        [
-            distinct,
-            pl.DataFrame(
-                works,
-                schema={"flops": pl.Int64, "moved_bytes": pl.Int64, "type": pl.String},
-                orient="row",
-            ),
-        ],
-        how="horizontal",
-    )
-    calls = calls.join(known, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    ways = calls.select("name", "dims", "types", "concrete")
+    schema = {"flops": pl.Int64, "moved_bytes": pl.Int64, "type": pl.String}
+    calls = calls.hstack(of_each_way(ways, _work_of_texts, schema))
     has_shapes = calls["flops"].is_not_null().to_numpy()
     abandoned = _abandoned(trace, forest, row[has_shapes])[row]
     is_known = has_shapes & ~abandoned
@@ -168,6 +153,13 @@ def counted_calls(trace: Trace) -> tuple[pl.DataFrame, int]:
     return found.with_columns(pl.col("dims", "types", "concrete").cast(pl.String)), len(row_of_lost)
 
 
+def _work_of_texts(
+    name: str, dims: str | None, types: str | None, concrete: str | None
+) -> Work | None:
+    call = parse_call(name, dims, types, concrete)
+    return None if call is None else work_of(call)
+
+
 def _abandoned(trace: Trace, forest: OperatorForest, counted: Int64Array) -> BoolArray:
     """Which rows checkpointing began to run again, and abandoned before they did anything.
 
@@ -178,9 +170,8 @@ def _abandoned(trace: Trace, forest: OperatorForest, counted: Int64Array) -> Boo
     again = find_recomputed(trace).rows
     launches = np.zeros(len(forest), np.int64)
     if again.any():
-        rows = rows_of_work(forest, work_on_devices(trace))
-        np.add.at(launches, rows[rows >= 0], 1)
-        launches = forest.with_descendants(launches)
+        own = attribute_device_time(forest, work_on_devices(trace)).kernels
+        launches = forest.with_descendants(own)
     if not launches[counted].any():  # nothing tells what they launched
         return np.zeros(len(forest), np.bool_)
     found: BoolArray = again & (launches == 0)

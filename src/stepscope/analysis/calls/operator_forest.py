@@ -16,7 +16,7 @@ import polars as pl
 
 from stepscope.analysis.selection.names import events_named, is_step
 from stepscope.analysis.selection.scope import memoized
-from stepscope.trace.arrays.grouped_intervals import merge_by_group
+from stepscope.trace.arrays.grouped_intervals import union_lengths
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.derive.ancestors import is_outermost, levels, nearest
@@ -177,9 +177,5 @@ def busy_by_row(number: int, rows: Int64Array, work: pl.DataFrame) -> Int64Array
     """
     known = rows >= 0
     start = work["start_ns"].to_numpy()[known]
-    group, first, last = merge_by_group(
-        rows[known], start, start + work["dur_ns"].to_numpy()[known]
-    )
-    busy = np.zeros(number, np.int64)
-    np.add.at(busy, group, last - first)
-    return busy
+    end = start + work["dur_ns"].to_numpy()[known]
+    return union_lengths(rows[known], start, end, number)

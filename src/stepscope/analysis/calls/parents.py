@@ -11,7 +11,8 @@ from stepscope.analysis.selection.names import names_that
 from stepscope.analysis.selection.scope import memoized
 from stepscope.run.own_frames import CALLED, OWN_FILE, PASSED_ON, THREADING
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
-from stepscope.trace.derive.ancestors import depths
+from stepscope.trace.arrays.nullable import distinct
+from stepscope.trace.derive.ancestors import depths, nearest_above
 from stepscope.trace.derive.nesting import RowNumbers
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -50,12 +51,10 @@ def own_events(trace: Trace) -> BoolArray | None:
     pending = np.nonzero(is_called[name_id] & ~own & (parent >= 0))[0]
     above = parent[pending]
     pending = pending[~(is_passed_on[name_id[pending]] & in_file[name_id[above]])]
-    while len(pending):
-        is_inside = own[parent[pending]]
-        if not is_inside.any():
-            break
-        own[pending[is_inside]] = True
-        pending = pending[~is_inside]
+    is_pending = np.zeros(len(own), np.bool_)
+    is_pending[pending] = True
+    around = nearest_above(parent, pending, ~is_pending)
+    own[pending] = (around >= 0) & own[around]
     if len(threads):
         own |= np.isin(lane_id, threads)
     return own
@@ -70,28 +69,15 @@ def _own_threads(
 ) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
     """Lanes on which a frame of ours is the first above those that begin a thread."""
     begins = names_that(trace, pl.col("name").str.contains(THREADING))[name_id]
-    above = parent[frames]
-    is_first = above >= 0  # the main thread begins with a frame of its own
-    frames, above = frames[is_first], above[is_first]
-    found = np.zeros(len(frames), bool)
-    pending = np.arange(len(frames))
-    while len(pending):
-        here = above[pending]
-        found[pending[here < 0]] = True
-        pending = pending[here >= 0]
-        pending = pending[begins[above[pending]]]
-        above[pending] = parent[above[pending]]
-    ours = np.unique(lane_id[frames[found]])
+    # The main thread begins with a frame of its own.
+    is_first = (parent[frames] >= 0) & (nearest_above(parent, frames, ~begins) < 0)
+    ours = np.unique(lane_id[frames[is_first]])
     # A main thread runs our functions, too, such as those at exit, but not only these.
     is_other = names_that(trace, pl.col("name").str.contains(r"\.py")) & ~names_that(
         trace, pl.col("name").str.contains(OWN_FILE)
     )
     rows = np.nonzero(np.isin(lane_id, ours) & is_other[name_id] & ~begins & (parent >= 0))[0]
     return np.setdiff1d(ours, lane_id[rows[begins[parent[rows]]]])
-
-
-_FEW_ROWS = 4096
-"""Up to so many, numpy's sort takes less time than a query of polars."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,16 +135,9 @@ def number_paths(row_parent: Int64Array, row_key: Int64Array) -> Paths:
         above = row_parent[rows]
         # One number per path: that of its parent, then its key.
         key = (np.where(above >= 0, of_row[above], -1) + 1) * width + row_key[rows]
-        distinct = _distinct(key)
-        of_row[rows] = levels[-1] + np.searchsorted(distinct, key)
-        parts.append(distinct)
-        levels.append(levels[-1] + len(distinct))
+        own = distinct(pl.Series(key))
+        of_row[rows] = levels[-1] + np.searchsorted(own, key)
+        parts.append(own)
+        levels.append(levels[-1] + len(own))
     keys = np.concatenate(parts) if parts else np.zeros(0, np.int64)
     return Paths(of_row, keys // width - 1, keys % width, levels)
-
-
-def _distinct(keys: Int64Array) -> Int64Array:
-    """The different values, in order. A deep stack has thousands of levels with a few rows each."""
-    if len(keys) <= _FEW_ROWS:
-        return np.unique(keys)
-    return np.sort(pl.Series(keys).unique().to_numpy())

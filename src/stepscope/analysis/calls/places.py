@@ -75,16 +75,14 @@ _MOST_LEVELS = 256
 """Rows are walked up so many levels one by one; recorded calls are rarely nested as deeply."""
 _LIBRARIES = r"^(torch|contextlib|functools|threading)[/.(]|^<|^nn\.Module"
 
-PLACES: dict[str, pl.DataType | type[pl.DataType]] = {
-    "event": pl.Int64,
-    "operator": pl.String,  # the outermost operator around it; null: none
-    "frame": pl.String,  # the innermost Python frame outside torch; null: none was recorded
-}
-
 
 def call_places(trace: Trace, events: pl.Series) -> pl.DataFrame:
-    """The place of each event, with the columns of `PLACES`, in the order given."""
-    names = trace.name_rows["name"]
+    """The place of each event, in the order given.
+
+    Returns:
+        event; operator, the outermost one around it (null: none); and frame, the innermost Python
+        frame outside torch (null: none was recorded).
+    """
     is_line, is_user = _lines(trace)
     name_id = trace.columns("name_id")["name_id"].to_numpy()
     parent = parents_of_events(trace)
@@ -95,11 +93,10 @@ def call_places(trace: Trace, events: pl.Series) -> pl.DataFrame:
     frame = np.where(user >= 0, user, any_line)
     return pl.DataFrame(
         {
-            "event": events,
-            "operator": _named(names, name_id, operator),
-            "frame": _named(names, name_id, frame),
-        },
-        schema=PLACES,
+            "event": events.cast(pl.Int64),
+            "operator": names_of_events(trace, nullable(operator, operator >= 0, "")),
+            "frame": names_of_events(trace, nullable(frame, frame >= 0, "")),
+        }
     )
 
 
@@ -161,12 +158,6 @@ def outermost(
     return found
 
 
-def _named(names: pl.Series, name_id: npt.NDArray[np.uint32], events: Int64Array) -> pl.Series:
-    if not len(events):
-        return names.clear()
-    return gathered(names, nullable(name_id[np.maximum(events, 0)], events >= 0, "name_id"))
-
-
 def has_stacks(trace: Trace) -> bool:
     """Whether Python frames were recorded."""
     return bool(_are_frames(trace).any())
@@ -215,7 +206,7 @@ def frames_at(
     wanted = sorted({lane for lane in lanes if lane is not None})
     spans = (
         trace.events.filter(_is_frame(), pl.col("lane_id").is_in(wanted))
-        .select("event", "lane_id", "start_ns", end_ns=_end())
+        .select("event", "lane_id", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"))
         .collect()
     )
     found: list[int | None] = []
@@ -241,21 +232,12 @@ def _is_frame() -> pl.Expr:
     return pl.col("category") == Category.PYTHON_FUNCTION.value
 
 
-def _end() -> pl.Expr:
-    return pl.col("start_ns") + pl.col("dur_ns")
-
-
 _MODULE = "nn.Module: "
 _PASSED_OVER = (
     r": (forward|backward|__call__|_call_impl|_wrapped_call_impl|wrapper|decorate_\w+|_fn)$"
 )
 _OF_LIBRARIES = r"^(torch|contextlib|functools|threading)[/.(]|^<"
 _SOURCE = re.compile(r"(?:.*/)?(?P<file>[^/]+\.py)\((?P<line>\d+)\): (?P<function>.+)")
-
-
-def operator_names(trace: Trace, work: pl.DataFrame) -> pl.Series:
-    """Name of the innermost operator around each launch; null where it is not known."""
-    return names_of_events(trace, work["op"])
 
 
 def is_of_product(trace: Trace, work: pl.DataFrame) -> BoolArray:
@@ -324,9 +306,7 @@ def places_of_work(trace: Trace, work: pl.DataFrame) -> pl.Series:
         of_forward = forward.gather(of_backward[known]).to_numpy().astype(np.int64)
         found[missing[known]] = nearest_of(parent, of_forward, is_place_of)
     labels = {name: _label(name) for name in text.filter(is_place).unique().to_list()}
-    said = names_of_events(
-        trace, pl.select(pl.when(pl.Series(found >= 0)).then(pl.Series(found))).to_series()
-    )
+    said = names_of_events(trace, nullable(found, found >= 0, ""))
     return said.replace_strict(labels, default=None, return_dtype=pl.String)
 
 

@@ -69,12 +69,6 @@ def names_matching(trace: Trace, pattern: str, *categories: Category) -> BoolArr
 
 
 @memoized
-def _has_frames(trace: Trace) -> bool:
-    is_frame = pl.col("category") == Category.PYTHON_FUNCTION.value
-    return bool(names_that(trace, is_frame & (pl.col("raw_category") == "python_function")).any())
-
-
-@memoized
 def find_recomputed(trace: Trace) -> Recomputed:
     """Find the operators of a trace's forest that checkpointing runs again."""
     forest = operator_forest(trace)
@@ -82,7 +76,10 @@ def find_recomputed(trace: Trace) -> Recomputed:
     is_node = names_matching(trace, NODES, Category.CPU_OP)
     is_evaluation = names_matching(trace, EVALUATION, Category.CPU_OP)
     is_node &= ~is_evaluation
-    has_frames = _has_frames(trace)
+    of_python = (pl.col("category") == Category.PYTHON_FUNCTION.value) & (
+        pl.col("raw_category") == "python_function"
+    )
+    has_frames = bool(names_that(trace, of_python).any())
     if has_frames and not (is_frame | is_node).any():
         return Recomputed(np.zeros(len(forest), np.bool_), BY_FRAMES)
     name_id = trace.columns("name_id").to_series().to_numpy()

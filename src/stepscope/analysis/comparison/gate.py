@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -164,11 +164,6 @@ def _share_of_step(runs: RunsChange, part: Mapping[str, Any]) -> Interval:
     else:
         reach = part["noise_ns"] / runs.a_ns
     return Interval(share, share - reach, share + reach)
-
-
-def checks_of(conditions: Sequence[FailOn], comparison: Comparison) -> tuple[Check, ...]:
-    """What each condition says."""
-    return tuple(condition.check(comparison) for condition in conditions)
 
 
 def _grew(share: float) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -12,8 +11,8 @@ import polars as pl
 from stepscope.analysis.calls.collectives import world_size
 from stepscope.analysis.calls.operator_forest import (
     OperatorForest,
+    attribute_device_time,
     operator_forest,
-    rows_of_work,
 )
 from stepscope.analysis.calls.parents import number_paths
 from stepscope.analysis.host.steady_steps import steady_steps
@@ -21,7 +20,7 @@ from stepscope.analysis.record.summary import StepSummary, partition_steps
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.partition import OTHER
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
-from stepscope.analysis.timeline import break_down
+from stepscope.analysis.timeline import Breakdown, break_down
 from stepscope.errors import UsageError
 from stepscope.run.step_record import StepRecord
 from stepscope.trace.arrays.intervals import Int64Array
@@ -123,14 +122,16 @@ def make_side(
     numbers: tuple[int, ...] = ()
     kept: list[StepRecord] = []
     basis = ""
-    queued = _queued_share(summary)
+    queued = None
     if summary is not None:
+        if summary.host.queued_ns is not None:
+            queued = summary.host.queued_ns / max(1, summary.mean_ns)
         chosen = set(summary.steps)
         kept = [record for record in records if record.is_whole_step and record.step in chosen]
         durations = np.array([record.dur_ns for record in kept], np.int64)
         numbers, basis = summary.steps, RECORD_BASIS
-    measured = None if trace is None else _trace_steps(trace, asked)
-    if trace is None or measured is None or measured.durations.is_empty():
+    found = None if trace is None else _steps_of_trace(trace, asked)
+    if trace is None or found is None or found.steps.is_empty():
         if durations is None:
             lacks = "there is neither a step record nor a trace"
             if trace is not None:
@@ -138,11 +139,11 @@ def make_side(
             raise UsageError(f"{path}: {lacks} to compare")
         parts = _record_parts(kept) if trace is None else _nothing()
         return Side(path, basis, numbers, durations, parts, RECORD_BASIS, queued_share=queued)
-    window_steps = tuple(measured.durations["step"].to_list())
+    window_steps = tuple(found.steps["step"].to_list())
     selected = gpu_work(trace, replace(asked, steps=window_steps if len(trace.steps) else None))
     if durations is None:
-        durations, numbers = measured.durations["total_ns"].to_numpy(), window_steps
-        basis = measured.basis
+        durations, numbers = found.steps["total_ns"].to_numpy(), window_steps
+        basis = _basis_of(found)
     work = selected.members
     operators_basis = DEVICE_TIME if len(work) else HOST_TIME
     of_record = _record_parts(kept)
@@ -153,13 +154,13 @@ def make_side(
         basis=basis,
         steps=numbers,
         step_ns=durations,
-        parts=measured.parts,
-        parts_basis=measured.basis,
+        parts=_parts_of(found),
+        parts_basis=_basis_of(found),
         kernels=_kernels(trace, work),
-        operators=_operators(trace, work, measured.durations["step"]),
+        operators=_operators(trace, work, found.steps["step"]),
         operators_basis=operators_basis,
         scope=selected.answered,
-        notes=measured.notes,
+        notes=found.notes,
         gpus=", ".join(trace.devices.filter("is_used")["name"].drop_nulls().unique().sort()),
         ranks="" if (size := world_size(trace)) is None else f"{size} rank{'s'[: size > 1]}",
         record_parts=of_record,
@@ -167,43 +168,22 @@ def make_side(
     )
 
 
-def _queued_share(summary: StepSummary | None) -> float | None:
-    if summary is None or summary.host.queued_ns is None:
-        return None
-    return summary.host.queued_ns / max(1, summary.mean_ns)
+def _steps_of_trace(trace: Trace, asked: Scope) -> Breakdown | None:
+    """The steady steps of a trace, or those asked for; one without steps is one, number 0."""
+    if asked.steps is None and len(trace.steps):
+        asked = replace(asked, steps=steady_steps(trace).steps)
+    return break_down(trace, asked)
 
 
-class _TraceSteps(NamedTuple):
-    """The steps of a trace, divided into parts.
-
-    Attributes:
-        parts: With the columns of `MEASURES`, one row per step and part.
-        durations: step and total_ns.
-    """
-
-    parts: pl.DataFrame
-    basis: str
-    durations: pl.DataFrame
-    notes: tuple[str, ...]
+def _basis_of(found: Breakdown) -> str:
+    if not found.is_of_devices:
+        return "the main thread's steps"
+    is_whole_file = found.scope.asked.steps is None
+    return "the GPU's time, the whole file as one step" if is_whole_file else "the GPU's steps"
 
 
-def _trace_steps(trace: Trace, asked: Scope) -> _TraceSteps | None:
-    """Divides the steps of a trace; None if there is nothing to divide.
-
-    A trace without steps counts as one step of the number 0.
-    """
-    chosen = asked.steps
-    if chosen is None and len(trace.steps):
-        chosen = steady_steps(trace).steps
-    found = break_down(trace, replace(asked, steps=chosen))
-    if found is None:
-        return None
-    basis = "the main thread's steps"
-    if found.is_of_devices:
-        basis = "the GPU's steps"
-        if chosen is None:
-            basis = "the GPU's time, the whole file as one step"
-    pieces = [
+def _parts_of(found: Breakdown) -> pl.DataFrame:
+    return pl.concat(
         found.steps.select(
             key=pl.lit(part.name),
             name=pl.lit(part.name),
@@ -212,9 +192,7 @@ def _trace_steps(trace: Trace, asked: Scope) -> _TraceSteps | None:
             total_ns=part.name,
         )
         for part in found.partition.parts
-    ]
-    durations = found.steps.select("step", "total_ns")
-    return _TraceSteps(pl.concat(pieces), basis, durations, found.notes)
+    )
 
 
 def _record_parts(records: Sequence[StepRecord]) -> pl.DataFrame:
@@ -242,13 +220,7 @@ def _operators(trace: Trace, work: pl.DataFrame, steps: pl.Series) -> pl.DataFra
     forest = operator_forest(trace)
     if not len(forest):
         return _nothing()
-    own = np.zeros(len(forest), np.int64)
-    if len(work):
-        row = rows_of_work(forest, work)
-        known = row >= 0
-        np.add.at(own, row[known], work["dur_ns"].to_numpy()[known])
-    else:
-        own = forest.self_ns
+    own = attribute_device_time(forest, work).self_ns if len(work) else forest.self_ns
     path_number, paths = call_paths(trace, forest)
     has_steps = len(trace.steps) > 0
     step = forest.rows["step"].cast(pl.Int64)

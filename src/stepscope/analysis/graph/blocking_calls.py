@@ -44,21 +44,6 @@ class BacklogWaits:
 
 
 @dataclass(frozen=True)
-class CarriedWaits:
-    """What calls that wait for the device wait for on streams that have no earlier work here.
-
-    That is the last work of the steps before, if these steps come again.
-
-    Attributes:
-        wait: Place of the wait in `Resolved.wait_call` and the like.
-        work: Row of the last work of the stream.
-    """
-
-    wait: Int64Array
-    work: Int64Array
-
-
-@dataclass(frozen=True)
 class Resolved:
     """Where threads are cut because of calls, and what blocking calls waited for.
 
@@ -68,7 +53,9 @@ class Resolved:
         stream_wait_call: The calls that made a stream wait for another.
         stream_wait_ns: Start of each of these calls.
         backlog: Waits for work of earlier steps.
-        carried: What others wait for of the steps before.
+        carried_wait: Places of waits for the device on streams that have no earlier work here: for
+            their last work of the steps before, if these steps come again.
+        carried_work: Row of that work.
     """
 
     cut_lane: Int64Array
@@ -82,7 +69,8 @@ class Resolved:
     stream_wait_lane: Int64Array
     stream_wait_ns: Int64Array
     backlog: BacklogWaits
-    carried: CarriedWaits
+    carried_wait: Int64Array
+    carried_work: Int64Array
 
 
 def resolve_calls(
@@ -136,9 +124,7 @@ def resolve_calls(
     wait_start = np.concatenate((start, work.issue_ns[copies]))
     wait_end = np.concatenate((end, np.minimum(work.end_ns, work.call_end_ns)[copies]))
     linked = np.nonzero(work.call >= 0)[0]
-    by_call = linked[np.argsort(work.call[linked], kind="stable")]
-    calls = work.call[by_call]
-    launches = by_call[np.concatenate(([True], calls[1:] != calls[:-1]))[: len(by_call)]]
+    launches = linked[np.unique(work.call[linked], return_index=True)[1]]
     streams = host_calls.filter(pl.col("role") == STREAM_WAIT)
     first_launch_ns = work.call_start_ns[linked].min() if len(linked) else until_ns
     is_first = (call_start < first_launch_ns) & (waits["role"] != EVENT_SYNC).to_numpy()
@@ -150,6 +136,7 @@ def resolve_calls(
     has_waited = call_start[earlier] < until_ns
     earlier_end = np.where(has_waited, np.minimum(returned, until_ns), returned)
     begun = np.minimum(call_start[earlier] + _SYNC_CALL_NS, earlier_end)
+    carried_wait, carried_work = _carried(waits, row, main_lane, work)
     backlog = BacklogWaits(
         waits["event"].to_numpy()[earlier],
         np.where(has_waited, begun, earlier_end),
@@ -169,11 +156,14 @@ def resolve_calls(
         stream_wait_lane=streams["lane_id"].to_numpy(),
         stream_wait_ns=streams["start_ns"].to_numpy(),
         backlog=backlog,
-        carried=_carried(waits, row, main_lane, work),
+        carried_wait=carried_wait,
+        carried_work=carried_work,
     )
 
 
-def _carried(waits: pl.DataFrame, row: Int64Array, main_lane: int, work: StepWork) -> CarriedWaits:
+def _carried(
+    waits: pl.DataFrame, row: Int64Array, main_lane: int, work: StepWork
+) -> tuple[Int64Array, Int64Array]:
     """What calls of the main thread wait for of the steps before, besides what `row` has."""
     is_device = (waits["role"] == DEVICE_SYNC) & (waits["lane_id"] == main_lane)
     calls, first_place = np.unique(row, return_index=True)
@@ -187,7 +177,7 @@ def _carried(waits: pl.DataFrame, row: Int64Array, main_lane: int, work: StepWor
         mine = is_new & ((device < 0) | (device == work.device[first]))
         places.append(first_place[mine])
         targets.append(np.full(int(mine.sum()), last - 1, np.int64))
-    return CarriedWaits(np.concatenate(places), np.concatenate(targets))
+    return np.concatenate(places), np.concatenate(targets)
 
 
 def read_calls(trace: Trace, lanes: tuple[int, ...], window: tuple[int, int]) -> pl.DataFrame:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.calls.runtime_calls import harness_synchronisations
-from stepscope.analysis.graph.batch_arrivals import find_arrivals
+from stepscope.analysis.graph.batch_arrivals import BatchArrivals, find_arrivals
 from stepscope.analysis.graph.blocking_calls import read_calls, resolve_calls
 from stepscope.analysis.graph.edges import Edges, find_edges, find_fixed_edges
 from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
@@ -30,14 +28,14 @@ from stepscope.analysis.graph.work import (
     choose_steps,
     device_start,
     main_lane_of,
-    measured_step_ns,
     read_work,
     whole_window,
 )
 from stepscope.analysis.host.events import HostEvents, host_events
-from stepscope.analysis.host.steady_steps import tail_of
+from stepscope.analysis.host.steady_steps import steady_steps, tail_of
 from stepscope.analysis.host.waits import epoch_starts
 from stepscope.analysis.record.pace import RecordedPace
+from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UsageError
 from stepscope.trace.arrays.blockwise import gather
 from stepscope.trace.arrays.intervals import BoolArray, Int32Array, Int64Array
@@ -63,6 +61,7 @@ def assemble(
     is_elastic: BoolArray,
     edges: Edges,
     host: HostEvents,
+    arrivals: BatchArrivals,
     *,
     begin_ns: int,
     host_window: tuple[int, int],
@@ -132,6 +131,7 @@ def assemble(
     lane = gather(_narrow(work.lane, pieces.lane), order)
     event = _narrow(work.event, np.full(len(pieces), -1))
     step_rows = rows_of_steps(node_kind, lane == main_lane, step)
+    launched = len(work) - work.unlinked
     return StepGraph(
         steps=tuple(chosen["step"].to_list()),
         origin_ns=window[0],
@@ -154,7 +154,9 @@ def assemble(
         edge_kind=kind,
         call=call,
         host=host,
-        clock_lag_ns=_clock_lag_ns(work),
+        arrivals=arrivals,
+        # Single events that seem to begin before their launch tell nothing of the clock.
+        clock_lag_ns=work.skew_ns if work.skewed > _MANY_SKEWED * launched else 0,
         notes=_notes(work),
     )
 
@@ -162,15 +164,6 @@ def assemble(
 def _narrow(one: Int64Array, other: Int64Array) -> Int32Array:
     """Numbers of events, threads or steps, one after the other."""
     return np.concatenate((one, other), dtype=np.int32, casting="same_kind")
-
-
-def _clock_lag_ns(work: StepWork) -> int:
-    """By how much the GPUs' clock is behind the host's at least; 0: nothing shows that it is.
-
-    Single events that seem to begin before their launch tell nothing of the clock.
-    """
-    launched = len(work) - work.unlinked
-    return work.skew_ns if work.skewed > _MANY_SKEWED * launched else 0
 
 
 def _notes(work: StepWork) -> tuple[str, ...]:
@@ -224,14 +217,6 @@ def _settled_delays(
     return delay
 
 
-def _typical_delay(room: Int64Array, is_clear: BoolArray, is_explained: BoolArray) -> int:
-    """The usual delay of a kind, from the candidates' delays: see `_typical_delays`."""
-    if is_clear.any():
-        return int(np.median(room[is_clear]))
-    others = room[~is_explained]
-    return int(np.quantile(others, 0.1)) if len(others) else 0
-
-
 def _typical_delays(
     room: Int64Array,
     leaves: Int64Array,
@@ -257,7 +242,11 @@ def _typical_delays(
 
     def delay_of(candidates: Int64Array) -> int:
         nodes = target[candidates]
-        return _typical_delay(room[candidates], rivals[nodes] == 1, is_explained[nodes])
+        is_clear = rivals[nodes] == 1
+        if is_clear.any():
+            return int(np.median(room[candidates[is_clear]]))
+        others = room[candidates[~is_explained[nodes]]]
+        return int(np.quantile(others, 0.1)) if len(others) else 0
 
     for which in _WITH_TYPICAL_DELAYS:
         mine = kind == which
@@ -379,7 +368,11 @@ def _graph_of(
     ends = resolved.wait_end_ns[resolved.wait_lane == main_lane]
     waits = handovers.start_ns if len(work) else np.append(handovers.start_ns, window[1])
     pieces = add_moments(pieces, main_lane, waits, ends)
-    has_steps_or_work = len(chosen) or len(work)
+    mean_step_ns = window[1] - window[0]
+    if len(chosen) or len(work):
+        # As every other answer about these steps states it.
+        numbers = tuple(chosen["step"].to_list()) if len(chosen) else None
+        mean_step_ns = steady_steps(trace, Scope(steps=numbers)).step_ns
     fixed = find_fixed_edges(
         pieces,
         work,
@@ -392,7 +385,7 @@ def _graph_of(
         host_window=host_window,
     )
     is_elastic = pieces.within(elastic_lane, elastic_start, elastic_end)
-    graph = assemble(
+    return assemble(
         chosen,
         window,
         main_lane,
@@ -410,16 +403,8 @@ def _graph_of(
             origin_ns=window[0],
         ),
         host,
+        arrivals,
         begin_ns=begin_ns,
         host_window=host_window,
-        mean_step_ns=(
-            measured_step_ns(trace, chosen) if has_steps_or_work else window[1] - window[0]
-        ),
-    )
-    return replace(
-        graph,
-        has_batch_pace=arrivals.has_pace,
-        pace_error_ns=arrivals.pace_error_ns,
-        waits_for_batches=len(arrivals) > 0,
-        rare_waits=arrivals.rare,
+        mean_step_ns=mean_step_ns,
     )

@@ -197,10 +197,10 @@ def find_fixed_edges(
     last_work = streams[:, 1] - 1
     found.add(last_work, streams[:, 0], EdgeKind.STREAM, 0, is_carried=True)
     lanes, ends = resolved.wait_lane, resolved.wait_end_ns
-    carried = resolved.carried
-    returning = piece(pieces.starting_from(lanes[carried.wait], ends[carried.wait]))
-    call = resolved.wait_call[carried.wait]
-    found.add(carried.work, returning, EdgeKind.SYNC, 0, call=call, is_carried=True)
+    again = resolved.carried_wait
+    returning = piece(pieces.starting_from(lanes[again], ends[again]))
+    call = resolved.wait_call[again]
+    found.add(resolved.carried_work, returning, EdgeKind.SYNC, 0, call=call, is_carried=True)
     is_last = (lanes == main_lane) & (pieces.starting_from(lanes, ends) < 0)
     for row in np.nonzero(is_last)[0].tolist():
         call = resolved.wait_call[row]

@@ -27,7 +27,6 @@ from stepscope.analysis.record.pace import RecordedPace
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.machine.jit import jit
 
-"""Nodes that this process has swept."""
 _LONG_AGO_NS = -(1 << 60)
 _MOST_PASSES = 8
 _NOTABLY_SLOWED = 1.01
@@ -78,7 +77,7 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
     steps, but not in all.
     """
     is_kept = np.ones(len(graph.source), np.bool_)
-    has_batches = graph.waits_for_batches
+    has_batches = len(graph.arrivals) > 0
     batches = (graph.edge_kind == EdgeKind.ARRIVAL) & has_batches
 
     def cycle_ns(scale: float, kept: BoolArray, *, host_only: bool = False) -> int:
@@ -98,8 +97,8 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
     if pace is None or not graph.steps or not graph.is_gpu.any():
         steady_ns = cycle_ns(1.0, is_kept)
         shown_ns = graph.mean_step_ns * len(graph.steps)
-        is_paced = has_batches and graph.has_batch_pace
-        error_ns = graph.pace_error_ns * len(graph.steps)
+        is_paced = has_batches and graph.arrivals.has_pace
+        error_ns = graph.arrivals.pace_error_ns * len(graph.steps)
         is_longer = steady_ns > max(_NOTABLY_LONGER * shown_ns, shown_ns + _ERRORS * error_ns)
         if is_paced and is_longer and shown_ns > 0:
             return replace(graph, steady_state_ns=steady_ns, had_store=True)

@@ -47,11 +47,12 @@ may make another faster. A collective's duration includes its waiting for other 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.analysis.graph.batch_arrivals import BatchArrivals
 from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.events import HostEvents
@@ -100,11 +101,7 @@ class StepGraph:
             pauses of the collector and operators that compute on the CPU: less than 1 where
             recording slowed them down (`steady_state`).
         has_recorded_pace: Whether the steady state is that of unrecorded steps.
-        waits_for_batches: Whether batches arrive while the main thread waits, and not only because
-            epochs begin.
-        has_batch_pace: Whether batches that came late show at what pace they come.
-        pace_error_ns: What that pace, as time per batch, is right to.
-        rare_waits: Waits of the main thread for batches that came late too seldom to show a pace.
+        arrivals: Batches that arrive while the main thread waits.
         had_store: Whether the steps were notably shorter than the pace at which batches come: some
             were in store, or the devices had work of earlier steps.
         has_outrun_record: Whether the steps of the step record were the host's alone, which ran
@@ -132,16 +129,13 @@ class StepGraph:
     edge_kind: npt.NDArray[np.int8]
     call: Int32Array
     host: HostEvents
+    arrivals: BatchArrivals
     clock_lag_ns: int
     notes: tuple[str, ...]
     steady_state_ns: int = 0
     host_scale: float = 1.0
     has_recorded_pace: bool = False
     has_outrun_record: bool = False
-    waits_for_batches: bool = False
-    has_batch_pace: bool = True
-    pace_error_ns: float = 0.0
-    rare_waits: Intervals = field(default_factory=intervals.empty)
     had_store: bool = False
 
     def __len__(self) -> int:
@@ -160,7 +154,7 @@ class StepGraph:
     @locked_cached_property
     def rare_wait_ns(self) -> Int64Array:
         """How long it waits for batches that seldom come late, within each piece of it."""
-        return self._within(self.rare_waits, self.main_lane)
+        return self._within(self.arrivals.rare, self.main_lane)
 
     def unslowed_of(self, lane: int) -> Intervals:
         """Moments of a thread that recording does not make longer: see `steady_state`."""
@@ -192,11 +186,10 @@ class StepGraph:
     def one_off_ns(self) -> Int64Array:
         """The part of each node in calls that come once and are no part of the steady state."""
         found = np.zeros(len(self), np.int64)
-        once = self.host.of(HostCause.ONE_OFF)
-        for lane in self.host_lanes if len(once) else ():
-            rows = np.flatnonzero(~self.is_gpu & (self.lane == lane))
-            divided = self.host.divide(lane, self.start_ns[rows], self.end_ns[rows])
-            found[rows] = divided[HostCause.ONE_OFF]
+        if len(self.host.of(HostCause.ONE_OFF)):
+            rows = np.flatnonzero(~self.is_gpu)
+            columns = self.lane[rows], self.start_ns[rows], self.end_ns[rows]
+            found[rows] = self.host.divide_each(*columns)[HostCause.ONE_OFF]
         return found
 
     @locked_cached_property
@@ -218,13 +211,6 @@ class StepGraph:
         source = np.where(source <= CARRIED, CARRIED - source, source)
         is_of_gpu = self.is_gpu[source]
         return rows[is_of_gpu], source[is_of_gpu]
-
-    @locked_cached_property
-    def target(self) -> Int64Array:
-        """Node that each edge leads to."""
-        rows = np.arange(len(self), dtype=np.int64)
-        target: Int64Array = np.repeat(rows, np.diff(self.first_edge))
-        return target
 
     def target_of(self, edges: Int64Array) -> Int64Array:
         """Node that each of some edges leads to."""

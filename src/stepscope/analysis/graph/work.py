@@ -15,7 +15,6 @@ from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.events import HostEvents
 from stepscope.analysis.host.steady_steps import steady_steps
 from stepscope.analysis.selection.gpu_work import recorded_work
-from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UsageError
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import filled
@@ -116,7 +115,8 @@ def read_work(trace: Trace, steps: pl.Series | None) -> StepWork:
     call, call_lane = np.where(linked, call, -1), np.where(linked, call_lane, -1)
     lane = rows["lane_id"].to_numpy().astype(np.int64)
     first_start = _first_of_call(call, start)
-    blocks = linked & (rows["kind"] == "memcpy").to_numpy() & _copy_is_over(rows, call_end)
+    is_over = rows["end_ns"].to_numpy() <= call_end + CLOCK_SKEW_NS
+    blocks = linked & (rows["kind"] == "memcpy").to_numpy() & is_over
     limit = np.where(blocks, np.minimum(call_start + _ISSUE_NS, call_end), call_end)
     issue = np.where(linked, np.minimum(limit, first_start), start)
     return StepWork(
@@ -165,20 +165,10 @@ def _earlier_ends(everything: pl.DataFrame, lane: Int64Array, start: Int64Array)
 
 def _first_of_call(call: Int64Array, start: Int64Array) -> Int64Array:
     """For each row the earliest start of what its call launched (a graph launches much)."""
-    if not len(call):
-        return start
-    order = np.argsort(call, kind="stable")
-    ordered = call[order]
-    first = np.concatenate(([True], ordered[1:] != ordered[:-1]))
-    earliest = np.empty(len(call), np.int64)
-    least = np.minimum.reduceat(start[order], np.nonzero(first)[0])
-    earliest[order] = least[np.cumsum(first) - 1]
-    return np.where(call >= 0, earliest, start)
-
-
-def _copy_is_over(rows: pl.DataFrame, call_end: Int64Array) -> BoolArray:
-    over: BoolArray = rows["end_ns"].to_numpy() <= call_end + CLOCK_SKEW_NS
-    return over
+    calls, place = np.unique(call, return_inverse=True)
+    earliest = np.full(len(calls), np.iinfo(np.int64).max)
+    np.minimum.at(earliest, place, start)
+    return np.where(call >= 0, earliest[place], start)
 
 
 def _fill_from_before(
@@ -275,12 +265,6 @@ def device_start(trace: Trace, chosen: pl.DataFrame, work: StepWork) -> int | No
         pl.col("device").is_in(distinct_groups(work.device)),
     )
     return int(first["start_ns"].max()) if len(first) else None  # type: ignore[arg-type]
-
-
-def measured_step_ns(trace: Trace, chosen: pl.DataFrame) -> int:
-    """The mean step of the graph, as every other answer about these steps states it."""
-    steps = tuple(chosen["step"].to_list()) if len(chosen) else None
-    return steady_steps(trace, Scope(steps=steps)).step_ns
 
 
 def whole_window(host: HostEvents, work: StepWork, window: tuple[int, int]) -> tuple[int, int]:

@@ -27,34 +27,6 @@ from stepscope.trace.model import Trace
 TYPES = ("float64", "float32", "tf32", "float16", "bfloat16", "float8", "int8")
 """Types, in the order of the figures."""
 
-SHEETS: dict[str, str] = {
-    "V100": "https://www.nvidia.com/en-us/data-center/v100/",
-    "T4": "https://www.nvidia.com/en-us/data-center/tesla-t4/",
-    "A100": "https://www.nvidia.com/en-us/data-center/a100/",
-    "A30": "https://www.nvidia.com/en-us/data-center/products/a30-gpu/",
-    "A10": "https://www.nvidia.com/en-us/data-center/products/a10-gpu/",
-    "A40": "https://www.nvidia.com/en-us/data-center/a40/",
-    "L4": "https://www.nvidia.com/en-us/data-center/l4/",
-    "L40": "https://www.nvidia.com/en-us/data-center/l40/",
-    "L40S": "https://www.nvidia.com/en-us/data-center/l40s/",
-    "H100": "https://www.nvidia.com/en-us/data-center/h100/",
-    "H200": "https://www.nvidia.com/en-us/data-center/h200/",
-    "GH200": "https://www.nvidia.com/en-us/data-center/grace-hopper-superchip/",
-    "Export models": "NVIDIA's sheets of A800, H800, H20, L20 and L2, as its partners list them",
-    "HGX B200": "https://www.nvidia.com/en-us/data-center/hgx/",
-    "GB200": "https://www.nvidia.com/en-us/data-center/gb200-nvl72/",
-    "Turing": "NVIDIA Turing GPU Architecture, appendix A",
-    "GA102": "NVIDIA Ampere GA102 GPU Architecture, appendix A",
-    "Ada": "NVIDIA Ada GPU Architecture, appendix A",
-    "Ada professional": "NVIDIA Ada GPU Architecture for professionals, appendix A",
-    "RTX Blackwell": "NVIDIA RTX Blackwell GPU Architecture, appendix A",
-    "MI100": "https://www.amd.com/en/products/accelerators/instinct/mi100.html",
-    "MI200": "https://www.amd.com/en/products/accelerators/instinct/mi200.html",
-    "MI300": "https://www.amd.com/en/products/accelerators/instinct/mi300.html",
-    "MI350": "https://www.amd.com/en/products/accelerators/instinct/mi350.html",
-}
-"""Where figures come from."""
-
 _A100 = (19.5, 19.5, 156.0, 312.0, 312.0, None, 624.0)
 _H100 = (66.9, 66.9, 494.7, 989.4, 989.4, 1978.9, 1978.9)
 _H100_PCIE = (51.2, 51.2, 378.0, 756.0, 756.0, 1513.0, 1513.0)
@@ -77,116 +49,99 @@ less than large copies reach (an H200 moves 53 GB/s)."""
 _AMD = r"AMD|Instinct|Radeon|MI[123]\d\d"
 
 
-@dataclass(frozen=True)
-class Row:
-    """One device.
-
-    Attributes:
-        pattern: What the driver's name of it looks like.
-        teraflops: Peak per type in the order of `TYPES`; None: it has no unit for the type.
-        sheet: Key of `SHEETS`.
-    """
-
-    pattern: str
-    name: str
-    memory_gb_per_s: float
-    teraflops: tuple[float | None, ...]
-    sheet: str
-
-
-ROWS: tuple[Row, ...] = (
-    Row(
+_ROWS: tuple[tuple[str, str, float, tuple[float | None, ...], str], ...] = (
+    (
         r"V100.*(SXM2-16|SXM2-32|SXM3)|V100-DGXS|V100-LS",
         "V100 SXM",
         900,
         (7.8, 15.7, None, 125, None, None, None),
         "V100",
     ),
-    Row(
+    (
         r"V100-?S?-?PCIE|V100-PCIE|V100-FHHL",
         "V100 PCIe",
         900,
         (7.0, 14.0, None, 112, None, None, None),
         "V100",
     ),
-    Row(r"\bT4\b", "T4", 320, (None, 8.1, None, 65, None, None, 130), "T4"),
-    Row(r"A100.*80GB.*PCI|A100 80GB PCI", "A100 80GB PCIe", 1935, _A100, "A100"),
-    Row(r"A100.*80GB", "A100 80GB SXM", 2039, _A100, "A100"),
-    Row(r"A100", "A100 40GB", 1555, _A100, "A100"),
-    Row(r"A800.*80GB.*PCI|A800 80GB PCI", "A800 80GB PCIe", 1935, _A100, "Export models"),
-    Row(r"A800.*80GB", "A800 80GB SXM", 2039, _A100, "Export models"),
-    Row(r"\bA30\b", "A30", 933, (10.3, 10.3, 82, 165, 165, None, 330), "A30"),
-    Row(r"\bA10G?\b$", "A10", 600, (None, 31.2, 62.5, 125, 125, None, 250), "A10"),
-    Row(r"\bA40\b", "A40", 696, (None, 37.4, 74.8, 149.7, 149.7, None, 299.3), "A40"),
-    Row(r"\bL2$", "L2", 300, (None, 24.1, 48.3, 96.5, 96.5, 193, 193), "Export models"),
-    Row(r"\bL4\b", "L4", 300, (None, 30.3, 60, 121, 121, 242.5, 242.5), "L4"),
-    Row(r"\bL20\b", "L20", 864, (None, 59.8, 59.8, 119.5, 119.5, 239, 239), "Export models"),
-    Row(r"\bL40S\b", "L40S", 864, (None, 91.6, 183, 362, 362, 733, 733), "L40S"),
-    Row(r"\bL40\b", "L40", 864, (None, 90.5, 90.5, 181, 181, 362, 362), "L40"),
-    Row(r"H100 NVL", "H100 NVL", 3938, _NVL, "H100"),
-    Row(r"H100 PCIe", "H100 PCIe", 2039, _H100_PCIE, "H100"),
-    Row(r"H100( 80GB HBM3|.*SXM)", "H100 SXM", 3352, _H100, "H100"),
-    Row(r"H800 PCIe", "H800 PCIe", 2039, _H800_PCIE, "Export models"),
-    Row(r"\bH800\b", "H800 SXM", 3352, _H800, "Export models"),
-    Row(r"H200 NVL", "H200 NVL", 4800, _NVL, "H200"),
-    Row(r"\bH200\b", "H200", 4800, _H100, "H200"),
-    Row(r"GH200 480GB", "GH200", 4000, _H100, "GH200"),
-    Row(r"GH200 144G", "GH200 144GB", 4900, _H100, "GH200"),
-    Row(r"\bH20\b", "H20", 4000, (1, 44, 74, 148, 148, 296, 296), "Export models"),
-    Row(r"\bGB200\b", "GB200", 8000, (40, 80, 1250, 2500, 2500, 5000, 5000), "GB200"),
-    Row(r"\bB200\b", "B200", 7700, (37, 75, 1125, 2250, 2250, 4500, 4500), "HGX B200"),
-    Row(r"RTX 2080 Ti$", "RTX 2080 Ti", 616, (None, 13.4, None, 53.8, None, None, 215.2), "Turing"),
-    Row(r"RTX 3080$", "RTX 3080", 760, (None, 29.8, 29.8, 59.5, 59.5, None, 238), "GA102"),
-    Row(r"RTX 3090$", "RTX 3090", 936, (None, 35.6, 35.6, 71, 71, None, 284), "GA102"),
-    Row(r"RTX 3090 Ti$", "RTX 3090 Ti", 1008, (None, 40, 40, 80, 80, None, 320), "GA102"),
-    Row(r"RTX A5000$", "RTX A5000", 768, (None, 27.8, 55.6, 111.1, 111.1, None, 222.2), "GA102"),
-    Row(r"RTX A6000$", "RTX A6000", 768, (None, 38.7, 77.4, 154.8, 154.8, None, 309.7), "GA102"),
-    Row(r"RTX 4080$", "RTX 4080", 716.8, (None, 48.7, 48.7, 97.5, 97.5, 194.9, 389.9), "Ada"),
-    Row(r"RTX 4090$", "RTX 4090", 1008, (None, 82.6, 82.6, 165.2, 165.2, 330.3, 660.6), "Ada"),
-    Row(
+    (r"\bT4\b", "T4", 320, (None, 8.1, None, 65, None, None, 130), "T4"),
+    (r"A100.*80GB.*PCI|A100 80GB PCI", "A100 80GB PCIe", 1935, _A100, "A100"),
+    (r"A100.*80GB", "A100 80GB SXM", 2039, _A100, "A100"),
+    (r"A100", "A100 40GB", 1555, _A100, "A100"),
+    (r"A800.*80GB.*PCI|A800 80GB PCI", "A800 80GB PCIe", 1935, _A100, "Export models"),
+    (r"A800.*80GB", "A800 80GB SXM", 2039, _A100, "Export models"),
+    (r"\bA30\b", "A30", 933, (10.3, 10.3, 82, 165, 165, None, 330), "A30"),
+    (r"\bA10G?\b$", "A10", 600, (None, 31.2, 62.5, 125, 125, None, 250), "A10"),
+    (r"\bA40\b", "A40", 696, (None, 37.4, 74.8, 149.7, 149.7, None, 299.3), "A40"),
+    (r"\bL2$", "L2", 300, (None, 24.1, 48.3, 96.5, 96.5, 193, 193), "Export models"),
+    (r"\bL4\b", "L4", 300, (None, 30.3, 60, 121, 121, 242.5, 242.5), "L4"),
+    (r"\bL20\b", "L20", 864, (None, 59.8, 59.8, 119.5, 119.5, 239, 239), "Export models"),
+    (r"\bL40S\b", "L40S", 864, (None, 91.6, 183, 362, 362, 733, 733), "L40S"),
+    (r"\bL40\b", "L40", 864, (None, 90.5, 90.5, 181, 181, 362, 362), "L40"),
+    (r"H100 NVL", "H100 NVL", 3938, _NVL, "H100"),
+    (r"H100 PCIe", "H100 PCIe", 2039, _H100_PCIE, "H100"),
+    (r"H100( 80GB HBM3|.*SXM)", "H100 SXM", 3352, _H100, "H100"),
+    (r"H800 PCIe", "H800 PCIe", 2039, _H800_PCIE, "Export models"),
+    (r"\bH800\b", "H800 SXM", 3352, _H800, "Export models"),
+    (r"H200 NVL", "H200 NVL", 4800, _NVL, "H200"),
+    (r"\bH200\b", "H200", 4800, _H100, "H200"),
+    (r"GH200 480GB", "GH200", 4000, _H100, "GH200"),
+    (r"GH200 144G", "GH200 144GB", 4900, _H100, "GH200"),
+    (r"\bH20\b", "H20", 4000, (1, 44, 74, 148, 148, 296, 296), "Export models"),
+    (r"\bGB200\b", "GB200", 8000, (40, 80, 1250, 2500, 2500, 5000, 5000), "GB200"),
+    (r"\bB200\b", "B200", 7700, (37, 75, 1125, 2250, 2250, 4500, 4500), "HGX B200"),
+    (r"RTX 2080 Ti$", "RTX 2080 Ti", 616, (None, 13.4, None, 53.8, None, None, 215.2), "Turing"),
+    (r"RTX 3080$", "RTX 3080", 760, (None, 29.8, 29.8, 59.5, 59.5, None, 238), "GA102"),
+    (r"RTX 3090$", "RTX 3090", 936, (None, 35.6, 35.6, 71, 71, None, 284), "GA102"),
+    (r"RTX 3090 Ti$", "RTX 3090 Ti", 1008, (None, 40, 40, 80, 80, None, 320), "GA102"),
+    (r"RTX A5000$", "RTX A5000", 768, (None, 27.8, 55.6, 111.1, 111.1, None, 222.2), "GA102"),
+    (r"RTX A6000$", "RTX A6000", 768, (None, 38.7, 77.4, 154.8, 154.8, None, 309.7), "GA102"),
+    (r"RTX 4080$", "RTX 4080", 716.8, (None, 48.7, 48.7, 97.5, 97.5, 194.9, 389.9), "Ada"),
+    (r"RTX 4090$", "RTX 4090", 1008, (None, 82.6, 82.6, 165.2, 165.2, 330.3, 660.6), "Ada"),
+    (
         r"RTX 6000 Ada",
         "RTX 6000 Ada",
         960,
         (None, 91.1, 182.1, 364.2, 364.2, 728.5, 728.5),
         "Ada professional",
     ),
-    Row(
+    (
         r"RTX 5080$",
         "RTX 5080",
         960,
         (None, 56.3, 56.3, 112.6, 112.6, 225.1, 450.2),
         "RTX Blackwell",
     ),
-    Row(
+    (
         r"RTX 5090$",
         "RTX 5090",
         1792,
         (None, 104.8, 104.8, 209.5, 209.5, 419, 838),
         "RTX Blackwell",
     ),
-    Row(r"MI100\b", "MI100", 1228.8, (11.5, 46.1, None, 184.6, 92.3, None, 184.6), "MI100"),
-    Row(r"MI210\b", "MI210", 1638.4, (45.3, 45.3, None, 181, 181, None, 181), "MI200"),
-    Row(
+    (r"MI100\b", "MI100", 1228.8, (11.5, 46.1, None, 184.6, 92.3, None, 184.6), "MI100"),
+    (r"MI210\b", "MI210", 1638.4, (45.3, 45.3, None, 181, 181, None, 181), "MI200"),
+    (
         r"MI250X\b",
         "MI250X, one die",
         1638.4,
         (47.9, 47.9, None, 191.5, 191.5, None, 191.5),
         "MI200",
     ),
-    Row(r"MI250\b", "MI250, one die", 1638.4, (45.3, 45.3, None, 181, 181, None, 181), "MI200"),
-    Row(
+    (r"MI250\b", "MI250, one die", 1638.4, (45.3, 45.3, None, 181, 181, None, 181), "MI200"),
+    (
         r"MI300A\b",
         "MI300A",
         5300,
         (122.6, 122.6, 490.3, 980.6, 980.6, 1961.2, 1961.2),
         "MI300",
     ),
-    Row(r"MI300X\b", "MI300X", 5300, _MI300X, "MI300"),
-    Row(r"MI325X\b", "MI325X", 6000, _MI300X, "MI300"),
-    Row(r"MI350X\b", "MI350X", 8000, (72.1, 144.2, None, 2309.6, 2309.6, 4614, 4614), "MI350"),
-    Row(r"MI355X\b", "MI355X", 8000, (78.6, 157.3, None, 2516.6, 2516.6, 5033, 5033), "MI350"),
+    (r"MI300X\b", "MI300X", 5300, _MI300X, "MI300"),
+    (r"MI325X\b", "MI325X", 6000, _MI300X, "MI300"),
+    (r"MI350X\b", "MI350X", 8000, (72.1, 144.2, None, 2309.6, 2309.6, 4614, 4614), "MI350"),
+    (r"MI355X\b", "MI355X", 8000, (78.6, 157.3, None, 2516.6, 2516.6, 5033, 5033), "MI350"),
 )
-"""The devices, the more special patterns first."""
+"""The devices with the fields of `DevicePeaks`, the more special patterns first."""
 
 
 @dataclass(frozen=True)
@@ -194,16 +149,26 @@ class DevicePeaks:
     """What a device can do at best.
 
     Attributes:
-        teraflops: Peak in 10^12 floating-point (or integer) operations per second by type:
-            float64, float32, tf32, float16, bfloat16, float8, int8. `float64` and `float32` are
-            those of the vector units, or of matrix units where matrix products of that type use
-            them by themselves.
+        pattern: What the driver's name of it looks like.
+        figures: Peak in 10^12 floating-point (or integer) operations per second, in the order of
+            `TYPES`; None: it has no unit for the type. Those of `float64` and `float32` are of the
+            vector units, or of matrix units where matrix products of that type use them by
+            themselves.
+        sheet: Where the figures come from: docs/devices.md lists the sheets.
         memory_gb_per_s: Peak of the memory's bandwidth, in 10^9 bytes per second.
     """
 
+    pattern: str
     name: str
-    teraflops: dict[str, float]
     memory_gb_per_s: float
+    figures: tuple[float | None, ...]
+    sheet: str
+
+    @property
+    def teraflops(self) -> dict[str, float]:
+        """The peaks by type, of the types that it has a unit for."""
+        found = zip(TYPES, self.figures, strict=True)
+        return {type_name: value for type_name, value in found if value is not None}
 
     def peak(self, type_name: str) -> float | None:
         """Operations per second for a type; None where the device has no unit for it."""
@@ -211,40 +176,18 @@ class DevicePeaks:
         return None if value is None else value * 1e12
 
 
-KNOWN: tuple[tuple[str, DevicePeaks], ...] = tuple(
-    (
-        row.pattern,
-        DevicePeaks(
-            row.name,
-            {
-                type_name: value
-                for type_name, value in zip(TYPES, row.teraflops, strict=True)
-                if value is not None
-            },
-            row.memory_gb_per_s,
-        ),
-    )
-    for row in ROWS
-)
-"""Patterns of the driver's name of a device, the more special ones first."""
+KNOWN = tuple(DevicePeaks(*row) for row in _ROWS)
 
 
 def pinned_gb_per_s(name: str | None) -> float | None:
     """How fast large copies from pinned host memory are, at least; None: not known."""
-    for pattern, speed in _PINNED_GB_PER_S:
-        if name is not None and re.search(pattern, name):
-            return speed
-    return None
+    speeds = (speed for pattern, speed in _PINNED_GB_PER_S if re.search(pattern, name or ""))
+    return next(speeds, None)
 
 
 def peaks_of_name(name: str | None) -> DevicePeaks | None:
     """The peaks of a device by the driver's name for it; None: the device is not known."""
-    if name is None:
-        return None
-    for pattern, peaks in KNOWN:
-        if re.search(pattern, name):
-            return peaks
-    return None
+    return next((one for one in KNOWN if name is not None and re.search(one.pattern, name)), None)
 
 
 def peaks_of(trace: Trace) -> dict[int, DevicePeaks | None]:

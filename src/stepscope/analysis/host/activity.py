@@ -17,11 +17,10 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.host.causes import HostCause
-from stepscope.analysis.host.events import HostEvents, Stretches, host_events
+from stepscope.analysis.host.events import HostEvents, Stretches, feeding_lanes, host_events
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.blockwise import gather, rows_where
 from stepscope.trace.arrays.intervals import Int64Array
-from stepscope.trace.arrays.nullable import distinct
 from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.model import Trace
 
@@ -76,23 +75,12 @@ def host_activity(trace: Trace, work: pl.DataFrame, *, with_events: bool = True)
         work: GPU work with its launch (see `gpu_work`).
         with_events: Whether the events are needed that explain the activity.
     """
-    order = _feeding_lanes(trace, work)
+    order = feeding_lanes(trace, work)
     events = host_events(trace, tuple(sorted(order)))
     did = {lane: _with_launches_as_dispatch(events.stretches(lane)) for lane in order}
     by_lane = {lane: _with_others(lane, order, did) for lane in order}
     outermost = _outermost(events, order) if with_events else {}
     return HostActivity(by_lane, outermost, events.has_stacks)
-
-
-def _feeding_lanes(trace: Trace, work: pl.DataFrame) -> list[int]:
-    """The main thread, then those that launched this work, the busiest first."""
-    launches = distinct(work["launch"])
-    lanes = trace.columns("lane_id")["lane_id"][launches]
-    counts = lanes.value_counts(name="launches").sort(
-        "launches", "lane_id", descending=[True, False]
-    )
-    main = [] if trace.main_lane is None else [trace.main_lane]
-    return [*main, *(lane for lane in counts["lane_id"].to_list() if lane not in main)]
 
 
 def _with_launches_as_dispatch(stretches: Stretches) -> Stretches:

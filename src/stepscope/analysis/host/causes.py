@@ -69,27 +69,17 @@ class HostCause(IntEnum):
     @property
     def word(self) -> str:
         """The name that answers show."""
-        return _WORDS[self]
+        return _WORDS.get(self, self.name.lower().replace("_", " "))
 
 
 _WORDS = {
-    HostCause.PROFILER: "profiler",
-    HostCause.COMPILATION: "compilation",
-    HostCause.GARBAGE_COLLECTION: "garbage collection",
     HostCause.PHASE: "annotated phase",
-    HostCause.INPUT: "input",
     HostCause.ONE_OFF: "one-off call",
     HostCause.COMMUNICATION: "waiting for communication",
-    HostCause.SYNCHRONISATION: "synchronisation",
-    HostCause.ALLOCATION: "allocation",
-    HostCause.PAGEABLE_COPY: "pageable copy",
     HostCause.CPU_OPERATOR: "operators on the CPU",
-    HostCause.LAUNCH: "launch",
-    HostCause.DISPATCH: "dispatch",
-    HostCause.ANNOTATION: "annotation",
     HostCause.BACKWARD: "between operators of backward",
-    HostCause.PYTHON: "python",
 }
+"""Where it is not the member's own name."""
 _OPERATORS = "operators"
 """What `DISPATCH` is called in a trace without GPU work."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -125,6 +126,16 @@ class HostEvents:
         divided[-1] = rest
         return divided
 
+    def divide_each(
+        self, lanes: npt.NDArray[np.integer[Any]], starts: Int64Array, ends: Int64Array
+    ) -> Int64Array:
+        """The same of windows of several threads; those of one thread stand in order."""
+        divided = np.zeros((len(CAUSES), len(starts)), np.int64)
+        for lane in distinct_groups(lanes):
+            mine = np.flatnonzero(lanes == lane)
+            divided[:, mine] = self.divide(lane, starts[mine], ends[mine])
+        return divided
+
 
 def claims_by_sets(
     start: Int64Array, end: Int64Array, cause: npt.NDArray[np.int8]
@@ -172,12 +183,17 @@ def host_events(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
 
 @memoized
 def _feeding_lanes(trace: Trace) -> tuple[int, ...]:
-    """The threads that launch GPU work, and the main thread."""
-    launch = recorded_work(trace)["launch"]
-    launches = launch.filter(launch.is_not_null()).to_numpy()
-    lanes = distinct_groups(trace.columns("lane_id")["lane_id"].to_numpy()[launches])
+    return tuple(sorted(feeding_lanes(trace, recorded_work(trace))))
+
+
+def feeding_lanes(trace: Trace, work: pl.DataFrame) -> list[int]:
+    """The main thread, then those that launched some GPU work, the busiest first."""
+    lanes = trace.columns("lane_id")["lane_id"][distinct(work["launch"])]
+    counts = lanes.value_counts(name="launches").sort(
+        "launches", "lane_id", descending=[True, False]
+    )
     main = [] if trace.main_lane is None else [trace.main_lane]
-    return tuple(sorted({*lanes, *main}))
+    return [*main, *(lane for lane in counts["lane_id"].to_list() if lane not in main)]
 
 
 @memoized
@@ -200,7 +216,7 @@ def _read(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
     cause = cause_of[name_id[row]]
     end = start + events["dur_ns"].to_numpy()[row]
     lane = events["lane_id"].to_numpy()[row].astype(np.int64)
-    is_work = _is_work(names)[name_id[row]]
+    is_work = names_that(trace, is_operator() | (is_call() & ~is_step()))[name_id[row]]
     work = recorded_work(trace)
     frames = has_stacks(trace)
     own = _with_blocking_copies(trace, work, row, cause)
@@ -210,7 +226,9 @@ def _read(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
         is_backward = names_that(trace, pl.col("name").str.contains(_BACKWARD))[name_id[row]]
         own = np.where(is_backward & (own == HostCause.ANNOTATION), HostCause.BACKWARD, own)
         own = own.astype(np.int8)
-    own = _without_enclosing(own, lane, start, end, _marks_the_step(work, row, is_work))
+    # An annotation with a launch in it, or without GPU work an operator, is the step's own work.
+    marks_the_step = np.isin(row, distinct(work["launch"])) if len(work) else is_work
+    own = _without_enclosing(own, lane, start, end, marks_the_step)
     kept = own != NO_CAUSE
     if not kept.all():
         row, start, end, lane = row[kept], start[kept], end[kept], lane[kept]
@@ -239,13 +257,6 @@ def _read(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
     return HostEvents(_with(table, added, one_offs), has_stacks=frames)
 
 
-def _is_work(names: pl.DataFrame) -> BoolArray:
-    """For each name whether it is that of an operator or a call; step annotations apart."""
-    is_work = is_operator() | (is_call() & ~is_step())
-    found: BoolArray = names.select(is_work.alias("found"))["found"].to_numpy()
-    return found
-
-
 def _with_blocking_copies(
     trace: Trace, work: pl.DataFrame, row: Int64Array, cause: npt.NDArray[np.int8]
 ) -> npt.NDArray[np.int8]:
@@ -256,15 +267,15 @@ def _with_blocking_copies(
     cause = cause.copy()
     launch, group = copies["launch"].to_numpy(), copies["group"]
     down, up = (np.unique(launch[(group == way).to_numpy()]) for way in (TO_HOST, TO_DEVICE))
-    cause[_is_in(row, down) & (cause == HostCause.LAUNCH)] = HostCause.SYNCHRONISATION
+    cause[np.isin(row, down) & (cause == HostCause.LAUNCH)] = HostCause.SYNCHRONISATION
     is_call = np.isin(cause, (HostCause.SYNCHRONISATION, HostCause.LAUNCH))
-    cause[_is_in(row, up) & is_call] = HostCause.PAGEABLE_COPY
+    cause[np.isin(row, up) & is_call] = HostCause.PAGEABLE_COPY
     # A pageable copy is followed by a synchronisation of its own, in the same operator.
     operators = operators_of_events(trace)
     copying = distinct(operators[up])
     waits = np.nonzero(cause == HostCause.SYNCHRONISATION)[0]
     operator = filled(operators[row[waits]], -1)
-    cause[waits[_is_in(operator, copying)]] = HostCause.PAGEABLE_COPY
+    cause[waits[np.isin(operator, copying)]] = HostCause.PAGEABLE_COPY
     return cause
 
 
@@ -300,16 +311,6 @@ def _with_operators_on_cpu(
     return cause
 
 
-def _marks_the_step(work: pl.DataFrame, row: Int64Array, is_work: BoolArray) -> BoolArray:
-    """The events that make an annotation around them one of the step's own work.
-
-    These are launches; in a trace without GPU work, operators.
-    """
-    if work.is_empty():
-        return is_work
-    return _is_in(row, distinct(work["launch"]))
-
-
 def _without_enclosing(
     cause: npt.NDArray[np.int8],
     lane: Int64Array,
@@ -328,16 +329,6 @@ def _without_enclosing(
         inside = np.searchsorted(launched, ends[marks]) - np.searchsorted(launched, starts[marks])
         cause[marks[inside > 0]] = NO_CAUSE
     return cause
-
-
-def _is_in(values: Int64Array, wanted: Int64Array) -> BoolArray:
-    """Whether each number of an event, or -1 for none, is one of the wanted ones, sorted."""
-    if not len(wanted):
-        return np.zeros(len(values), np.bool_)
-    is_wanted = np.zeros(int(wanted[-1]) + 2, np.bool_)  # the last entry: -1, and larger numbers
-    is_wanted[wanted] = True
-    found: BoolArray = is_wanted[np.minimum(values, len(is_wanted) - 1)]
-    return found
 
 
 def _backward(trace: Trace, lane: int) -> Intervals:

@@ -19,6 +19,7 @@ from stepscope.analysis.host.causes import BLOCKING, HostCause
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
 from stepscope.analysis.selection.lost_work import lost_work
 from stepscope.analysis.selection.names import names_that
+from stepscope.analysis.selection.partition import IDLE_WORDS
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import distinct, filled, gathered, nullable
@@ -26,26 +27,7 @@ from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.classify import is_started_by_device
 from stepscope.trace.model import Trace
 
-IDLE_CAUSES = (
-    "device_wait",
-    "graph_gap",
-    "input",
-    "synchronisation",
-    "allocation",
-    "pageable_copy",
-    "annotated_phase",
-    "op_dispatch",
-    "cpu_operators",
-    "compilation",
-    "garbage_collection",
-    "waiting_for_communication",
-    "profiler",
-    "one_off",
-    "backward",
-    "not_recorded",
-    "python",
-    "unknown",
-)
+IDLE_CAUSES = tuple(IDLE_WORDS)
 """Why a device may be idle."""
 REFILLING_PYTHON_NS = 200_000
 """Python of up to this length after a blocking call counts as refilling the queue."""

@@ -33,7 +33,7 @@ from stepscope.analysis.host.causes import HostCause, cause_of_names, is_input_w
 from stepscope.analysis.host.events import by_precedence, host_events
 from stepscope.analysis.host.steady_steps import tail_of
 from stepscope.analysis.host.waits import communication_waits, input_waits
-from stepscope.analysis.selection.names import events_with_names
+from stepscope.analysis.selection.names import events_with_names, names_that
 from stepscope.analysis.selection.partition import INPUT, OTHER, Part, Partition
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array, Intervals
@@ -70,7 +70,6 @@ class HostPartition:
 
     partition: Partition
     steps: pl.DataFrame
-    lane_id: int
     excluded_steps: tuple[int, ...]
 
     @property
@@ -106,7 +105,12 @@ def partition_host(trace: Trace, asked: tuple[int, ...] | None = None) -> HostPa
     has_part = part_of_names.is_not_null().to_numpy()
     events = events_with_names(trace, has_part, (lane_id,))
     host = trace.columns("name_id", "start_ns", "dur_ns")[events]
-    host = host.hstack([part_of_names[host["name_id"]], _is_step(trace)[host["name_id"]]])
+    is_step = pl.Series(
+        "is_step", names_that(trace, pl.col("name").str.starts_with(OPTIMIZER_STEP))
+    )
+    host = host.hstack([part_of_names[host["name_id"]], is_step[host["name_id"]]]).with_columns(
+        end_ns=pl.col("start_ns") + pl.col("dur_ns")
+    )
     waits = {
         INPUT: input_waits(trace, (lane_id,))[lane_id],
         "communication": communication_waits(trace, (lane_id,))[lane_id],
@@ -130,7 +134,6 @@ def partition_host(trace: Trace, asked: tuple[int, ...] | None = None) -> HostPa
     return HostPartition(
         partition=Partition(parts, int(kept["wall_ns"].sum()), kept.height, basis),
         steps=kept,
-        lane_id=lane_id,
         excluded_steps=tuple(table["step"].filter(pl.Series(is_empty)).to_list()),
     )
 
@@ -193,32 +196,16 @@ def _claims(
         waits: Further moments of some parts, in which the thread waits for another one.
     """
     sets = []
-    begin, length = host["start_ns"].to_numpy(), host["dur_ns"].to_numpy()
     for part in PARTS:
+        mine = host.filter(pl.col("part") == part)
         if part == "optimizer":
-            own = _without_closures(host)
+            own = without_closures(mine, host.filter(pl.col("part") == "backward"))
         else:
-            rows = np.flatnonzero((host["part"] == part).to_numpy())
-            own = intervals.merge(begin[rows], begin[rows] + length[rows])
+            own = intervals.merge(*_bounds(mine))
         if part in waits:
             own = intervals.union(own, waits[part])
         sets.append(own)
     return by_precedence(sets)
-
-
-def _is_step(trace: Trace) -> pl.Series:
-    """For each name whether it is of torch's events of optimizer steps."""
-    is_step = pl.col("name").str.starts_with(OPTIMIZER_STEP).fill_null(value=False)
-    return trace.name_rows.select(is_step=is_step)["is_step"]
-
-
-def _without_closures(host: pl.DataFrame) -> intervals.Intervals:
-    ends = pl.col("start_ns") + pl.col("dur_ns")
-    rows = host.select("start_ns", "part", "is_step", end_ns=ends)
-    optimizer, backward = (
-        rows.filter(pl.col("part") == part) for part in ("optimizer", "backward")
-    )
-    return without_closures(optimizer, backward)
 
 
 def _parts_with_dispatch(claims: list[intervals.Intervals]) -> list[intervals.Intervals]:

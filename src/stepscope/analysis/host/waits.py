@@ -26,7 +26,12 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.calls.collectives import ON_THE_HOST
-from stepscope.analysis.selection.names import CALLS, events_named, names_that, times_of
+from stepscope.analysis.selection.names import (
+    events_named,
+    events_with_names,
+    names_that,
+    times_of,
+)
 from stepscope.analysis.selection.scope import memoized
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
@@ -44,90 +49,65 @@ _TAKES = (
 _READS = r"(^|/)torch/utils/data/dataloader\.py\(\d+\): __next__$"
 _EXCHANGES = f"{ON_THE_HOST}(send|recv)"
 """Names of the ranges in which they send to one rank or receive."""
-_WORK = (Category.CPU_OP.value, *CALLS)
+_WORK = (Category.CPU_OP, *HOST_CALLS)
 
 
 def shows_collectives(trace: Trace) -> bool:
     """Whether the threads that do collectives for others have noted any."""
-    return bool(_are_collectives(trace).any())
+    return bool(_have_names(trace, ON_THE_HOST).any())
 
 
-def _are_collectives(trace: Trace) -> BoolArray:
-    return names_that(trace, pl.col("name").str.contains(ON_THE_HOST))
+def _have_names(trace: Trace, pattern: str) -> BoolArray:
+    return names_that(trace, pl.col("name").str.contains(pattern))
 
 
 def communication_waits(trace: Trace, lanes: tuple[int, ...]) -> dict[int, Intervals]:
     """For each of some threads the moments in which it waits for communication that others do."""
-    names = np.flatnonzero(_are_collectives(trace))
-    if not len(names):
+    events = events_with_names(trace, _have_names(trace, ON_THE_HOST))
+    if not len(events):
         return dict.fromkeys(lanes, intervals.empty())
-    exchanges = np.flatnonzero(names_that(trace, pl.col("name").str.contains(_EXCHANGES)))
-    is_exchange = pl.col("name_id").is_in(pl.Series(exchanges).implode()).alias("is_exchange")
-    end = (pl.col("start_ns") + pl.col("dur_ns")).alias("end_ns")
-    collectives = (
-        trace.events.filter(pl.col("name_id").is_in(pl.Series(names).implode()))
-        .select("lane_id", "start_ns", end, is_exchange)
-        .collect()
-    )
-    own = (
-        trace.events.filter(pl.col("lane_id").is_in(lanes), pl.col("category").is_in(_WORK))
-        .select("lane_id", "start_ns", end)
-        .collect()
-    )
-    return {
-        lane: _waits(
-            own.filter(pl.col("lane_id") == lane),
-            collectives.filter((pl.col("lane_id") != lane) | pl.col("is_exchange")),
-        )
-        for lane in lanes
-    }
+    columns = trace.columns("name_id", "lane_id")
+    lane_id = columns["lane_id"].to_numpy()[events]
+    is_exchange = _have_names(trace, _EXCHANGES)[columns["name_id"].to_numpy()[events]]
+    found = {}
+    for lane in lanes:
+        running = intervals.merge(*times_of(trace, events[(lane_id != lane) | is_exchange]))
+        quiet = _quiet(trace, lane)
+        inside = intervals.covered(running, quiet.starts, quiet.ends)
+        waits = (quiet.lengths >= LEAST_NS) & (2 * inside >= quiet.lengths)
+        waiting = intervals.merge(quiet.starts[waits], quiet.ends[waits])
+        found[lane] = intervals.intersection(waiting, running)
+    return found
 
 
 def input_waits(trace: Trace, lanes: tuple[int, ...]) -> dict[int, Intervals]:
     """For each of some threads the moments in which it waits for a batch that others read."""
-    group = pl.col("group") == "dataloader"
-    is_read = group.fill_null(value=False) | pl.col("name").str.contains(_READS)
-    reads = _spans_of(trace, names_that(trace, is_read))
-    if reads.is_empty():
-        return dict.fromkeys(lanes, intervals.empty())
-    takes = _spans_of(trace, names_that(trace, pl.col("name").str.contains(_TAKES)))
-    readers = set(reads["lane_id"].unique().to_list())
-    found = {}
-    for lane in lanes:
-        if lane in readers or lane != trace.main_lane:
-            found[lane] = intervals.empty()
-            continue
-        mine = takes.filter(pl.col("lane_id") == lane)
-        waits = intervals.merge(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy())
+    found = dict.fromkeys(lanes, intervals.empty())
+    is_read = (pl.col("group") == "dataloader") | pl.col("name").str.contains(_READS)
+    reads = events_named(trace, is_read)
+    lane = trace.main_lane
+    if lane is None or lane not in found or not len(reads):
+        return found
+    if (trace.columns("lane_id")["lane_id"].to_numpy()[reads] != lane).all():
+        takes = events_with_names(trace, _have_names(trace, _TAKES), (lane,))
+        waits = intervals.merge(*times_of(trace, takes))
         found[lane] = intervals.union(waits, _until_a_batch(trace, lane, reads))
     return found
 
 
-def _spans_of(trace: Trace, is_wanted: BoolArray) -> pl.DataFrame:
-    names = pl.Series(np.flatnonzero(is_wanted))
-    if names.is_empty():
-        return pl.DataFrame(schema={"lane_id": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64})
-    return (
-        trace.events.filter(pl.col("name_id").is_in(names.implode()))
-        .select("lane_id", "start_ns", (pl.col("start_ns") + pl.col("dur_ns")).alias("end_ns"))
-        .collect()
-    )
+def _quiet(trace: Trace, lane: int) -> Intervals:
+    """When a thread is in no operator and no call, between the first of them and the last."""
+    works = intervals.merge(*times_of(trace, events_named(trace, is_one_of(_WORK), (lane,))))
+    if not len(works):
+        return works
+    return intervals.complement(works, int(works.starts[0]), int(works.ends[-1]))
 
 
-def _until_a_batch(trace: Trace, lane: int, reads: pl.DataFrame) -> Intervals:
+def _until_a_batch(trace: Trace, lane: int, reads: Int64Array) -> Intervals:
     """Quiet stretches of a thread, mostly within others' reading, that end as a batch arrives."""
-    own = (
-        trace.events.filter(pl.col("lane_id") == lane, pl.col("category").is_in(_WORK))
-        .select("start_ns", (pl.col("start_ns") + pl.col("dur_ns")).alias("end_ns"))
-        .collect()
-    )
-    if own.is_empty():
-        return intervals.empty()
-    works = intervals.merge(own["start_ns"].to_numpy(), own["end_ns"].to_numpy())
-    whole = intervals.merge([int(works.starts[0])], [int(works.ends[-1])])
-    quiet = intervals.difference(whole, works)
-    reading = intervals.merge(reads["start_ns"].to_numpy(), reads["end_ns"].to_numpy())
-    arrivals = np.sort(reads["end_ns"].to_numpy())
+    quiet = _quiet(trace, lane)
+    starts, ends = times_of(trace, reads)
+    reading, arrivals = intervals.merge(starts, ends), np.sort(ends)
     last = arrivals[np.maximum(np.searchsorted(arrivals, quiet.ends, side="right") - 1, 0)]
     is_wait = (
         (quiet.lengths >= LEAST_NS)
@@ -137,18 +117,6 @@ def _until_a_batch(trace: Trace, lane: int, reads: pl.DataFrame) -> Intervals:
         & (quiet.ends - last <= _HANDED_OVER_NS)
     )
     return intervals.merge(quiet.starts[is_wait], quiet.ends[is_wait])
-
-
-def _waits(own: pl.DataFrame, collectives: pl.DataFrame) -> Intervals:
-    if collectives.is_empty() or own.is_empty():
-        return intervals.empty()
-    running = intervals.merge(collectives["start_ns"].to_numpy(), collectives["end_ns"].to_numpy())
-    works = intervals.merge(own["start_ns"].to_numpy(), own["end_ns"].to_numpy())
-    whole = intervals.merge([int(works.starts[0])], [int(works.ends[-1])])
-    quiet = intervals.difference(whole, works)
-    inside = intervals.covered(running, quiet.starts, quiet.ends)
-    waits = (quiet.lengths >= LEAST_NS) & (2 * inside >= quiet.lengths)
-    return intervals.intersection(intervals.merge(quiet.starts[waits], quiet.ends[waits]), running)
 
 
 @dataclass(frozen=True)
@@ -183,7 +151,7 @@ def epoch_starts(trace: Trace) -> EpochStarts:
     chosen = np.flatnonzero((times == usual + 1) & (times > 1))
     work = none
     if usual > 1 and len(chosen):
-        work = events_named(trace, is_one_of((Category.CPU_OP, *HOST_CALLS)), lane)
+        work = events_named(trace, is_one_of(_WORK), lane)
         work = np.sort(times_of(trace, np.setdiff1d(work, asked))[0])
     last = []
     for one in chosen.tolist():

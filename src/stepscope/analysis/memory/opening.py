@@ -187,12 +187,6 @@ def _of_one(rows: pl.DataFrame, source: str) -> SampledMemory:
     )
 
 
-MEANWHILE: dict[str, pl.DataType | type[pl.DataType]] = {
-    "retries": pl.Int64,  # the device had no room: everything cached was given back first
-    "device_calls": pl.Int64,  # segments that were got from the device or given back
-}
-"""One row per stretch of time."""
-
 _CALLS = [
     action.value
     for action in (
@@ -211,7 +205,8 @@ def allocator_meanwhile(
         last_ns: When it ends; the end counts.
 
     Returns:
-        With the columns of `MEANWHILE`, row for row.
+        retries (the device had no room: everything cached was given back first) and device_calls
+        (segments that were got from the device or given back), row for row.
     """
     curve = view.curve(device).drop_nulls("time_ns")
     mine = view.snapshot.events.filter(pl.col("device") == device)
@@ -225,10 +220,4 @@ def allocator_meanwhile(
         first = np.searchsorted(moments, first_ns, side="left")
         return np.asarray(np.searchsorted(moments, last_ns, side="right") - first)
 
-    return pl.DataFrame(
-        {
-            "retries": within(retried),
-            "device_calls": within(called),
-        },
-        schema=MEANWHILE,
-    )
+    return pl.DataFrame({"retries": within(retried), "device_calls": within(called)})

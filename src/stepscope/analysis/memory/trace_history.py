@@ -219,7 +219,7 @@ def _stacks(trace: Trace, changes: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataF
     parent = parents_of_events(trace)
     distinct, which = np.unique(around, return_inverse=True)
     chains = _chains(distinct, parent, name_id, is_frame.to_numpy())
-    rows, stack_of_distinct = _distinct_rows(chains)
+    rows, stack_of_distinct = np.unique(chains, axis=0, return_inverse=True)
     used = np.unique(rows[rows >= 0])
     running = _running_at_start(trace, names["name"], is_frame.to_numpy()[name_id], name_id)
     frames = _frames(names["name"].gather(used).to_list(), [int(one) in running for one in used])
@@ -227,7 +227,7 @@ def _stacks(trace: Trace, changes: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataF
     stacks = pl.DataFrame(
         {"stack": range(len(lists)), "frames": lists}, schema=TABLES["stacks"], strict=False
     )
-    stack = pl.Series(stack_of_distinct[which], dtype=pl.Int64)
+    stack = pl.Series(stack_of_distinct.reshape(-1)[which], dtype=pl.Int64)
     is_empty = np.array([not row for row in lists], np.bool_)
     return frames, stacks, stack.set(pl.Series(is_empty[stack.to_numpy()]), None)
 
@@ -252,11 +252,6 @@ def _chains(events: Int64Array, parent: Int64Array, name_id: Any, is_frame: Any)
         chains[pending, level] = name_id[at[pending]]
         at[pending] = frame[parent[at[pending]]]
     return chains
-
-
-def _distinct_rows(chains: Int64Array) -> tuple[Int64Array, Int64Array]:
-    rows, which = np.unique(chains, axis=0, return_inverse=True)
-    return rows, which.reshape(-1)
 
 
 def _running_at_start(trace: Trace, names: pl.Series, is_frame: Any, name_id: Any) -> set[int]:

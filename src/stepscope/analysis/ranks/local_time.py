@@ -330,20 +330,17 @@ def _of_device(trace: Trace, work: GpuWork, device: object) -> dict[str, Interva
 
     compute = intervals.union(busy("compute"), busy("memset"))
     segments = cut(trace, find_gaps(trace, work), host_activity(trace, work.table))
-    segments = segments.filter(pl.col("device") == device).with_columns(
-        pl.col("cause").cast(pl.String)
+    named = (
+        pl.col("cause")
+        .cast(pl.String)
+        .replace_strict(_OF_IDLE, default=None, return_dtype=pl.String)
     )
+    segments = segments.filter(pl.col("device") == device).with_columns(name=named)
     found = {COMPUTE: compute, COPIES: intervals.difference(busy("memcpy"), compute)}
-    named: dict[str, list[pl.DataFrame]] = {}
-    for (cause,), rows in segments.group_by("cause", maintain_order=True):
-        name = _OF_IDLE.get(str(cause))
-        if name is not None:
-            named.setdefault(name, []).append(rows)
+    of_idle = segments.drop_nulls("name").partition_by("name", as_dict=True)
     return found | {
-        name: intervals.merge(
-            *(pl.concat(rows)[column].to_numpy() for column in ("start_ns", "end_ns"))
-        )
-        for name, rows in named.items()
+        str(name): intervals.merge(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
+        for (name,), rows in of_idle.items()
     }
 
 

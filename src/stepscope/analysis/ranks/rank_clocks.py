@@ -249,30 +249,14 @@ def _least_squares(rows: _Rows, weight: Reals, prior: float) -> tuple[Reals, Rea
 
 def _parts(rows: _Rows) -> list[Numbers]:
     """Ranks that chains of collectives connect, each part ascending, by lowest rank."""
-    parent = list(range(rows.ranks))
-
-    def root(rank: int) -> int:
-        while parent[rank] != rank:
-            parent[rank] = parent[parent[rank]]
-            rank = parent[rank]
-        return rank
-
-    for _, members in _memberships(rows):
-        first = root(int(members[0]))
-        for member in members[1:]:
-            other = root(int(member))
-            first, other = min(first, other), max(first, other)
-            parent[other] = first
-    roots = np.array([root(rank) for rank in range(rows.ranks)])
-    return [np.flatnonzero(roots == lowest) for lowest in np.unique(roots)]
-
-
-def _memberships(rows: _Rows) -> list[tuple[int, Numbers]]:
-    pairs = np.unique(np.stack([rows.group, rows.rank], axis=1), axis=0)
-    groups, first = np.unique(pairs[:, 0], return_index=True)
-    return list(
-        zip(groups.tolist(), np.split(pairs[:, 1], first[1:]) if len(groups) else [], strict=True)
-    )
+    group, rank = np.unique(np.stack([rows.group, rows.rank], axis=1), axis=0).T
+    lowest, before = np.arange(rows.ranks), np.full(rows.ranks, -1)
+    while (lowest != before).any():
+        before = lowest.copy()
+        of_group = np.full(int(group.max(initial=0)) + 1, rows.ranks)
+        np.minimum.at(of_group, group, lowest[rank])
+        np.minimum.at(lowest, rank, of_group[group])
+    return [np.flatnonzero(lowest == one) for one in np.unique(lowest)]
 
 
 def _errors(rows: _Rows, fit: _Fit, parts: list[Numbers]) -> Reals:
@@ -286,7 +270,9 @@ def _errors(rows: _Rows, fit: _Fit, parts: list[Numbers]) -> Reals:
     scatter = np.bincount(of_row, fit.weight * rows.moment**2) - weight * middle**2
     # A fitted line is least certain at that end of the span that its points are far from.
     far = (1 + np.abs(middle)) ** 2 / (np.maximum(scatter, 0) + fit.prior)
-    standard = np.sqrt(1 / weight + far) * _spread(fit)
+    # By how much residuals exceed what their weights say, at least 1.
+    spread = max(1.0, float(np.sqrt(np.average((fit.residual**2) * fit.weight))))
+    standard = np.sqrt(1 / weight + far) * spread
     hidden = _hidden(rows, fit, pair, of_row, weight, parts)
     cost = _STANDARD_ERRORS * standard + hidden / 2
     edges: dict[int, list[tuple[int, float]]] = {}
@@ -298,11 +284,6 @@ def _errors(rows: _Rows, fit: _Fit, parts: list[Numbers]) -> Reals:
         for rank in part.tolist():
             error[rank] = reached.get(rank, 0.0)
     return error
-
-
-def _spread(fit: _Fit) -> float:
-    """By how much residuals exceed what their weights say, at least 1."""
-    return max(1.0, float(np.sqrt(np.average((fit.residual**2) * fit.weight))))
 
 
 def _hidden(

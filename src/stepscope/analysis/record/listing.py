@@ -1,59 +1,14 @@
-"""What a run's directory holds: ranks, windows with their sizes, metrics, other tools' files."""
+"""What a run's directory holds beside its own description: sizes of files, and metrics."""
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.analysis.record.metrics import MetricsSummary, summarise_metrics
 from stepscope.errors import UnreadableInputError
-from stepscope.run.reader import RankRun, Run, Window
-
-
-@dataclass(frozen=True)
-class ListedWindow:
-    """A window of a rank.
-
-    Attributes:
-        index: Its number in the rank, from 0.
-        trace: Its trace; None if it has none or the file is missing.
-        size_bytes: Size of the trace as stored; None without one.
-        other_file: If it was never meant to have a trace: its first file, relative to the run.
-    """
-
-    index: int
-    trace: Path | None
-    size_bytes: int | None
-    other_file: str = ""
-
-
-@dataclass(frozen=True)
-class ListedRank:
-    """A rank.
-
-    Attributes:
-        metrics: What was sampled beside it; None if nothing was, or it cannot be read.
-    """
-
-    rank: int
-    directory: Path
-    steps: int
-    metrics: MetricsSummary | None
-    windows: tuple[ListedWindow, ...]
-
-
-@dataclass(frozen=True)
-class ListedRecording:
-    """What another tool recorded.
-
-    Attributes:
-        files: Its files, with their sizes in bytes.
-    """
-
-    tool: str
-    directory: Path
-    files: tuple[tuple[Path, int], ...]
-    problems: tuple[str, ...]
+from stepscope.run.reader import Run, Window
 
 
 @dataclass(frozen=True)
@@ -61,64 +16,34 @@ class RunListing:
     """What a run's directory holds.
 
     Attributes:
-        location: The path or URL it was opened from.
-        unrelated: How many traces there are that are not known to be ranks of one run; see `Run`.
+        steps: Training steps in the record of each rank.
+        metrics: What was sampled beside each rank, where that can be read.
+        sizes: Of traces, and of other tools' files, as stored, in bytes.
     """
 
-    path: Path
-    location: str
-    ranks: tuple[ListedRank, ...]
-    external: tuple[ListedRecording, ...]
-    problems: tuple[str, ...]
-    unrelated: int = 0
+    run: Run
+    steps: dict[int, int]
+    metrics: dict[int, MetricsSummary]
+    sizes: dict[Path, int]
+
+    def size_of(self, window: Window) -> int | None:
+        """Size of a window's trace; None if it has none, or the file is missing."""
+        return None if window.trace_path is None else self.sizes.get(window.trace_path)
 
 
 def list_run(run: Run) -> RunListing:
     """List a run without reading its traces."""
-    external = tuple(
-        ListedRecording(
-            recording.record.tool,
-            recording.directory,
-            tuple((path, path.stat().st_size) for path in recording.files),
-            recording.record.problems,
-        )
-        for recording in run.external
-    )
+    metrics = {}
+    for rank in run.ranks:
+        if rank.metrics_path is not None:
+            with contextlib.suppress(UnreadableInputError):
+                metrics[rank.rank] = summarise_metrics(rank.metrics_path)
+    traces = [window.trace_path for window in run.windows]
+    files = [path for path in traces if path is not None and path.is_file()]
+    files += [path for recording in run.external for path in recording.files]
     return RunListing(
-        run.path,
-        run.location,
-        tuple(map(_rank, run.ranks)),
-        external,
-        run.problems,
-        run.unrelated,
+        run,
+        {rank.rank: sum(step.kind == "train" for step in rank.steps) for rank in run.ranks},
+        metrics,
+        {path: path.stat().st_size for path in files},
     )
-
-
-def _rank(rank: RankRun) -> ListedRank:
-    return ListedRank(
-        rank.rank,
-        rank.directory,
-        sum(step.kind == "train" for step in rank.steps),
-        _metrics(rank),
-        tuple(_window(window) for window in rank.windows),
-    )
-
-
-def _metrics(rank: RankRun) -> MetricsSummary | None:
-    if rank.metrics_path is None:
-        return None
-    try:
-        return summarise_metrics(rank.metrics_path)
-    except UnreadableInputError:
-        return None
-
-
-def _window(window: Window) -> ListedWindow:
-    path = window.trace_path
-    if path is not None:
-        size = path.stat().st_size if path.is_file() else None
-        return ListedWindow(window.index, path, size)
-    files = window.record.artifacts if window.record is not None else ()
-    has_others_only = files and not any(item.kind == "trace" for item in files)
-    other = f"rank{window.rank:05d}/{files[0].path}" if has_others_only else ""
-    return ListedWindow(window.index, None, None, other)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.analysis.record.summary import partition_steps
+from stepscope.analysis.record.summary import partition_steps, rate
 from stepscope.analysis.selection.partition import Partition
 from stepscope.errors import StepscopeError, UnreadableInputError
 from stepscope.run.layout import RunLayout
@@ -91,14 +91,9 @@ def progress_over(latest: Sequence[StepRecord]) -> Progress | None:
         gc_ns=statistics.fmean(one.gc_ns for one in complete),
         compile_ns=statistics.fmean(one.compile_ns for one in complete),
         peak_allocated_bytes=last.peak_allocated_bytes,
-        tokens_per_second=_per_second([one.tokens for one in latest], span_ns),
-        samples_per_second=_per_second([one.samples for one in latest], span_ns),
+        tokens_per_second=rate([one.tokens for one in latest], span_ns),
+        samples_per_second=rate([one.samples for one in latest], span_ns),
     )
-
-
-def _per_second(counts: Sequence[int | None], span_ns: int) -> float | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) * 1e9 / span_ns if len(known) == len(counts) else None
 
 
 _MOST_RANKS = 64
@@ -220,40 +215,32 @@ class LiveState:
     where: str
 
 
-class LiveRun:
-    """A run that is being written, and the hardware.
+def look_live(path: Path, sample: Callable[[], Rows]) -> LiveState:
+    """A run that is being written, and the hardware, at this moment.
 
     Hardware values come from the run's own monitors. If they write none, this machine is sampled.
 
     Args:
         path: A run, or a directory of runs, of which the newest is used.
     """
+    run = _find_run(path)
+    samples = [
+        LiveSample(f"rank {view.rank}", view.manifest.host if view.manifest else "", view.sample)
+        for view in (run.ranks if run is not None else ())
+        if view.sample
+    ]
+    if not samples:
+        # With the host's name, because the run may be on another machine.
+        samples = [LiveSample("", socket.gethostname(), sample())]
+    return LiveState(run, tuple(samples), str(path))
 
-    def __init__(self, path: Path, sample: Callable[[], Rows]) -> None:
-        self._path = path
-        self._sample = sample
 
-    def look(self) -> LiveState:
-        """The current state."""
-        run = self._find_run()
-        samples = [
-            LiveSample(
-                f"rank {view.rank}", view.manifest.host if view.manifest else "", view.sample
-            )
-            for view in (run.ranks if run is not None else ())
-            if view.sample
-        ]
-        if not samples:
-            # With the host's name, because the run may be on another machine.
-            samples = [LiveSample("", socket.gethostname(), self._sample())]
-        return LiveState(run, tuple(samples), str(self._path))
-
-    def _find_run(self) -> RunView | None:
-        """The run. In a directory of runs, the newest may be a different one each time."""
-        try:
-            run = open_run(self._path)
-            # Loose traces open as runs too, but nobody is writing them.
-            is_run = any(rank.manifest is not None for rank in run.ranks)
-            return look_at(run.path) if is_run else None
-        except StepscopeError:
-            return None
+def _find_run(path: Path) -> RunView | None:
+    """The run. In a directory of runs, the newest may be a different one each time."""
+    try:
+        run = open_run(path)
+        # Loose traces open as runs too, but nobody is writing them.
+        is_run = any(rank.manifest is not None for rank in run.ranks)
+        return look_at(run.path) if is_run else None
+    except StepscopeError:
+        return None

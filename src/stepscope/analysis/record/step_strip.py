@@ -129,7 +129,9 @@ def strip_of_record(
     losses = [one.loss for one in kept]
     if records[-1].is_partial and records[-1].loss is not None:
         losses[-1] = records[-1].loss  # logged after the last step
-    special = _special(summary)
+    special = dict.fromkeys((*summary.compiling.steps, *summary.compiled_once.steps), "compiling")
+    special |= dict.fromkeys(summary.first_steps, "slow at the start")
+    special |= dict.fromkeys(summary.steps_after_window, "slow right after a window")
     counts = {
         name: [getattr(one, name) for one in kept]
         for name in ("tokens", "samples")
@@ -182,12 +184,6 @@ def _strip_of_rows(
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [one for one in values if one is not None]
     return statistics.fmean(known) if known else None
-
-
-def _special(summary: StepSummary) -> dict[int, str]:
-    found = dict.fromkeys((*summary.compiling.steps, *summary.compiled_once.steps), "compiling")
-    found |= dict.fromkeys(summary.first_steps, "slow at the start")
-    return found | dict.fromkeys(summary.steps_after_window, "slow right after a window")
 
 
 def _parts(

@@ -303,8 +303,8 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         first_excess_ns=sum(record.dur_ns - median_ns for record in first),
         first_worst_ns=max((record.dur_ns for record in first), default=0),
         observed_ns=sum(record.dur_ns for record in records),
-        tokens_per_second=_rate([record.tokens for record in steady], total_ns),
-        samples_per_second=_rate([record.samples for record in steady], total_ns),
+        tokens_per_second=rate([record.tokens for record in steady], total_ns),
+        samples_per_second=rate([record.samples for record in steady], total_ns),
         slow_steps=tuple(record.step for record in slow),
         slow_excess_ns=tuple(record.dur_ns - median_ns for record in slow),
         recording_factor=_recording_factor(train, plain, recorded),
@@ -598,7 +598,8 @@ def _phases(steady: list[StepRecord], median_step_ns: int) -> tuple[PhaseTimes, 
     return tuple(sorted(phases, key=lambda phase: -phase.total_ns))
 
 
-def _rate(counts: list[int | None], total_ns: int) -> float | None:
+def rate(counts: Sequence[int | None], total_ns: int) -> float | None:
+    """How much was done in a second, where every step counted it."""
     known = [count for count in counts if count is not None]
     if len(known) < len(counts) or not total_ns:
         return None

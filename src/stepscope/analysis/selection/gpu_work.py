@@ -50,18 +50,6 @@ MOST_LAUNCHING_THREADS = 64
 MANY_THREADS = "{} threads launch GPU work: the launches of all but the {} busiest are not followed"
 NO_GPU_WORK = "the trace has no GPU work: no kernel, copy or fill was recorded"
 
-_COLUMNS = (
-    "event",
-    "name_id",
-    "category",
-    "lane_id",
-    "device",
-    "stream",
-    "start_ns",
-    "dur_ns",
-    "bytes",
-    "correlation",
-)
 _NO_STEP = -1
 _KEPT = ("name_id", "category", "lane_id", "start_ns", "dur_ns")
 _OTHERS = ("device", "stream", "bytes", "correlation")
@@ -145,7 +133,10 @@ def gpu_work(trace: Trace, scope: Scope | None = None) -> GpuWork:
     if asked.events is EventChoice.LINKED:
         excluded["GPU events without a known launch"] = work["launch"].null_count()
         work = work.filter(pl.col("launch").is_not_null())
-    steps, covered = _steps(trace, asked, devices)
+    covered = check_steps(trace, asked)
+    steps = trace.device_steps.filter(
+        pl.col("device").is_in(devices), pl.col("step").is_in(list(covered))
+    ).select(pl.col(name).cast(dtype) for name, dtype in WINDOWS.items())
     notes += notes_on_steps(trace)
     mine = pl.Series(in_steps(work["step"], asked))
     windows = _whole(work) if asked.steps is None else steps
@@ -193,8 +184,8 @@ def recorded_work(trace: Trace) -> pl.DataFrame:
     """All GPU work of a trace: every analysis takes its own from this table.
 
     Returns:
-        One row per event: event, name_id, category, lane_id, device (null in a damaged file),
-        stream, start_ns, dur_ns, end_ns, bytes, correlation, and as derived kind, group, step,
+        One row per event: event, name_id, category, lane_id, start_ns, dur_ns, device (null in a
+        damaged file), stream, bytes, correlation, end_ns, and as derived kind, group, step,
         launch and op. Sorted by device and start; rows of one start keep the order of the file.
         No work is longer than it can have lasted (`Trace.overruns`).
         Of more than `MOST_LAUNCHING_THREADS`, only the launches of the busiest are known.
@@ -209,7 +200,7 @@ def recorded_work(trace: Trace) -> pl.DataFrame:
     is_work = is_one_of(GPU_WORK) if len(rows) else pl.lit(value=False)
     others_of_work = trace.events.filter(is_work).select(_OTHERS).collect(engine=trace.engine)
     event = pl.Series("event", rows, pl.Int64)
-    table = pl.DataFrame([event, *known, *others_of_work])[list(_COLUMNS)]
+    table = pl.DataFrame([event, *known, *others_of_work])
     devices = table["device"].n_unique()
     if devices > MOST_DEVICES:
         raise UnreadableInputError(
@@ -269,14 +260,6 @@ def _devices(trace: Trace, work: pl.DataFrame, asked: Scope) -> list[int]:
             f"{trace.path}: no GPU work on device {', '.join(map(str, missing))}: {have}"
         )
     return [device for device in used if device in set(asked.devices)]
-
-
-def _steps(trace: Trace, asked: Scope, devices: list[int]) -> tuple[pl.DataFrame, tuple[int, ...]]:
-    covered = check_steps(trace, asked)
-    steps = trace.device_steps.filter(
-        pl.col("device").is_in(devices), pl.col("step").is_in(list(covered))
-    ).select(pl.col(name).cast(dtype) for name, dtype in WINDOWS.items())
-    return steps, covered
 
 
 def _whole(work: pl.DataFrame) -> pl.DataFrame:

@@ -97,7 +97,10 @@ def lost_work(trace: Trace) -> LostWork:
     table = _of_steps(steps, calls, work)
     if not calls["is_lost"].any():
         return LostWork(table, len(calls), 0, calls["lane_id", "start_ns", "is_lost"].clear())
-    is_ordinary = _is_at_the_end() & _works_until_the_end(work, calls)
+    # Calls are in order of thread and start: no launch that follows on the thread has GPU work.
+    has_work = (~pl.col("is_lost")).cast(pl.Int64)
+    is_at_the_end = has_work.cum_sum(reverse=True).over("lane_id") == 0
+    is_ordinary = is_at_the_end & _works_until_the_end(work, calls)
     if len(steps):
         # The last step lacks its end all the same, which makes it no example of the others.
         is_ordinary &= pl.col("step") == steps[-1]
@@ -119,12 +122,6 @@ def _works_until_the_end(work: pl.DataFrame, calls: pl.DataFrame) -> bool:
     idle_ns = int(calls["start_ns"].to_numpy().max()) - int(ends.max())
     # Work that the recorder did not see end is not in the file.
     return idle_ns <= max(_SHORT_NS, _AS_LONG * int(work["dur_ns"].to_numpy().max()))
-
-
-def _is_at_the_end() -> pl.Expr:
-    """Whether no launch that follows on the thread has GPU work; of calls by thread and start."""
-    has_work = (~pl.col("is_lost")).cast(pl.Int64)
-    return has_work.cum_sum(reverse=True).over("lane_id") == 0
 
 
 def _launches(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:

@@ -30,7 +30,7 @@ def edges_of(trace, kind):
     )["name"].to_list()
     found = set()
     for edge in np.nonzero(graph.edge_kind == kind)[0]:
-        source, target = int(graph.source[edge]), int(graph.target[edge])
+        source, target = int(graph.source[edge]), int(graph.target_of(edge))
         after = graph.call[edge] if kind == EdgeKind.SYNC else graph.event[target]
         found.add((names[int(graph.event[source])], names[int(after)]))
     return found

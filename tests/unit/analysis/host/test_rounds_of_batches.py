@@ -78,7 +78,7 @@ def test_a_pace_that_few_unequal_batches_show_makes_no_steps_longer(tmp_path):
 def test_waits_at_the_start_of_epochs_are_no_pace(tmp_path):
     costs = {"waiting_ns": 0, "cpu_ns": MS // 10, "epoch": 4, "worker_start_ns": 30 * MS}
     graph = build_step_graph(recorded(program(2, 12, 8, is_persistent=False, **costs), tmp_path))
-    assert not graph.waits_for_batches
+    assert not len(graph.arrivals)
     assert graph.steps == tuple(range(12, 20))
 
 

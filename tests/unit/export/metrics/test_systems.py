@@ -6,6 +6,7 @@ import json
 import struct
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 from click.testing import CliRunner
@@ -13,7 +14,7 @@ from tests.support.project import ROOT
 from tests.unit.export.metrics.test_prometheus import GPU
 from tests.unit.monitor.test_live import now_records, write_metrics, write_rank
 
-from stepscope.analysis.record.live import LiveRun
+from stepscope.analysis.record.live import look_live
 from stepscope.commands.main import cli
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.export.metrics.curves import Curves
@@ -39,7 +40,7 @@ def profiles(tmp_path):
 
 
 def watch_of(path):
-    return Watch(LiveRun(path, list).look, lambda _: ())
+    return Watch(partial(look_live, path, list), lambda _: ())
 
 
 def monitor(*words):

@@ -220,7 +220,8 @@ def find_poor_overlap(subject: Subject) -> list[Finding]:
 def _waits_for_collectives(window: WindowView) -> BoolArray:
     """Edges from communication to other work that is not the last wait of its step."""
     graph = window.graph
-    source, target = np.maximum(graph.source, ORIGIN), graph.target
+    source = np.maximum(graph.source, ORIGIN)
+    target = np.repeat(np.arange(len(graph)), np.diff(graph.first_edge))
     waits: BoolArray = (
         (graph.edge_kind == EdgeKind.WAIT)
         & (source >= 0)

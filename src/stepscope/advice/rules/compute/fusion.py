@@ -32,7 +32,6 @@ from stepscope.analysis.calls.moved_bytes import bytes_of_operators
 from stepscope.analysis.calls.places import (
     is_kind_by_operator,
     is_of_product,
-    operator_names,
     places_of_work,
     shares_of,
 )
@@ -198,7 +197,7 @@ def find_unfused_elementwise(subject: Subject) -> list[Finding]:
     others = "other " if in_patterns_ns else ""
     dur = window.graph.dur_ns.copy()
     dur[chains["node"].to_numpy()] = _fused(chains, by_chain)
-    operators = shares_of(operator_names(window.trace, chains), chains["dur_ns"])
+    operators = shares_of(window.names_of(chains["op"]), chains["dur_ns"])
     places = shares_of(places_of_work(window.trace, chains), chains["dur_ns"])
     evidence = [
         Evidence("time in them per step", window.per_device_step(total_ns), "ns"),
