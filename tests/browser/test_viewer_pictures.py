@@ -417,6 +417,8 @@ def test_a_view_on_paper_is_light_and_whole(page, link):
         ("torch/nn/modules/module.py(1743): _call_impl", 12, "_call_impl"),
         ("autograd::engine::evaluate_function: MulBackward0", 14, "MulBackward0"),
         ("Linear (72 merged)", 8, "Linear"),
+        ("<built-in method cat of type object at 0x7f4ea9b0cc00>", 12, "cat"),
+        ("<built-in function linear>", 12, "linear"),
         ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 12, "enumer…ext__"),
     ],
 )  # fmt: skip

@@ -24,7 +24,7 @@ from stepscope.viewer.background import Background
 
 MOST_STEPS = 2000
 MEASURES = {
-    "own_ns": "Step without waiting",
+    "own_ns": "Own time",
     "wall_ns": "Step",
     "input_ns": "Input",
     "compute_ns": "Compute",

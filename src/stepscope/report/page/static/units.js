@@ -136,6 +136,9 @@ function shorterNames(name) {
   if (name.startsWith(BACKWARD)) return [name.slice(BACKWARD.length)];
   const [, file, called] = /^(?:.*\/)?([^/]+\.py\(\d+\)): (.+)$/.exec(name) ?? [];
   if (called) return [`${file}: ${called}`, called];
+  // <built-in method cat of type object at 0x7f4ea9b0cc00>
+  const builtIn = /^<built-in (?:method|function) (\S+)/.exec(name)?.[1];
+  if (builtIn) return [builtIn.replace(/>$/, "")];
   const bare = /^([\w:~]+)[<(].*[>)]$/.exec(name)?.[1] ?? /^(.+) \(\d+ merged\)$/.exec(name)?.[1];
   return bare ? [bare, ...(bare.includes("::") ? [bare.slice(bare.lastIndexOf("::") + 2)] : [])] : [];
 }

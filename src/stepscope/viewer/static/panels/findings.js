@@ -64,7 +64,7 @@ function summary(one, ...more) {
     " ", // else a screen reader reads both as one word
     h("span", { class: "title" }, one.title),
     " ",
-    h("span", { class: "saving" }, one.saving),
+    h("span", { class: "saving" }, one.saving.replace(/(\d) (?=[nµm]?s\b)/g, "$1\u00a0")), // a number and its unit
     " ",
     one.where ? h("span", { class: "where" }, one.where) : null,
     ...more.flatMap((part) => [" ", part]),

@@ -27,6 +27,8 @@ export function drawAxis(context, camera, height, look) {
     context.fillStyle = look.line;
     context.fillRect(Math.round(x), height - 6, 1, 6);
     context.fillStyle = look.ink;
-    context.fillText(momentText(ns, camera.span), x + 4, height - 9);
+    const text = momentText(ns, camera.span);
+    // A part of the last one would be another number.
+    if (x + 4 + context.measureText(text).width <= camera.width) context.fillText(text, x + 4, height - 9);
   }
 }

@@ -10,10 +10,12 @@ import { count, duration, plural, share } from "../units.js";
 
 const KINDS = /** @type {[string, string, string][]} */ ([
   ["operator", "GPU time by operator", "What ran on the GPU, under the operators that launched it."],
-  ["module", "GPU time by module", "What ran on the GPU, under the model's modules; needs a recording with_stack."],
-  ["python", "GPU time by Python stack", "What ran on the GPU, under the Python functions that launched it; needs with_stack."],
+  ["module", "GPU time by module", "What ran on the GPU, under the model's modules."],
+  ["python", "GPU time by Python stack", "What ran on the GPU, under the Python functions that launched it."],
   ["host", "CPU call tree", "What the host's threads did; each thread is a root."],
 ]);
+/** The root of what lies under no module or function: the only one in a trace that has none. */
+const NOWHERE = /** @type {Record<string, string>} */ ({ module: "outside modules", python: "outside Python" });
 
 /** @param {import("../main.js").Context} context */
 export function flameView(context) {
@@ -56,6 +58,7 @@ export function flameView(context) {
       graph = new FlameGraph(found, (one) => selection.set({ function: one }));
       if (found.name.includes(name)) replace(body, ...both(found, name));
       else if (!found.name.length) replace(body, h("p", { class: "note" }, "Nothing of this kind was recorded in this range."));
+      else if (roots(found).every((root) => root === NOWHERE[by])) replace(body, h("p", { class: "note" }, "Recorded without Python's stacks (with_stack=True): nothing tells under which module or function the GPU's work was launched."), graph.element);
       else replace(body, graph.element, sent.left_out ? h("p", { class: "note" }, `${count(sent.left_out)} tiny nodes are left out.`) : null);
       element.dataset.ready = by;
     } catch (error) {
@@ -81,6 +84,11 @@ export function flameView(context) {
   });
   load();
   return { element, close: () => { end(); pending?.abort(); } };
+}
+
+/** The names of the roots. @param {import("../draw/flame.js").FlameData} found */
+function roots(found) {
+  return found.name.filter((_, at) => found.parent[at] < 0);
 }
 
 /** Whether the trace has GPU work. @param {any} overview */

@@ -12,7 +12,7 @@ import { count, duration, plural } from "../units.js";
 
 const STAGES = /** @type {import("../loading.js").Stages} */ ([["reading", "Reading the ranks"], ["comparing", "Comparing the ranks"]]);
 const COLUMNS = /** @type {[string, string][]} */ ([
-  ["rank", "rank"], ["mean_step_ns", "step"], ["own_ns", "without waiting"], ["wait_ns", "waits"], ["caused_wait_ns", "caused wait (total)"],
+  ["rank", "rank"], ["mean_step_ns", "step"], ["own_ns", "own time"], ["wait_ns", "waits"], ["caused_wait_ns", "caused wait (total)"],
   ["cause", "cause"], ["input_ns", "input"], ["compute_ns", "compute"], ["exposed_comm_ns", "exposed communication"], ["host", "host"],
 ]);
 
@@ -105,7 +105,7 @@ export function ranksView(context) {
       map?.element ?? null,
       strips,
       about.causes.length ? h("section", {}, h("h3", {}, "What would be gained"), table({ columns: [["rank", "rank"], ["cause", "cause"], ["caused_wait_ns", "wait from this cause (total)"], ["gain_ns", "step shorter by"]].map(([name, label]) => ({ name, label, number: name !== "cause" })), rows: about.causes.map((/** @type {any} */ one) => [one.rank, one.cause, one.caused_wait_ns, one.gain_ns]), total: about.causes.length }, { shown: 8 })) : null,
-      h("section", {}, h("h3", {}, "Ranks, per step"), table({ columns, rows, total: rows.length }, { shown: 16, filter: rows.length > 16, link: (column, value) => (column === "rank" ? () => open(about.ranks.find((/** @type {any} */ one) => one.rank === value), null) : null) })),
+      h("section", {}, h("h3", {}, "Ranks, per step"), table({ columns, rows, total: rows.length }, { shown: 16, filter: rows.length > 16, link: (column, value) => (column === "rank" ? () => open(about.ranks.find((/** @type {any} */ one) => one.rank === value), null) : null) }), h("p", { class: "note" }, "Own time is the step less its exposed communication. Waits for other ranks may overlap computation.")),
       ...about.notes.map((/** @type {string} */ note) => h("p", { class: "note" }, `Note: ${note}`)),
     ];
   }
