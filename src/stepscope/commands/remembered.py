@@ -168,7 +168,7 @@ def _files_below(directory: Path) -> Iterable[tuple[str, int, int, int]]:
             yield path, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def identity_of_traces(traces: Sequence[TraceRef], beside: Iterable[Path] = ()) -> list[Any]:
+def identity_of_traces(traces: Sequence[TraceRef]) -> list[Any]:
     """Stands for traces, and what else their ranks recorded.
 
     Raises:
@@ -176,8 +176,7 @@ def identity_of_traces(traces: Sequence[TraceRef], beside: Iterable[Path] = ()) 
     """
     if not traces:
         raise UnreadableInputError("no trace: what only a step record says is not kept")
-    files = [_identity_of_trace(trace) for trace in traces]
-    return [*files, *map(identity_of, beside)]
+    return [_identity_of_trace(trace) for trace in traces]
 
 
 def _identity_of_trace(trace: TraceRef) -> list[Any]:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.memory.questions.names import PREFIX
 from stepscope.report import answer, figures
 from stepscope.report.document import (
     Block,
@@ -45,14 +44,14 @@ def _blocks(answered: MemoryAnswer, layout: Layout) -> Iterator[Block]:
 
 
 def question_of(answered: MemoryAnswer) -> MemoryQuestion:
-    """The question under its name in `show`: another question about traces can have its own.
+    """The question as columns and pictures name it: one about traces may have its name.
 
     Where no history was recorded, what the overview has of the peak is of the dump.
     """
     asked, titles = answered.question, answered.question.titles
     if not getattr(answered.result, "has_history", True):  # an overview's
         titles = {name: title.replace("peak", "dump") for name, title in titles.items()}
-    return replace(asked, name=PREFIX + asked.name, titles=titles)
+    return replace(asked, name=f"memory-{asked.name}", titles=titles)
 
 
 def page(answered: MemoryAnswer, _rows: int) -> Page:
