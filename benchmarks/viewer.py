@@ -162,8 +162,7 @@ def browser(trace: Trace, index: TraceIndex) -> None:
 
     library = Library([Origin("benchmark", "benchmark", ("benchmark",))])
     one = library.traces[0]
-    one.opening.set()
-    one.content = Content(trace, index, True, None, None, None)
+    one._content = Content(trace, index, True, one.origin, None)
     one.stage = "ready"
     one.is_over.set()
     listening, keys = listen(), Secrets()
