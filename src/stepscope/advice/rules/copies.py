@@ -7,7 +7,7 @@ import polars as pl
 
 from stepscope.advice.evidence.places import waiting_places
 from stepscope.advice.evidence.replayed import replayed_finding
-from stepscope.advice.evidence.subject import Subject, plain_finding
+from stepscope.advice.evidence.subject import Subject, about_gpu_work, plain_finding
 from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.advice.finding import Evidence, Finding, Severity, speed
 from stepscope.analysis.calls.places import places_of_work, runs_under, shares_of
@@ -77,7 +77,8 @@ def pageable_copies(window: WindowView) -> pl.DataFrame:
     return copies.filter(copies["group"] == TO_DEVICE)
 
 
-def find_pageable_copies(subject: Subject) -> list[Finding]:
+@about_gpu_work
+def find_pageable_copies(subject: Subject, window: WindowView) -> list[Finding]:
     """Pageable copies: input goes to the GPU from ordinary memory, and the host waits for it.
 
     Measured as copies to the device that block (`stepscope.analysis.calls.runtime_calls`): their
@@ -89,9 +90,6 @@ def find_pageable_copies(subject: Subject) -> list[Finding]:
     from pinned memory they take what such copies take in the same trace, else what the device's
     link sustains (`hardware.devices.pinned_gb_per_s`), else as long as now.
     """
-    window = subject.window
-    if window is None or not window.has_gpu:
-        return []
     copies = pageable_copies(window)
     if not len(copies):
         return []
@@ -210,7 +208,8 @@ _UNKNOWN_DIRECTION = (
 )
 
 
-def find_exposed_copies(subject: Subject) -> list[Finding]:
+@about_gpu_work
+def find_exposed_copies(subject: Subject, window: WindowView) -> list[Finding]:
     """Exposed copies: the GPU copies memory, and neither computes nor communicates meanwhile.
 
     Measured as the part of the device's time in copies with nothing else beside them. The saving
@@ -219,9 +218,6 @@ def find_exposed_copies(subject: Subject) -> list[Finding]:
     not part of this saving. Their time on the device is, because from pinned memory they would be
     exposed as well.
     """
-    window = subject.window
-    if window is None or not window.has_gpu:
-        return []
     copies = window.work.filter(pl.col("kind") == "memcpy")
     exposed_ns = sum(_exposed(window, copies).values())
     share = exposed_ns / max(1, window.device_ns)
@@ -344,15 +340,13 @@ _STRIDES = (
 )
 
 
-def find_layout_copies(subject: Subject) -> list[Finding]:
+@about_gpu_work
+def find_layout_copies(subject: Subject, window: WindowView) -> list[Finding]:
     """Layout copies: kernels that only change how tensors lie in memory.
 
     Measured as their time on the device, see `are_layout_copies`. The saving assumes that they
     are not needed.
     """
-    window = subject.window
-    if window is None or not window.has_gpu:
-        return []
     copies = window.work.filter(pl.Series(layout_copies_of(window)))
     if copies.is_empty():
         return []

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.advice.evidence.odd_steps import extra_time, one_off_parts, one_offs_of_steps
-from stepscope.advice.evidence.subject import Subject, plain_finding
+from stepscope.advice.evidence.subject import Subject, about_gpu_work, plain_finding
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, Severity, short
 from stepscope.analysis.calls.one_off import (
@@ -166,7 +166,8 @@ _ADVICE_OF = {
 }
 
 
-def find_one_off_costs(subject: Subject) -> list[Finding]:
+@about_gpu_work
+def find_one_off_costs(subject: Subject, window: WindowView) -> list[Finding]:
     """One-off costs: single calls and first runs that cost far more than their like, and the start.
 
     Measured are the host calls that `calls.one_off` finds, each by what it takes beyond its like,
@@ -174,9 +175,6 @@ def find_one_off_costs(subject: Subject) -> list[Finding]:
     are no part of the step, and no saving rests on them. What lies in slow first steps belongs to
     `slow-first-steps`, which names it.
     """
-    window = subject.window
-    if window is None or not window.has_gpu:
-        return []
     rows = _rows(subject, window)
     before_ns, parts = _before_first_work(window) if _starts_once(window, rows) else (0, ())
     recorded_ns = max(1, _recorded_ns(window))
