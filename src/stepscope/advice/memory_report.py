@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import polars as pl
 
@@ -163,8 +162,3 @@ def _verdict(view: MemoryView, findings: Sequence[Finding]) -> str:
 def _bytes_of(large: Finding) -> int:
     """How much memory the tensors have that a finding is about."""
     return max(int(one.value) for one in large.evidence if one.label in (SIZE, SIZE_OF_ALL))
-
-
-def name_of(summary: SnapshotSummary) -> str:
-    """The name of the file, for a table of ranks."""
-    return Path(summary.path).name

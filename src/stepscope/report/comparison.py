@@ -18,7 +18,6 @@ from stepscope.analysis.comparison.gate import (
     assumed_words,
     interval_words,
 )
-from stepscope.analysis.comparison.repeated_runs import RunsChange
 from stepscope.analysis.comparison.side import SEPARATOR, Side
 from stepscope.analysis.record.step_strip import StepStrip
 from stepscope.report import figures, units
@@ -294,7 +293,8 @@ def headline(comparison: Comparison) -> str:
     if step.delta_ns:
         words = f"{units.percent(abs(step.change_share))} {_MORE[step.delta_ns > 0]}"
     if runs.is_repeated:
-        noise = f"95% interval {interval_words(runs.step)}, {runs_of(runs)}"
+        count = units.plural(len(runs.a), "run")
+        noise = f"95% interval {interval_words(runs.step)}, {count} against {len(runs.b)}"
     elif step.noise_ns is None:
         noise = "one run a side: noise unknown"
     else:
@@ -343,11 +343,6 @@ def main_change(comparison: Comparison) -> str:
     is_apart = abs(whole - of_median) > _APART * abs(of_median)
     why = "; single slow steps move the mean, not the median" if is_apart else ""
     return f"mean step {before} → {after}, {_signed(whole)}: {', '.join(named)}{why}"
-
-
-def runs_of(runs: RunsChange) -> str:
-    """How many runs were compared: "5 runs against 5"."""
-    return f"{units.plural(len(runs.a), 'run')} against {len(runs.b)}"
 
 
 def mean_step(comparison: Comparison, table: str) -> str:

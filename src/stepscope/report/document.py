@@ -65,6 +65,11 @@ class Line:
     is_whole: bool = False
 
 
+def whole(text: str) -> Line:
+    """A paragraph that a terminal breaks between any letters."""
+    return Line(text, is_whole=True)
+
+
 @dataclass(frozen=True)
 class Gap:
     """An empty line on a terminal; elsewhere blocks have space between them anyway."""

@@ -127,12 +127,10 @@ def _notes(report: MemoryReport) -> list[str]:
 
 def _ranks(report: MemoryReport) -> pl.DataFrame:
     """Columns `RANKS`."""
-    from stepscope.advice.memory_report import name_of
-
     rows = [
         (
             one.rank,
-            name_of(one),
+            Path(one.path).name,
             one.overview.result.peak_allocated_bytes,
             one.overview.result.peak_reserved_bytes,
             one.overview.result.out_of_memory,

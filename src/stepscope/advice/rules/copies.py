@@ -17,7 +17,6 @@ from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.hardware.devices import peaks_of, pinned_gb_per_s
 from stepscope.analysis.selection.names import by_distinct_name
 from stepscope.run.figures import percent
-from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.model import Trace
 
@@ -218,11 +217,11 @@ def find_exposed_copies(subject: Subject, window: WindowView) -> list[Finding]:
     not part of this saving. Their time on the device is, because from pinned memory they would be
     exposed as well.
     """
-    copies = window.work.filter(pl.col("kind") == "memcpy")
-    exposed_ns = sum(_exposed(window, copies).values())
-    share = exposed_ns / max(1, window.device_ns)
+    exposed_ns = window.timeline.exposed_memcpy_ns
+    share = window.device_share(exposed_ns)
     if share < subject.thresholds.exposed_copies:
         return []
+    copies = window.work.filter(pl.col("kind") == "memcpy")
     direction, bytes_moved, copying_ns = _largest(copies)
     evidence = [
         Evidence("exposed per step", window.per_device_step(exposed_ns), "ns"),
@@ -292,27 +291,6 @@ def _operator(window: WindowView, copies: pl.DataFrame) -> str:
         .sort("dur_ns", "operator", descending=[True, False])
     )
     return str(by_operator["operator"][0]) if len(by_operator) else ""
-
-
-def _exposed(window: WindowView, copies: pl.DataFrame) -> dict[int | None, int]:
-    """Per device the time in which some copies run and nothing else does."""
-    is_copy = window.nodes(copies)[window.work["node"].to_numpy()]
-    others = window.work["device", "start_ns", "end_ns"].filter(pl.Series(~is_copy))
-    exposed = {}
-    for (device,), rows in copies.partition_by("device", as_dict=True).items():
-        beside = others.filter(pl.col("device").eq_missing(pl.lit(device, pl.Int32)))
-        alone = intervals.difference(window.spans(rows), window.spans(beside))
-        exposed[device] = _within_steps(window, device, alone)
-    return exposed
-
-
-def _within_steps(window: WindowView, device: int | None, spans: intervals.Intervals) -> int:
-    """How much lies in the device's steps: a stream may begin the first one's work before."""
-    steps = window.timeline.steps.filter(pl.col("device") == device)
-    if steps.is_empty():
-        return spans.total_ns
-    starts, lengths = steps["start_ns"].to_numpy(), steps["total_ns"].to_numpy()
-    return int(intervals.covered(spans, starts, starts + lengths).sum())
 
 
 def _largest(copies: pl.DataFrame) -> tuple[str, int, int]:

@@ -52,7 +52,7 @@ def page(make: Callable[[int], Mapping[str, Any]]) -> str:
 
 
 def _page(content: Mapping[str, Any]) -> str:
-    style, script, icon = _style(), _script(), _icon()
+    style, script, icon = _parts()
     policy = "; ".join(
         (
             "default-src 'none'",
@@ -159,16 +159,8 @@ def _resolved(path: str, target: str) -> str:
 
 
 @functools.cache
-def _style() -> str:
-    return "\n".join(map(_read, _STYLES))
-
-
-@functools.cache
-def _script() -> str:
-    return as_one_script("report.js", _read)
-
-
-@functools.cache
-def _icon() -> str:
-    data = base64.b64encode(_read("icon.svg").encode()).decode()
-    return f"data:image/svg+xml;base64,{data}"
+def _parts() -> tuple[str, str, str]:
+    """Style, script and icon."""
+    icon = base64.b64encode(_read("icon.svg").encode()).decode()
+    style = "\n".join(map(_read, _STYLES))
+    return style, as_one_script("report.js", _read), f"data:image/svg+xml;base64,{icon}"
