@@ -90,11 +90,9 @@ def command(
     checks = examine(this_machine(), this_interpreter(), report, output_dir)
     if is_report:
         from stepscope.report.checks import bug_report
-        from stepscope.report.sharing import Pseudonyms, ordinary_words
+        from stepscope.report.sharing import Pseudonyms
 
-        names = Pseudonyms(ordinary_words())
-        names.know_reader()
-        StandardSink().write(names.text(bug_report(checks)))
+        StandardSink().write(Pseudonyms.of_reader().text(bug_report(checks)))
     else:
         output.write(checks, StandardSink())
     failing = {"problem": {State.PROBLEM}, "warning": {State.PROBLEM, State.WARNING}}

@@ -177,9 +177,8 @@ def _show_each(
             click.echo(said, err=True)
     known = None if baseline is None else resolve_path(baseline).one_trace().open()
 
-    def write(sink: Sink) -> bool:
+    def write(sink: Sink) -> None:
         output.write(ask_all(question, traces, scope, known), sink, layout)
-        return True
 
     if known is not None:
         write(sink)

@@ -6,6 +6,7 @@ and names of kernels too. PyTorch, its relatives and Python's own library keep t
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import platform
 import re
@@ -136,13 +137,14 @@ class Pseudonyms:
         self._everywhere: dict[str, str] = {}  # name in lower case to its new one
         self._pattern: re.Pattern[str] | None = None
 
-    def know_reader(self) -> None:
-        """Note who makes the page, and on which machine."""
-        self._know_host(platform.node())
-        try:
-            self._know(USER, getpass.getuser())
-        except (KeyError, OSError, ImportError):
-            return  # a user without a name
+    @classmethod
+    def of_reader(cls) -> Pseudonyms:
+        """New names for who makes the page, and for the machine."""
+        names = cls(ordinary_words())
+        names._know_host(platform.node())
+        with contextlib.suppress(KeyError, OSError, ImportError):  # a user without a name
+            names._know(USER, getpass.getuser())
+        return names
 
     def know_run(self, run: Run) -> None:
         """Note the names in the manifests of a run."""
