@@ -161,7 +161,9 @@ def command(
     interval_s = loop_ms / 1000 if loop_ms is not None else loop_s
     chosen = tuple(word.strip() for word in ids.split(",") if word.strip())
     if help_query_gpu:
-        _list_columns()
+        from stepscope.monitor.querying import column_lines
+
+        click.echo("\n".join(column_lines()))
     elif address or textfile or endpoint or to_mlflow or to_wandb or board:
         if live or query is not None or pid is not None:
             raise click.UsageError(
@@ -187,13 +189,6 @@ def command(
             lambda note: say(f"{note.what}: {note.why}"),
         )
     return 0
-
-
-def _list_columns() -> None:
-    from stepscope.monitor.querying import column_lines
-
-    for line in column_lines():
-        click.echo(line)
 
 
 def _export(
