@@ -33,7 +33,7 @@ from stepscope.report.outputs import Layout
 from stepscope.report.pictures import pictures_of
 from stepscope.report.plain import plain, scope_to_dict
 from stepscope.report.scope import describe_scope
-from stepscope.report.text import sentence
+from stepscope.run.figures import sentence
 
 if TYPE_CHECKING:
     from stepscope.analysis.questions import Answers, Question

@@ -45,7 +45,7 @@ from stepscope.report.document import (
 )
 from stepscope.report.plain import plain, scope_to_dict
 from stepscope.report.scope import scope_words
-from stepscope.report.text import sentence
+from stepscope.run.figures import sentence
 from stepscope.terminal.plain_text import printable
 
 if TYPE_CHECKING:

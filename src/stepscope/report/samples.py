@@ -27,8 +27,8 @@ from stepscope.report.document import (
 )
 from stepscope.report.outputs import Layout
 from stepscope.report.scope import describe_scope
-from stepscope.report.text import sentence
 from stepscope.report.units import duration, percent
+from stepscope.run.figures import sentence
 
 if TYPE_CHECKING:
     import polars as pl

@@ -25,7 +25,7 @@ from stepscope.report.document import (
 )
 from stepscope.report.findings import finding_to_dict, findings_table, picked, shown_findings
 from stepscope.report.outputs import Layout
-from stepscope.report.text import sentence
+from stepscope.run.figures import sentence
 
 if TYPE_CHECKING:
     from stepscope.advice.memory_report import MemoryReport, SnapshotSummary

@@ -10,7 +10,7 @@ import polars as pl
 
 from stepscope.analysis.compute import kind_words
 from stepscope.errors import UsageError
-from stepscope.run.figures import duration, percent, plural
+from stepscope.run.figures import duration, percent, plural, sentence
 from stepscope.trace.model import Trace
 from stepscope.viewer.index import TraceIndex
 
@@ -148,7 +148,7 @@ def sentence_of(
     reached = "" if share is None else f"calls of this shape reach {percent(share)} of the {limit}"
     origin = " ".join(filter(None, (said, place.strip())))
     found = "; ".join(filter(None, (origin, reached)))
-    return found and f"{found[0].upper()}{found[1:]}"
+    return sentence(found)
 
 
 def attained_shares(trace: Trace) -> dict[int, tuple[float, str]]:

@@ -17,6 +17,7 @@ from stepscope.advice.evidence.compiled_code import (
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.finding import Finding
 from stepscope.advice.rules.host.cpu_bound_python import EAGER
+from stepscope.run.figures import sentence
 
 _GRAPHS_OF_ENGINES = {
     "vLLM": "the engine's CUDA graphs (vLLM: without enforce_eager)",
@@ -155,7 +156,7 @@ def _full_precision(finding: Finding, _subject: Subject) -> str:
     if "Allow TF32" in finding.advice:
         allow, _, _ = finding.advice.partition(", or ")
         return f"{allow}, or {load}."
-    return f"{load[:1].upper()}{load[1:]}."
+    return f"{sentence(load)}."
 
 
 def _memory_near_limit(_finding: Finding, subject: Subject) -> str | None:

@@ -44,8 +44,8 @@ from stepscope.report.document import (
 )
 from stepscope.report.pictures import kernel_points, rank_pictures
 from stepscope.report.scope import describe_scope
-from stepscope.report.text import sentence
 from stepscope.report.trial import trials_table
+from stepscope.run.figures import sentence
 
 if TYPE_CHECKING:
     from stepscope.advice.diagnosis import Diagnosis

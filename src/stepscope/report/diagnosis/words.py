@@ -12,8 +12,7 @@ from stepscope.analysis.record.summary import NOTABLY_LONGER, StepSummary, is_un
 from stepscope.report import units
 from stepscope.report.diagnosis.tables import ranks_table
 from stepscope.report.scope import describe_scope
-from stepscope.report.text import sentence
-from stepscope.run.figures import ranks_in_words, significant
+from stepscope.run.figures import ranks_in_words, sentence, significant
 from stepscope.skew.rank_skew import RankSkew
 from stepscope.trace.problems import counted
 

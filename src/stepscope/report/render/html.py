@@ -32,7 +32,7 @@ from stepscope.report.document import (
 from stepscope.report.findings import saving
 from stepscope.report.page.document import page as in_one_file
 from stepscope.report.plain import plain
-from stepscope.report.text import sentence
+from stepscope.run.figures import sentence
 
 if TYPE_CHECKING:
     from stepscope.report.outputs import Layout, Sink
