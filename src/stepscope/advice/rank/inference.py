@@ -64,20 +64,14 @@ def _launch_bound(_finding: Finding, subject: Subject) -> str:
     window, engine = subject.window, subject.purpose.engine
     graphs = "CUDA graphs" if window is None else graphs_to_launch(window)
     more = "" if window is None else what_is_left_out(window)
-    return (
-        f"Give the host less to launch: {_GRAPHS_OF_ENGINES.get(engine, graphs)}, fused operators, "
-        f"or more work per launch (a larger batch, more requests at once).{_static_cache(subject)}"
-        f"{more}"
-    )
-
-
-def _static_cache(subject: Subject) -> str:
-    """What graphs need for generation, where no engine takes care of it."""
-    if subject.purpose.engine:
-        return ""
-    return (
+    cache = (
         " For generation, graphs need a KV cache of fixed size (transformers: "
         "cache_implementation='static', if the model supports it)."
+    )
+    return (
+        f"Give the host less to launch: {_GRAPHS_OF_ENGINES.get(engine, graphs)}, fused operators, "
+        f"or more work per launch (a larger batch, more requests at once).{'' if engine else cache}"
+        f"{more}"
     )
 
 

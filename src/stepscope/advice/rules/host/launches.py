@@ -148,10 +148,11 @@ def find_many_small_kernels(subject: Subject, window: WindowView) -> list[Findin
     share = len(small) / max(1, int(can_be_fused.sum()))
     if per_step < limits.small_kernel_count or share < limits.small_kernel_share:
         return []
+    alone = small.filter(pl.Series(graph_places(window.trace, small) == GraphPlace.NONE))
     changes = (
         unchanged(window.graph)
         .scale_work(window.nodes(small), 0.5)
-        .scale_host(window.spans_of_sources(_launched_alone(window, small)), 0.5)
+        .scale_host(window.spans_of_sources(alone), 0.5)
     )
     top = small.group_by("name").len().sort("len", "name", descending=[True, False])
     return replayed_finding(
@@ -180,10 +181,6 @@ def find_many_small_kernels(subject: Subject, window: WindowView) -> list[Findin
             f"each kernel more work with a larger batch.{what_is_left_out(window)}"
         ),
     )
-
-
-def _launched_alone(window: WindowView, small: pl.DataFrame) -> pl.DataFrame:
-    return small.filter(pl.Series(graph_places(window.trace, small) == GraphPlace.NONE))
 
 
 @about_gpu_work
