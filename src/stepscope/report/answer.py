@@ -16,7 +16,6 @@ from stepscope.report.columns import asked_columns, check_columns, first_columns
 from stepscope.report.document import (
     Block,
     DataTable,
-    Document,
     Facts,
     Gap,
     Heading,
@@ -45,12 +44,8 @@ NOTHING = "Nothing of this kind was recorded."
 """What stands for the tables of a result that has no row in any."""
 
 
-def document(answers: Answers, layout: Layout) -> Document:
+def document(answers: Answers, layout: Layout) -> Iterator[Block]:
     """The answers one after the other, each as soon as it is ready."""
-    return Document(_blocks(answers, layout))
-
-
-def _blocks(answers: Answers, layout: Layout) -> Iterator[Block]:
     for number, answer in enumerate(answers.answers):
         # What was misspelt is refused before anything is printed.
         chosen = chosen_tables(answer.result, answers.question, layout.table)

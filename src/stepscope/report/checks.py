@@ -14,7 +14,6 @@ from stepscope.report.document import (
     LINE_END,
     Block,
     Column,
-    Document,
     Gap,
     Line,
     Span,
@@ -36,12 +35,8 @@ _SIDE_BY_SIDE_WIDTH = 76
 _COLUMNS = (Column("state", wraps=False, width=7), Column("name", width=24), Column("detail"))
 
 
-def document(checks: Sequence[Check], _layout: Layout) -> Document:
+def document(checks: Sequence[Check], _layout: Layout) -> Iterator[Block]:
     """The verdict, then the checks by area, with remedies for those that are not ok."""
-    return Document(_blocks(checks))
-
-
-def _blocks(checks: Sequence[Check]) -> Iterator[Block]:
     yield _verdict(checks)
     for area, members in groupby(checks, key=lambda check: check.area):
         yield Gap()

@@ -26,7 +26,6 @@ from stepscope.report.document import (
     Block,
     Column,
     DataTable,
-    Document,
     Facts,
     Gap,
     Heading,
@@ -108,24 +107,8 @@ class CheckedComparison:
         return "; ".join(one.reason for one in self.checks if one.outcome == outcome) or None
 
 
-def document(checked: CheckedComparison, layout: Layout) -> Document:
+def document(checked: CheckedComparison, layout: Layout) -> Iterator[Block]:
     """The step, its parts, and the kernels and operators that changed most."""
-    return Document((*_blocks(checked, layout.rows), *_scaling_blocks(checked, layout)))
-
-
-def _scaling_blocks(checked: CheckedComparison, layout: Layout) -> Iterator[Block]:
-    if checked.scaling is None:
-        return
-    from stepscope.fleet.scaling import SCALING
-
-    yield Gap()
-    paths = Title(f"{checked.comparison.a.path}, {checked.comparison.b.path}")
-    yield Only("terminal", (paths,))
-    yield question_heading(SCALING)
-    yield from answer_blocks(checked.scaling, SCALING, layout)
-
-
-def _blocks(checked: CheckedComparison, rows: int | None) -> Iterator[Block]:
     comparison = checked.comparison
     sides = (("before", comparison.a), ("after", comparison.b))
     lines = (f"{word:7} {side.path}  ·  {steps_of(side)}" for word, side in sides)
@@ -140,7 +123,7 @@ def _blocks(checked: CheckedComparison, rows: int | None) -> Iterator[Block]:
     yield Only("markdown", (*checks, Items(about)))
     yield Items(tuple(warnings(comparison)), style="yellow")
     for table, title in TITLES.items():
-        chosen = chosen_rows(comparison, table, rows)
+        chosen = chosen_rows(comparison, table, layout.rows)
         if not len(chosen):
             continue
         asides = [mean_step(comparison, table)]
@@ -155,6 +138,15 @@ def _blocks(checked: CheckedComparison, rows: int | None) -> Iterator[Block]:
     yield Items(tuple(scopes(comparison)), style="dim")
     for note in comparison.notes:
         yield Note(note)
+    if checked.scaling is None:
+        return
+    from stepscope.fleet.scaling import SCALING
+
+    yield Gap()
+    paths = Title(f"{checked.comparison.a.path}, {checked.comparison.b.path}")
+    yield Only("terminal", (paths,))
+    yield question_heading(SCALING)
+    yield from answer_blocks(checked.scaling, SCALING, layout)
 
 
 def _table(rows: pl.DataFrame) -> Table:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.report.document import Block, Document, Facts, Gap, Heading, Line, whole
+from stepscope.report.document import Block, Facts, Gap, Heading, Line, whole
 from stepscope.report.plain import plain
 from stepscope.report.rows import table_of_frame
 from stepscope.report.text import shortened
@@ -25,12 +25,8 @@ _AMOUNTS = frozenset({"memory", "events", "total", "host time"})
 _RECORDER_SWITCHES = ("record_shapes", "with_stack", "profile_memory", "with_modules", "with_flops")
 
 
-def document(contents: Contents, _layout: Layout) -> Document:
+def document(contents: Contents, _layout: Layout) -> Iterator[Block]:
     """What the file holds."""
-    return Document(_blocks(contents))
-
-
-def _blocks(contents: Contents) -> Iterator[Block]:
     yield _facts(contents)
     if len(contents.devices):
         yield from _heading("Devices")

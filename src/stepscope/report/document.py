@@ -6,7 +6,7 @@ they were found: each renderer makes them safe for where it writes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -295,19 +295,6 @@ Block: TypeAlias = (
     "Line | Gap | Title | Heading | Labelled | Facts | Items | Note | Remark | Code | Table"
     " | DataTable | Bars | Findings | Only | Figure"
 )
-
-
-@dataclass(frozen=True)
-class Document:
-    """A result for people.
-
-    Attributes:
-        blocks: Its blocks; later ones may take their time.
-        wraps_in_files: Whether lines wrap where nobody watches, too.
-    """
-
-    blocks: Iterable[Block]
-    wraps_in_files: bool = False
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from stepscope.report import answer, figures
 from stepscope.report.document import (
     Block,
-    Document,
     Items,
     Line,
     Note,
@@ -28,12 +27,8 @@ if TYPE_CHECKING:
     from stepscope.report.outputs import Layout
 
 
-def document(answered: MemoryAnswer, layout: Layout) -> Document:
+def document(answered: MemoryAnswer, layout: Layout) -> Iterator[Block]:
     """The answer."""
-    return Document(_blocks(answered, layout))
-
-
-def _blocks(answered: MemoryAnswer, layout: Layout) -> Iterator[Block]:
     yield Line(f"{answered.path}  ·  {answered.kind}  ·  {answered.question.name}", "dim")
     yield answer.question_heading(answered.question)
     yield from answer.table_blocks(

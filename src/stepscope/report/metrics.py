@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from stepscope.report.document import Block, Column, Document, Gap, Line, Span, Table, whole
+from stepscope.report.document import Block, Column, Gap, Line, Span, Table, whole
 from stepscope.report.units import duration, percent, plural, size
 from stepscope.run.figures import significant
 from stepscope.run.metrics import THROTTLE_REASONS
@@ -29,12 +29,8 @@ _REASON_WORDS = {
 }
 
 
-def document(summary: MetricsSummary, _layout: Layout) -> Document:
+def document(summary: MetricsSummary, _layout: Layout) -> Iterator[Block]:
     """One summary, below what it says of the GPUs."""
-    return Document(_with_verdict(summary))
-
-
-def _with_verdict(summary: MetricsSummary) -> Iterator[Block]:
     if words := verdict(summary):
         yield Line((Span("Verdict  ", "bold"), Span(words)))
         yield Gap()

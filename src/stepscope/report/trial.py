@@ -11,7 +11,6 @@ from stepscope.report.document import (
     Block,
     Code,
     Column,
-    Document,
     Gap,
     Heading,
     Items,
@@ -42,12 +41,8 @@ _DISTURBED = 0.1
 """Share of the CPUs from which `stepscope.trial.processes` counts a process as disturbed."""
 
 
-def document(record: TrialsRecord, _layout: Layout) -> Document:
+def document(record: TrialsRecord, _layout: Layout) -> Iterator[Block]:
     """What came of the trials."""
-    return Document(_blocks(record))
-
-
-def _blocks(record: TrialsRecord) -> Iterator[Block]:
     yield Labelled("Verdict", (Line(record.verdict, "bold"),))
     yield whole(as_it_is(record))
     yield from trials_table(record)

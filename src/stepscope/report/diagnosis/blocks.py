@@ -34,7 +34,6 @@ from stepscope.report.document import (
     Bars,
     Block,
     Column,
-    Document,
     Facts,
     Findings,
     Gap,
@@ -66,11 +65,9 @@ _SMALL_PART = 0.01
 _INDENT = 2
 
 
-def document(diagnosis: Diagnosis, layout: Layout) -> Document:
+def document(diagnosis: Diagnosis, layout: Layout) -> Iterator[Block]:
     """The diagnosis: on one screen, or in full."""
-    if layout.is_full:
-        return Document(_full(diagnosis), wraps_in_files=True)
-    return Document(_summary(diagnosis))
+    return _full(diagnosis) if layout.is_full else _summary(diagnosis)
 
 
 def _summary(diagnosis: Diagnosis) -> Iterator[Block]:

@@ -13,7 +13,6 @@ from stepscope.report.document import (
     Block,
     Code,
     DataTable,
-    Document,
     Facts,
     Findings,
     Heading,
@@ -39,9 +38,8 @@ _BOLD_LEVEL = 4
 
 def write(module: ModuleType, result: Any, sink: Sink, layout: Layout) -> None:
     """Write a result in full, each block as soon as it is ready."""
-    document: Document = module.document(result, replace(layout, is_full=True))
     is_first = True
-    for block in document.blocks:
+    for block in module.document(result, replace(layout, is_full=True)):
         if isinstance(block, Remark):
             sink.remark(block.text)
         elif lines := _lines(block):

@@ -24,7 +24,6 @@ from stepscope.report.document import (
     Block,
     Code,
     DataTable,
-    Document,
     Facts,
     Figure,
     Findings,
@@ -91,9 +90,9 @@ _UNBREAKABLE = "\u00a0"
 
 def write(module: ModuleType, result: Any, sink: Sink, layout: Layout) -> None:
     """Print a result, each block as soon as it is ready."""
-    document: Document = module.document(result, layout)
-    console = sink.console(width=None if document.wraps_in_files else width_for(sink))
-    for block in document.blocks:
+    wraps = layout.is_full and getattr(module, "FULL_WRAPS", False)
+    console = sink.console(width=None if wraps else width_for(sink))
+    for block in module.document(result, layout):
         if isinstance(block, Remark):
             sink.remark(block.text)
         else:
