@@ -211,7 +211,7 @@ class DataTable:
     """Rows of numbers; the end of a column's name tells its unit (`cells`).
 
     Attributes:
-        rows: All rows, or the first ones of them.
+        rows: All rows; on a page it may be the first ones of them.
         names: Columns that a terminal shows, the most important first; empty: all.
         is_asked: Whether somebody chose these columns: then none is dropped.
         origin_ns: Moments are relative to this.
@@ -227,17 +227,6 @@ class DataTable:
     origin_ns: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
     shown: int = 12
-
-    @property
-    def frame(self) -> pl.DataFrame:
-        """All rows; only a page can do with the first ones.
-
-        Raises:
-            TypeError: They are not at hand.
-        """
-        if hasattr(self.rows, "total"):
-            raise TypeError("only the first rows of this table are at hand")
-        return self.rows
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from stepscope.report import units
 from stepscope.report.document import (
@@ -31,6 +31,8 @@ from stepscope.report.document import (
 from stepscope.report.text import markdown_text
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from stepscope.report.outputs import Layout, Sink
 
 _BOLD_LEVEL = 4
@@ -115,7 +117,7 @@ def _table(
 def _data_table(block: DataTable) -> list[str]:
     from stepscope.report.cells import column_shown, headings
 
-    whole = block.frame
+    whole = cast("pl.DataFrame", block.rows)
     frame = (whole.head(block.most) if block.most else whole).select(
         block.names if block.is_asked else whole.columns
     )

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -319,7 +319,7 @@ def _trailed(
 def _data_table(block: DataTable, console: Console) -> Iterator[tuple[RenderableType, bool]]:
     from stepscope.report.columns import GAP, fit, to_trail
 
-    whole = block.frame
+    whole = cast("pl.DataFrame", block.rows)
     frame = whole.head(block.most) if block.most else whole
     names = block.names or tuple(frame.columns)
     title = f"{block.title} ({len(whole):,})" if len(whole) > 1 else block.title
