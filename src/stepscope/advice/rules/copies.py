@@ -98,7 +98,6 @@ def find_pageable_copies(subject: Subject, window: WindowView) -> list[Finding]:
     moved = int(copies["bytes"].sum())
     return replayed_finding(
         subject,
-        window,
         changes,
         rule="pageable-copies",
         title="copies from pageable memory block the host",
@@ -255,7 +254,6 @@ def find_exposed_copies(subject: Subject, window: WindowView) -> list[Finding]:
     advice = _ADVICE_BY_DIRECTION.get(direction, _UNKNOWN_DIRECTION)
     found = replayed_finding(
         subject,
-        window,
         changes.scale_work(window.nodes(copies), 0.0),
         rule="exposed-copies",
         before=pinned,
@@ -345,7 +343,6 @@ def find_layout_copies(subject: Subject, window: WindowView) -> list[Finding]:
     evidence += [Evidence("in", places, "text")] if places else []
     return replayed_finding(
         subject,
-        window,
         window.without(copies),
         rule="layout-copies",
         title=f"{percent(share)} of the step only rearranges tensors in memory",

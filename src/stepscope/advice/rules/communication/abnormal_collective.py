@@ -194,7 +194,6 @@ def _of_slow_links(subject: Subject, window: WindowView) -> list[Finding]:
     fastest = speed(float(slow["fastest"].to_numpy().max()))
     return replayed_finding(
         subject,
-        window,
         unchanged(window.graph).shorten_work(shortened(window, slow, expected)),
         rule="abnormal-collective",
         title=f"collectives of megabytes reach only {fastest}, less than any link gives",
@@ -272,7 +271,6 @@ def _in(subject: Subject, window: WindowView) -> list[Finding]:
         )
     return replayed_finding(
         subject,
-        window,
         unchanged(window.graph).shorten_work(shortened(window, odd, odd["expected_ns"])),
         rule="abnormal-collective",
         title=title,

@@ -73,7 +73,6 @@ def find_exposed_communication(subject: Subject) -> list[Finding]:
     hidden = 0.0 if line.overlap_share is None else line.overlap_share
     return replayed_finding(
         subject,
-        window,
         unchanged(graph).scale_work(communicates, 0.0).shorten_work(without_transfer),
         rule="exposed-communication",
         about_collectives=True,
@@ -150,7 +149,6 @@ def _on_the_host(subject: Subject, window: WindowView) -> list[Finding]:
         return []
     return replayed_finding(
         subject,
-        window,
         unchanged(graph).scale_host(waits, 0.0, lanes=(graph.main_lane,)),
         rule="exposed-communication",
         about_collectives=True,
@@ -188,7 +186,6 @@ def find_poor_overlap(subject: Subject, window: WindowView) -> list[Finding]:
     first = f"; {LATE_RANKS_FIRST}" if is_disturbed else ""
     return replayed_finding(
         subject,
-        window,
         calm.and_also(unchanged(window.graph).drop_edges(waits)),
         rule="poor-overlap",
         about_collectives=True,
@@ -280,7 +277,6 @@ def find_many_small_collectives(subject: Subject, window: WindowView) -> list[Fi
     mean_ns = round(float(small["dur_ns"].to_numpy().mean()))
     return replayed_finding(
         subject,
-        window,
         unchanged(window.graph).scale_host(host, _BUCKETED, lanes=threads),
         rule="many-small-collectives",
         about_collectives=True,

@@ -120,7 +120,6 @@ def find_rank_waiting(subject: Subject, window: WindowView) -> list[Finding]:
     total_ns = int(rows["dur_ns"].sum())
     return replayed_finding(
         subject,
-        window,
         unchanged(window.graph).shorten_work(shortened(window, rows, rows["least_ns"])),
         rule="rank-waiting",
         about_collectives=True,
@@ -158,7 +157,6 @@ def _by_arrivals(subject: Subject, window: WindowView, waits: pl.DataFrame) -> l
     total_ns = int(rows["dur_ns"].sum())
     return replayed_finding(
         subject,
-        window,
         without_waits(window, rows),
         rule="rank-waiting",
         about_collectives=True,

@@ -89,7 +89,6 @@ def find_fusible_pattern(subject: Subject, window: WindowView) -> list[Finding]:
     bases = set(pl.concat(all_of_them)["basis"])
     return replayed_finding(
         subject,
-        window,
         fused_changes(unchanged(window.graph), window.trace, window.work, fusible, rows),
         rule="fusible-pattern",
         title=(
@@ -213,7 +212,6 @@ def find_unfused_elementwise(subject: Subject, window: WindowView) -> list[Findi
         changes = changes.scale_host(_launches_saved(window, chains))
     return replayed_finding(
         subject,
-        window,
         changes,
         rule="unfused-elementwise",
         title=f"{percent(share)} of the step is {others}elementwise kernels that nothing fuses",

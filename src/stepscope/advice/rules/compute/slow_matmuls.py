@@ -254,7 +254,6 @@ def find_slow_matmuls(subject: Subject) -> list[Finding]:
     )
     return replayed_finding(
         subject,
-        window,
         unchanged(window.graph).shorten_work(dur),
         rule="slow-matmuls",
         title=title,

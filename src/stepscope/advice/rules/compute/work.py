@@ -156,7 +156,6 @@ def find_unfused_attention(subject: Subject, window: WindowView) -> list[Finding
         return []
     return replayed_finding(
         subject,
-        window,
         window.without(between),
         rule="unfused-attention",
         title=f"attention runs unfused and takes {percent(share)} of the step",
@@ -199,7 +198,6 @@ def find_heavy_recomputation(subject: Subject) -> list[Finding]:
         return []
     return replayed_finding(
         subject,
-        window,
         unchanged(graph).scale_work(nodes, 0.0).scale_host(moments, 0.0),
         rule="heavy-recomputation",
         title=f"{percent(share)} of the work is recomputation for activation checkpointing",
@@ -244,7 +242,6 @@ def find_slow_random_numbers(subject: Subject) -> list[Finding]:
     share = window.share(drawn_ns)
     return replayed_finding(
         subject,
-        window,
         unchanged(window.graph).scale_host(window.spans(window.host_events(is_drawing)), 0.0),
         rule="slow-random-numbers",
         title=f"drawing random numbers takes {percent(share)} of the step",

@@ -78,7 +78,6 @@ def find_launch_bound(subject: Subject, window: WindowView) -> list[Finding]:
     slows = "recording with stacks slows dispatch considerably" if window.has_stacks else _SLOWS
     return replayed_finding(
         subject,
-        window,
         changes,
         rule="launch-bound",
         title=(
@@ -157,7 +156,6 @@ def find_many_small_kernels(subject: Subject, window: WindowView) -> list[Findin
     top = small.group_by("name").len().sort("len", "name", descending=[True, False])
     return replayed_finding(
         subject,
-        window,
         changes,
         rule="many-small-kernels",
         title=(
@@ -209,7 +207,6 @@ def find_synchronisation(subject: Subject, window: WindowView) -> list[Finding]:
     evidence += [Evidence("at", place, "text") for place in waiting_places(window, calls)]
     return replayed_finding(
         subject,
-        window,
         changes,
         rule="synchronisation",
         title="blocking calls make the host wait for the GPU",

@@ -225,7 +225,6 @@ def find_cpu_operators(subject: Subject, window: WindowView) -> list[Finding]:
     draws = bool(by_name["name"].str.contains(DRAWS).any())
     return replayed_finding(
         subject,
-        window,
         unchanged(graph).scale_host(moments),
         rule="cpu-operators",
         title=f"operators compute on the CPU: {names[0]} takes {first_ns} of each step",

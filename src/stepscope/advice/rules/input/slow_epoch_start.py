@@ -216,7 +216,6 @@ def _seen_in_window(subject: Subject) -> list[Finding]:
     advice = _SAMPLER if keeps else f"{KEEP_WORKERS}. If they are kept already: {_SAMPLER}"
     return replayed_finding(
         subject,
-        window,
         unchanged(graph).scale_host(found, 0.0, lanes=(graph.main_lane,)),
         rule="slow-epoch-start",
         title=f"the host spends {duration(each_ns)} between epochs, before it waits for a batch",

@@ -129,7 +129,6 @@ def find_allocator_churn(subject: Subject) -> list[Finding]:
     )
     return replayed_finding(
         subject,
-        window,
         changes,
         rule="allocator-churn",
         title="steady steps still allocate and free driver memory",
