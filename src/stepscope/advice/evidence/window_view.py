@@ -246,6 +246,11 @@ class WindowView:
         changes = unchanged(self.graph).scale_work(self.nodes(work), 0.0)
         return changes.scale_host(self.spans_of_sources(work))
 
+    def without_waiting_in(self, calls: pl.DataFrame) -> Changes:
+        """The step with some calls that wait for nothing and return at once."""
+        changes = unchanged(self.graph).drop_waits_of_calls(calls["event"].to_numpy())
+        return changes.scale_host(self.spans(calls))
+
     def names_of(self, events: pl.Series) -> pl.Series:
         """Names of some events; null for null."""
         return names_of_events(self.trace, events)

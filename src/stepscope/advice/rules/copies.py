@@ -117,13 +117,8 @@ def find_pageable_copies(subject: Subject, window: WindowView) -> list[Finding]:
 
 def without_blocking(window: WindowView) -> Changes:
     """The steps with these copies from pinned memory: their calls return at once."""
-    calls = _calls_of_copies(window)
-    return (
-        unchanged(window.graph)
-        .drop_waits_of_calls(calls["event"].to_numpy())
-        .scale_host(window.spans(calls))
-        .shorten_work(_pinned_durations(window))
-    )
+    changes = window.without_waiting_in(_calls_of_copies(window))
+    return changes.shorten_work(_pinned_durations(window))
 
 
 @once

@@ -194,12 +194,6 @@ def find_synchronisation(subject: Subject, window: WindowView) -> list[Finding]:
     waited_ns = window.waits_of(calls).total_ns
     if window.share(waited_ns) < subject.thresholds.synchronisation_wait:
         return []
-    graph = window.graph
-    changes = (
-        unchanged(graph)
-        .drop_waits_of_calls(calls["event"].to_numpy())
-        .scale_host(window.spans(calls))
-    )
     evidence = [
         Evidence("blocking calls per step", len(calls) / window.steps, "count"),
         Evidence("time in them per step", window.per_step(waited_ns), "ns"),
@@ -207,7 +201,7 @@ def find_synchronisation(subject: Subject, window: WindowView) -> list[Finding]:
     evidence += [Evidence("at", place, "text") for place in waiting_places(window, calls)]
     return replayed_finding(
         subject,
-        changes,
+        window.without_waiting_in(calls),
         rule="synchronisation",
         title="blocking calls make the host wait for the GPU",
         assumption="these calls return at once and nothing in the step needs their results",
