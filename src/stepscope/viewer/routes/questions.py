@@ -48,7 +48,7 @@ def _range(asked: Asked) -> dict[str, Any]:
     return content.at_once(lambda: range_totals(content.basis, content.forest, start, end))
 
 
-def _flame(asked: Asked) -> dict[str, Any]:
+def _flame(asked: Asked) -> object:
     from stepscope.viewer.flame import FlameBy, flame
 
     content = asked.whole
@@ -57,10 +57,9 @@ def _flame(asked: Asked) -> dict[str, Any]:
     if kind not in {one.value for one in FlameBy}:
         raise UsageError(f"a flame graph is by {', '.join(one.value for one in FlameBy)}")
     lanes = asked.numbers("lanes")
-    found = content.at_once(
+    return content.at_once(
         lambda: flame(content.trace, content.forest, start, end, FlameBy(kind), lanes)
     )
-    return found.to_dict()
 
 
 def _questions(asked: Asked) -> dict[str, Any]:  # noqa: ARG001 - the same for every trace
