@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from stepscope.analysis.selection.scope import Scope
     from stepscope.commands.sinks import CommandSink
     from stepscope.fleet.engines.outcome import Engine
-    from stepscope.trace.paths import TraceRef
 
 
 @click.command("show")
@@ -107,10 +106,7 @@ def command(
 
     keep_freed_memory()
     with sink_for(file) as sink:
-        if not chosen.over_ranks:
-            _show_each(chosen, paths, scope, baseline, output, sink, layout)
-            return
-        runner = engine_of(engine, scheduler, workers)
+        runner = engine_of(engine, scheduler, workers) if chosen.over_ranks else None
         if chosen.takes_operations:
             from stepscope.fleet.ask import ask_of_operations, is_of_operations
 
@@ -119,87 +115,60 @@ def command(
                     answers = ask_of_operations(chosen, paths, scope)
                 output.write(answers, sink, layout)
                 return
-        _show_of_job(chosen, paths, scope, runner, link_speed, output, sink, layout)
+        _show(chosen, paths, scope, baseline, runner, link_speed, output, sink, layout)
 
 
-def _show_of_job(
+def _show(
     question: Question,
     paths: tuple[str, ...],
     scope: Scope,
+    baseline: str | None,
     engine: Engine | None,
     link_speed: tuple[str, ...],
     output: Output,
     sink: CommandSink,
     layout: Layout,
 ) -> None:
-    """Show what compares the ranks of a job, as before where possible."""
-    from stepscope.commands.remembered import identity_of_traces, write_remembered
-    from stepscope.fleet.collectives import link_speeds
-
-    links = (
-        link_speeds(link_speed) if question.takes_links else None
-    )  # before anything is read: it may be no speed
-    traces = _traces(paths, scope, with_unrelated=True)
-
-    def write(sink: Sink) -> bool:
-        from stepscope.fleet.ask import ask_of_job
-
-        with working(f"Answering {question.name}"):
-            answers = ask_of_job(question, traces, scope, engine, links=links)
-        output.write(answers, sink, layout)
-        # A rank that a process failed to read may be read the next time.
-        return not answers.left_out
-
-    if engine is not None:  # which may find other files under the same names
-        write(sink)
-        return
-    asked = [question.name, scope, link_speed]
-    write_remembered(sink, output, layout, lambda: [asked, identity_of_traces(traces)], write)
-
-
-def _show_each(
-    question: Question,
-    paths: tuple[str, ...],
-    scope: Scope,
-    baseline: str | None,
-    output: Output,
-    sink: CommandSink,
-    layout: Layout,
-) -> None:
-    """Show the answers to a question about single traces, as before where possible."""
+    """Show the answers about single traces or the ranks of a job, as before where possible."""
     from stepscope.analysis.questions import ask_all
     from stepscope.commands.remembered import identity_of_traces, write_remembered
-    from stepscope.trace.paths import remark_on, resolve_path
+    from stepscope.trace.paths import remark_on, resolve_path, resolve_traces
 
-    traces = _traces(paths, scope, with_unrelated=False, samples=question.takes_samples)
-    for path in paths:
+    links = None
+    if question.takes_links:  # before anything is read: it may be no speed
+        from stepscope.fleet.collectives import link_speeds
+
+        links = link_speeds(link_speed)
+    has_steps = scope.steps is not None
+    with working("Looking for traces with these steps" if has_steps else "Looking for traces"):
+        traces = resolve_traces(
+            paths,
+            scope.steps,
+            with_unrelated=question.over_ranks,
+            samples=question.takes_samples and not has_steps,
+        )
+    for path in () if question.over_ranks else paths:
         if said := remark_on(resolve_path(path)):
             click.echo(said, err=True)
     known = None if baseline is None else resolve_path(baseline).one_trace().open()
 
-    def write(sink: Sink) -> None:
-        output.write(ask_all(question, traces, scope, known), sink, layout)
+    def write(sink: Sink) -> bool:
+        if question.over_ranks:
+            from stepscope.fleet.ask import ask_of_job
 
-    if known is not None:
+            with working(f"Answering {question.name}"):
+                answers = ask_of_job(question, traces, scope, engine, links=links)
+        else:
+            answers = ask_all(question, traces, scope, known)
+        output.write(answers, sink, layout)
+        # A rank that a process failed to read may be read the next time.
+        return not answers.left_out
+
+    if engine is not None or known is not None:  # an engine may find other files there
         write(sink)
         return
-    asked = [question.name, scope]
+    asked = [question.name, scope, link_speed]
     write_remembered(sink, output, layout, lambda: [asked, identity_of_traces(traces)], write)
-
-
-def _traces(
-    paths: tuple[str, ...], scope: Scope, *, with_unrelated: bool, samples: bool = False
-) -> list[TraceRef]:
-    from stepscope.trace.paths import resolve_traces
-
-    has_steps = scope.steps is not None
-    with working("Looking for traces with these steps" if has_steps else "Looking for traces"):
-        return resolve_traces(
-            paths,
-            scope.steps,
-            with_unrelated=with_unrelated,
-            samples=samples and not has_steps,
-        )
 
 
 def _check_order(question: str, paths: tuple[str, ...]) -> None:
