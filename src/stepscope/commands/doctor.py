@@ -80,7 +80,15 @@ def command(
     if not shows_config and context.get_parameter_source("dialect") != ParameterSource.DEFAULT:
         raise click.UsageError("--dialect applies to --config only")
     if shows_config:
-        _show_config(dialect, output_of("settings", output.format.name))
+        # The options that a script without flags would get if it started here.
+        from stepscope.adapters.options.dialects import find_dialect
+        from stepscope.adapters.options.settings import misspelled_variables, resolve
+
+        settings = resolve(find_dialect(dialect), {})
+        settings.config()  # raises for options that conflict
+        output_of("settings", output.format.name).write(settings, StandardSink())
+        for line in misspelled_variables():
+            say(line)
         return 0
     from stepscope.doctor.check import State, worst
     from stepscope.doctor.examination import examine, this_interpreter
@@ -107,15 +115,3 @@ def _ask_torch(timeout_seconds: float) -> TorchReport:
         return probe_torch(timeout_seconds)
     with sink.console().status("Trying torch in a separate process …"):
         return probe_torch(timeout_seconds)
-
-
-def _show_config(dialect: str, output: Output) -> None:
-    """Print the options that a script without flags would get if it started here."""
-    from stepscope.adapters.options.dialects import find_dialect
-    from stepscope.adapters.options.settings import misspelled_variables, resolve
-
-    settings = resolve(find_dialect(dialect), {})
-    settings.config()  # raises for options that conflict
-    output.write(settings, StandardSink())
-    for line in misspelled_variables():
-        say(line)
