@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import platform
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -20,6 +19,7 @@ from stepscope.report.document import (
     Table,
     Words,
 )
+from stepscope.report.plain import plain
 from stepscope.run.figures import plural
 
 if TYPE_CHECKING:
@@ -93,5 +93,5 @@ def to_json(checks: Sequence[Check]) -> dict[str, Any]:
     return {
         "worst": worst(checks).value,
         "counts": count_by_state(checks),
-        "checks": [{**dataclasses.asdict(check), "state": check.state.value} for check in checks],
+        "checks": plain(checks),
     }

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stepscope.report.document import Block, Column, Gap, Line, Span, Table, whole
+from stepscope.report.plain import plain
 from stepscope.report.units import duration, percent, plural, size
 from stepscope.run.figures import significant
 from stepscope.run.metrics import THROTTLE_REASONS
@@ -208,12 +208,5 @@ def _percent(value: float | None) -> str:
 
 def to_json(summary: MetricsSummary) -> dict[str, Any]:
     """The summary as plain values."""
-    return {
-        "path": str(summary.path),
-        "samples": summary.samples,
-        "span_ns": summary.span_ns,
-        "gpus": summary.gpus.to_dicts(),
-        "host": summary.host.to_dicts()[0],
-        "skipped_lines": summary.skipped_lines,
-        "record": None if summary.record is None else dataclasses.asdict(summary.record),
-    }
+    found = plain(summary)
+    return {**found, "path": str(summary.path), "host": found["host"][0]}
