@@ -11,11 +11,12 @@ import getpass
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from stepscope.errors import StepscopeError
+from stepscope.report.plain import mapped
 
 if TYPE_CHECKING:
     from stepscope.run.reader import Run
@@ -171,7 +172,7 @@ class Pseudonyms:
             for value in values:
                 self._know_labelled(label, value)
         self._know_texts(texts)
-        shared: dict[str, Any] = _mapped(content, self.text)
+        shared: dict[str, Any] = mapped(content, self.text)
         blocks = [{"is": "items", "items": self.summary()}]
         said = {"id": "shared", "title": "What was replaced", "blocks": blocks}
         shared["sections"] = [*shared["sections"], said]
@@ -368,13 +369,3 @@ def _labelled(value: object) -> Iterator[tuple[str, list[str]]]:
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from _labelled(item)
-
-
-def _mapped(value: Any, change: Callable[[str], str]) -> Any:
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {key: _mapped(item, change) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_mapped(item, change) for item in value]
-    return value

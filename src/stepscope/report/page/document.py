@@ -23,7 +23,7 @@ from importlib import resources
 from typing import Any
 
 from stepscope._version import __version__
-from stepscope.report.plain import plain
+from stepscope.report.plain import mapped, plain
 from stepscope.terminal.plain_text import printable
 
 MOST_BYTES = 3_000_000
@@ -63,8 +63,9 @@ def _page(content: Mapping[str, Any]) -> str:
             "form-action 'none'",
         )
     )
-    data = json.dumps({**_clean(plain(content)), "version": __version__}, separators=(",", ":"))
-    title = html.escape(_clean(str(content["title"])))
+    values = {**mapped(plain(content), _clean), "version": __version__}
+    data = json.dumps(values, separators=(",", ":"), default=_clean)
+    title = html.escape(_clean(content["title"]))
     return f"""<!doctype html>
 <html lang="en" data-theme="light">
 <head>
@@ -88,19 +89,10 @@ def _page(content: Mapping[str, Any]) -> str:
 """
 
 
-def _clean(value: Any) -> Any:
-    """Texts without control characters, cut to a length that a person reads."""
-    if isinstance(value, str):
-        value = value.encode("utf-8", "replace").decode()  # file names may be no text
-        text = value if len(value) <= _LONGEST_TEXT else f"{value[:_LONGEST_TEXT]}…"
-        return printable(text)
-    if isinstance(value, dict):
-        return {key: _clean(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_clean(item) for item in value]
-    if value is None or isinstance(value, (bool, int, float)):
-        return value
-    return _clean(str(value))
+def _clean(value: object) -> str:
+    """A text without control characters, cut to a length that a person reads."""
+    text = str(value).encode("utf-8", "replace").decode()  # file names may be no text
+    return printable(text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…")
 
 
 def _digest(text: str) -> str:
