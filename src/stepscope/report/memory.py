@@ -62,7 +62,21 @@ def page(answered: MemoryAnswer, _rows: int) -> Page:
 def over_time_section(answered: MemoryAnswer) -> Section:
     """Memory over time; without blocks where the answer does not bring it."""
     drawn = answered.drawn
-    picture = None if drawn is None else figures.memory(drawn, _caption(drawn))
+    if drawn is None:
+        return Section("over-time", "Memory over time")
+    picture = figures.memory_curve(
+        _caption(drawn),
+        drawn.allocated_bytes,
+        drawn.reserved_bytes,
+        start=drawn.start,
+        step=drawn.step,
+        peak=(drawn.peak.at, drawn.peak.allocated_bytes),
+        is_by_event=drawn.is_by_event,
+        lines=drawn.lines,
+        bands=[{"name": name, "bytes": list(values)} for name, values in drawn.bands],
+        steps=[list(one) for one in drawn.steps],
+        failed=[[one.at, one.allocated_bytes] for one in drawn.failed],
+    )
     return Section("over-time", "Memory over time", (picture,))
 
 
