@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.viewer import decode
 
 from stepscope.analysis.counters import Series, series_of
 from stepscope.viewer.counters import counter_tile

@@ -87,7 +87,9 @@ def _table(asked: Asked) -> dict[str, Any]:
     if chosen.over_ranks:
         raise UsageError(f"'{chosen.name}' is asked of several ranks at once")
     scope = Scope(steps=asked.numbers("steps"), devices=asked.numbers("devices"))
-    result = content.alone(lambda: chosen.ask_of_run(content.trace, content.origin.step_record, scope))
+    result = content.alone(
+        lambda: chosen.ask_of_run(content.trace, content.origin.step_record, scope)
+    )
     origin = content.index.origin_ns
     tables = tables_of(result, chosen)
     return {

@@ -104,9 +104,7 @@ def find_slow_epoch_start(subject: Subject) -> list[Finding]:
         evidence=(
             Evidence("steps in which an epoch begins", times, "count"),
             Evidence("steps measured", count, "count"),
-            Evidence(
-                "wait beyond other steps', each time", starts.excess_wait_ns // times, "ns"
-            ),
+            Evidence("wait beyond other steps', each time", starts.excess_wait_ns // times, "ns"),
             Evidence("until the sampler's first indices", starts.sampler_ns // times, "ns"),
             Evidence("ending and starting workers", starts.workers_ns // times, "ns"),
             Evidence("until the first batch", starts.first_batches_ns // times, "ns"),
