@@ -162,8 +162,7 @@ def browser(trace: Trace, index: TraceIndex) -> None:
 
     library = Library([Origin("benchmark", "benchmark", ("benchmark",))])
     one = library.traces[0]
-    one.opening.set()
-    one.content = Content(trace, index, True, None, None, None)
+    one._content = Content(trace, index, True, one.origin, None)
     one.stage = "ready"
     one.is_over.set()
     listening, keys = listen(), Secrets()
@@ -208,7 +207,7 @@ def main() -> int:
     processor = time.process_time() - processor
     line("arranging", seconds, f"{index.event_count:,} events in {len(index.events)} rows")
     line("  processor time, of all threads", processor)
-    held = (index.events.size_bytes + index.place.nbytes) / 1e6
+    held = (sum(one.nbytes for one in vars(index.events).values()) + index.place.nbytes) / 1e6
     print(f"{'memory of the rows':<44}{held:>9.0f} MB  (peak {before:.1f} → {peak_gb():.1f} GB)")
     if options.browser:
         browser(trace, index)

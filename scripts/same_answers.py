@@ -82,9 +82,8 @@ ask("report-full.table", "report", path, "--full")
 ask_formats("contents", "info", "info", path)
 ask_formats("comparison", "compare", "compare", path, other)
 is_snapshot = path.endswith(".pickle")
-for question in listed("show", "--list"):
-    if question.startswith("memory-") == is_snapshot:
-        ask_formats("answer", f"show-{question}", "show", question, path)
+for question in () if is_snapshot else listed("show", "--list"):
+    ask_formats("answer", f"show-{question}", "show", question, path)
 for question in listed("memory", "--list") if is_snapshot else ():
     ask_formats("memory", f"memory-{question}", "memory", path, question)
 if not is_snapshot:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class StepscopeError(Exception):
     """Base of all errors that a user can fix.
@@ -25,3 +27,11 @@ class UnreadableInputError(StepscopeError):
 
 class NothingFoundError(UnreadableInputError):
     """A directory or pattern has neither a run nor a trace."""
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
+    """A hint at the nearest of the names that there are; where none is near, other words."""
+    import difflib  # for a mistake only
+
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean '{near[0]}'?" if near else otherwise

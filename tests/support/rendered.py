@@ -51,11 +51,11 @@ def print_blocks(blocks: Iterable[Block], console: Console) -> None:
 
 
 def print_diagnosis(diagnosis: Any, console: Console) -> None:
-    print_blocks(of_diagnosis.document(diagnosis, Layout(is_full=True)).blocks, console)
+    print_blocks(of_diagnosis.document(diagnosis, Layout(is_full=True)), console)
 
 
 def print_summary(diagnosis: Any, console: Console) -> None:
-    print_blocks(of_diagnosis.document(diagnosis, Layout()).blocks, console)
+    print_blocks(of_diagnosis.document(diagnosis, Layout()), console)
 
 
 def diagnosis_to_html(diagnosis: Any) -> str:

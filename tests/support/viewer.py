@@ -13,8 +13,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import numpy as np
+import numpy.typing as npt
+
 from stepscope.trace.model import Trace
 from stepscope.viewer.app import ViewerServer, link_of, listen, make_app
+from stepscope.viewer.encoding import MAGIC
 from stepscope.viewer.index import TraceIndex, arrange, whole_index
 from stepscope.viewer.library import Library
 from stepscope.viewer.origins import origins_of
@@ -33,6 +37,21 @@ SETTLED = "() => window.stepscope?.timeline?.timeline?.isSettled"
 COMPLETE = """() => window.stepscope.context?.overview.extras
     && document.querySelector(".run-steps").ariaBusy === "false" """
 """When a page has drawn its timeline, and knows all of the trace."""
+
+
+def decode(data: bytes) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    """What `encode` was given; the page has the same in `tile-format.js`."""
+    if data[:4] != MAGIC:
+        raise ValueError("no columns")
+    size = int.from_bytes(data[4:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    at, columns = 8 + size, {}
+    for one in header["columns"]:
+        dtype = np.dtype(one["type"]).newbyteorder("<")
+        columns[one["name"]] = np.frombuffer(data, dtype, one["length"], at)
+        at += one["length"] * dtype.itemsize
+        at += -at % 8
+    return header["meta"], columns
 
 
 def training(steps: int = 3) -> GpuTrace:

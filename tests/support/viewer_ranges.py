@@ -6,6 +6,7 @@ from stepscope.analysis.host.idle_gaps import idle_segments
 from stepscope.analysis.idle import idle_causes
 from stepscope.analysis.kernels import kernels
 from stepscope.analysis.operators import analyse_operators
+from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.timeline import timeline
 from stepscope.trace.model import Trace
@@ -51,7 +52,7 @@ def check_whole(trace: Trace) -> None:
     for row in analyse_operators(trace).table.head(200).iter_rows(named=True):
         expected = (row["kernels"], row["device_self_ns"], row["host_self_ns"])
         assert mine.get(row["name"], (0, 0, 0)) == expected, row["name"]
-    work = int(basis.work.table["dur_ns"].sum())
+    work = int(gpu_work(trace).table["dur_ns"].sum())
     for by in (FlameBy.OPERATOR, FlameBy.MODULE, FlameBy.PYTHON):
         tree = flame(trace, forest, start, end, by)
         assert tree.whole_ns == work

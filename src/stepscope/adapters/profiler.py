@@ -27,7 +27,7 @@ from stepscope.capture.steps.loaders import (
 from stepscope.capture.steps.replacements import is_compiling
 from stepscope.capture.steps.step_notes import Phase, Read
 from stepscope.capture.steps.work import work_of
-from stepscope.errors import UsageError
+from stepscope.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from stepscope.adapters.options.settings import Settings
@@ -466,11 +466,8 @@ def _config_of(options: dict[str, Any]) -> CaptureConfig:
         unknown = [name for name in options if name not in CaptureConfig.__dataclass_fields__]
         if not unknown:
             raise
-        import difflib  # for a mistake only
-
         known = list(CaptureConfig.__dataclass_fields__)
-        near = difflib.get_close_matches(unknown[0], known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(known)}"
+        hint = did_you_mean(unknown[0], known, f"the options are {', '.join(known)}")
         raise UsageError(f"unknown option {unknown[0]!r}: {hint}") from error
 
 

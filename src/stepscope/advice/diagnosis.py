@@ -12,7 +12,7 @@ import polars as pl
 
 from stepscope.advice.evidence.specific_causes import specific_first, stalls_in_order
 from stepscope.advice.evidence.subject import Imbalance, LongerPart, SlowStage, Subject
-from stepscope.advice.finding import Finding, Severity, heavier
+from stepscope.advice.finding import Finding, heavier
 from stepscope.advice.job.accused import (
     find_late,
     late_starts_in_words,
@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 
 OUT_OF_MEMORY = "out-of-memory"
 """The finding that leads a report: the run ended of it."""
-
-_ORDER = {Severity.HIGH: 0, Severity.MEDIUM: 1, Severity.LOW: 2, Severity.INFO: 3}
 
 
 @dataclass(frozen=True)
@@ -239,7 +237,7 @@ def _findings(
         found += [(place, order[one.id], one) for one in (*rank.findings, *of_the_run)]
     found.sort(
         key=lambda one: (
-            _ORDER[one[2].severity],
+            one[2].severity.place,
             one[2].id != OUT_OF_MEMORY,
             one[2].saving_ns is None,
             -(one[2].saving_ns or 0),
@@ -258,7 +256,7 @@ def _severest_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     for place, one in enumerate(findings):
         if one.placed.startswith("above"):
             ordered[place] = heavier(one, [below.severity for below in findings[place + 1 :]])
-    return tuple(sorted(ordered, key=lambda one: _ORDER[one.severity]))
+    return tuple(sorted(ordered, key=lambda one: one.severity.place))
 
 
 def _why_nothing(run: Run, ranks: Sequence[RankSummary]) -> str:

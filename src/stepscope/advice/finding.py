@@ -28,6 +28,11 @@ class Severity(str, Enum):
     INFO = "info"
 
     @property
+    def place(self) -> int:
+        """Its place in their order, the heaviest first."""
+        return list(Severity).index(self)
+
+    @property
     def is_weighty(self) -> bool:
         """Whether it is high or medium."""
         return self in (Severity.HIGH, Severity.MEDIUM)
@@ -189,7 +194,7 @@ def severity_of(share: float, limits: Thresholds) -> Severity:
 
 def heavier(finding: Finding, others: Sequence[Severity]) -> Finding:
     """The finding, at least as severe as others that come from the same."""
-    return replace(finding, severity=min((finding.severity, *others), key=list(Severity).index))
+    return replace(finding, severity=min((finding.severity, *others), key=lambda one: one.place))
 
 
 def without_saving(finding: Finding, reason: str) -> Finding:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import polars as pl
 
@@ -25,7 +24,6 @@ from stepscope.memory.view import MemoryView, held_at
 from stepscope.run.figures import binary_size, percent, some_in_words
 from stepscope.terminal.working import working
 
-_ORDER = (Severity.HIGH, Severity.MEDIUM, Severity.LOW, Severity.INFO)
 _RANK = re.compile(r"rank[-_]?(\d{1,6})", re.IGNORECASE)
 NOTHING = "nothing stands out"
 _LARGE = "one-tensor-dominates"
@@ -82,11 +80,11 @@ def report_snapshots(
     ranked = _ranked(paths)
     summaries = tuple(_summary(rank, path, limits, is_drawn) for rank, path in ranked)
     findings = [one for summary in summaries for one in summary.findings]
-    findings.sort(key=_severity)
+    findings.sort(key=lambda one: one.severity.place)
     shown = min(
         summaries,
         key=lambda one: (
-            _severity(one.findings[0]) if one.findings else len(_ORDER),
+            one.findings[0].severity.place if one.findings else len(Severity),
             -one.overview.result.peak_allocated_bytes,
         ),
     )
@@ -104,10 +102,6 @@ def _ranked(paths: Sequence[str]) -> list[tuple[int, str]]:
     return sorted({int(one[-1]): path for one, path in zip(found, paths, strict=True)}.items())
 
 
-def _severity(finding: Finding) -> int:
-    return _ORDER.index(finding.severity)
-
-
 def _summary(rank: int, path: str, limits: Thresholds, is_drawn: bool) -> SnapshotSummary:
     with working(f"Reading {path}"):
         view = open_memory(path).view
@@ -116,7 +110,7 @@ def _summary(rank: int, path: str, limits: Thresholds, is_drawn: bool) -> Snapsh
     for rule in MEMORY_RULES:
         with working(f"Checking {rule}"):
             found += RULES[rule](subject)
-    found.sort(key=_severity)  # of one severity in the order of the rules
+    found.sort(key=lambda one: one.severity.place)  # of one severity in the order of the rules
     overview = answer(view, question("overview"), is_drawn=is_drawn)
     return SnapshotSummary(rank, path, _verdict(view, found), tuple(found), overview)
 
@@ -163,8 +157,3 @@ def _verdict(view: MemoryView, findings: Sequence[Finding]) -> str:
 def _bytes_of(large: Finding) -> int:
     """How much memory the tensors have that a finding is about."""
     return max(int(one.value) for one in large.evidence if one.label in (SIZE, SIZE_OF_ALL))
-
-
-def name_of(summary: SnapshotSummary) -> str:
-    """The name of the file, for a table of ranks."""
-    return Path(summary.path).name

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
-from stepscope.errors import UsageError
+from stepscope.errors import UsageError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -158,12 +157,7 @@ class Thresholds:
         known = {field.name: type(getattr(self, field.name)) for field in fields(self)}
         for name, value in values.items():
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = (
-                    f"did you mean '{near[0]}'?"
-                    if near
-                    else "`stepscope explain thresholds` lists them"
-                )
+                hint = did_you_mean(name, known, "`stepscope explain thresholds` lists them")
                 raise UsageError(f"no threshold '{name}': {hint}")
             if not math.isfinite(value) or value < 0:
                 raise UsageError(f"threshold '{name}': give a number, 0 or more, as {name}=0.05")

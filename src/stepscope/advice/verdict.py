@@ -11,7 +11,7 @@ from stepscope.advice.rank.summary import RankSummary
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.record.summary import BY_RECORD, StepSummary
 from stepscope.analysis.selection.partition import INPUT, OTHER
-from stepscope.run.figures import duration, percent, plural, ranks_in_words, some_in_words
+from stepscope.run.figures import duration, percent, plural, ranks_in_words, sentence, some_in_words
 from stepscope.run.step_record import CHECKPOINT, EVALUATION
 
 _NOTABLE = 0.1
@@ -130,10 +130,10 @@ def _limit_of(
             if best.next_rank is not None:
                 words += f", until rank {best.next_rank} limits the step"
             if late is not None and is_cause(best, late, findings):
-                words += f". {_sentence(late.words())}"
+                words += f". {sentence(late.words())}"
             elif late is not None and is_slow_link(best, late, findings):
                 whose_own = "its" if len(late.ranks) == 1 else "their"
-                words += f". {_sentence(late.words())}: {whose_own} communication takes longer"
+                words += f". {sentence(late.words())}: {whose_own} communication takes longer"
             return words, whose
     judged = [rank for rank in ranks if rank.partition is not None]
     if not judged:
@@ -229,10 +229,6 @@ def _fixing(best: Finding, late: Lateness, findings: Sequence[Finding]) -> str:
         return "fixing it"
     having = {one.rank for one in findings if one.id == best.id and one.rank in late.ranks}
     return f"fixing it on {ranks_in_words(having)}" if len(having) > 1 else "fixing it"
-
-
-def _sentence(words: str) -> str:
-    return words[:1].upper() + words[1:]
 
 
 def _of_pipeline(findings: Sequence[Finding], shown: RankSummary) -> Finding | None:

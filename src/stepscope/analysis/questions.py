@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.errors import UsageError
+from stepscope.errors import UsageError, did_you_mean
 from stepscope.run.remote import as_shown
 from stepscope.terminal.working import working
 
@@ -414,9 +414,6 @@ def question(name: str) -> Question:
     for candidate in QUESTIONS:
         if candidate.name == name:
             return candidate
-    import difflib
-
     names = [candidate.name for candidate in QUESTIONS]
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean '{near[0]}'?" if near else "`stepscope show --list` lists them"
+    hint = did_you_mean(name, names, "`stepscope show --list` lists them")
     raise UsageError(f"no question '{name}': {hint}")

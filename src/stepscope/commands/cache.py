@@ -7,34 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepscope.commands.options import format_option
+from stepscope.commands.options import format_option, size_of
 from stepscope.commands.sinks import StandardSink
 from stepscope.report.outputs import Output
 
 if TYPE_CHECKING:
     from stepscope.trace.store.listing import StoreInfo
-
-_UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
-
-
-class _Size(click.ParamType[int]):
-    name = "size"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        if isinstance(value, int):
-            return value
-        text = str(value).strip().upper().removesuffix("B").removesuffix("I").strip()
-        unit = text[-1:] if text[-1:] in _UNITS else ""
-        try:
-            number = float(text.removesuffix(unit)) * _UNITS[unit]
-        except ValueError:
-            number = -1.0
-        if not 0 <= number < float("inf"):
-            self.fail(f"{value!r} is not a size; write for example 500MB or 20GB", param, ctx)
-        return int(number)
-
 
 _directories = click.argument(
     "directories", nargs=-1, type=click.Path(file_okay=False, path_type=Path)
@@ -72,8 +50,9 @@ def list_stores(directories: tuple[Path, ...], output: Output) -> None:
 @_directories
 @click.option(
     "--max-size",
-    type=_Size(),
-    default=0,
+    metavar="SIZE",
+    default="0",
+    callback=lambda _context, _parameter, text: size_of("--max-size", text),
     help="Keep the most recently used stores, up to this total size, such as 20GB.",
 )
 def clear(directories: tuple[Path, ...], max_size: int) -> None:

@@ -173,9 +173,8 @@ def _checks(conditions: tuple[str, ...]) -> list[FailOn]:
 def _write_remembered(sides: _Sides, output: Output, layout: Layout, sink: CommandSink) -> None:
     from stepscope.commands.remembered import identity_of_traces, write_remembered
 
-    def write(sink: Sink) -> bool:
+    def write(sink: Sink) -> None:
         _write(sides, [], output, layout, sink)
-        return True
 
     targets = (*sides.before, *sides.after)
     ranks = [rank for target in targets for rank in target.ranks]

@@ -80,7 +80,15 @@ def command(
     if not shows_config and context.get_parameter_source("dialect") != ParameterSource.DEFAULT:
         raise click.UsageError("--dialect applies to --config only")
     if shows_config:
-        _show_config(dialect, output_of("settings", output.format.name))
+        # The options that a script without flags would get if it started here.
+        from stepscope.adapters.options.dialects import find_dialect
+        from stepscope.adapters.options.settings import misspelled_variables, resolve
+
+        settings = resolve(find_dialect(dialect), {})
+        settings.config()  # raises for options that conflict
+        output_of("settings", output.format.name).write(settings, StandardSink())
+        for line in misspelled_variables():
+            say(line)
         return 0
     from stepscope.doctor.check import State, worst
     from stepscope.doctor.examination import examine, this_interpreter
@@ -90,11 +98,9 @@ def command(
     checks = examine(this_machine(), this_interpreter(), report, output_dir)
     if is_report:
         from stepscope.report.checks import bug_report
-        from stepscope.report.sharing import Pseudonyms, ordinary_words
+        from stepscope.report.sharing import Pseudonyms
 
-        names = Pseudonyms(ordinary_words())
-        names.know_reader()
-        StandardSink().write(names.text(bug_report(checks)))
+        StandardSink().write(Pseudonyms.of_reader().text(bug_report(checks)))
     else:
         output.write(checks, StandardSink())
     failing = {"problem": {State.PROBLEM}, "warning": {State.PROBLEM, State.WARNING}}
@@ -109,15 +115,3 @@ def _ask_torch(timeout_seconds: float) -> TorchReport:
         return probe_torch(timeout_seconds)
     with sink.console().status("Trying torch in a separate process …"):
         return probe_torch(timeout_seconds)
-
-
-def _show_config(dialect: str, output: Output) -> None:
-    """Print the options that a script without flags would get if it started here."""
-    from stepscope.adapters.options.dialects import find_dialect
-    from stepscope.adapters.options.settings import misspelled_variables, resolve
-
-    settings = resolve(find_dialect(dialect), {})
-    settings.config()  # raises for options that conflict
-    output.write(settings, StandardSink())
-    for line in misspelled_variables():
-        say(line)

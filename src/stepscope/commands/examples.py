@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import shutil
 from pathlib import Path
 
 import click
 
 from stepscope.commands.sinks import StandardSink
-from stepscope.errors import UsageError
+from stepscope.errors import UsageError, did_you_mean
 
 
 @click.command("examples")
@@ -32,8 +31,7 @@ def command(name: str | None, folder: Path | None) -> None:
 
     examples = all_examples()
     if name is not None and name not in examples:
-        near = difflib.get_close_matches(name, examples, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else "`stepscope examples` lists them"
+        hint = did_you_mean(name, examples, "`stepscope examples` lists them")
         raise UsageError(f"no example '{name}': {hint}")
     chosen = list(examples.values()) if name is None else [examples[name]]
     if folder is not None:

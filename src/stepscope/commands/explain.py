@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
-
 import click
 
 from stepscope.commands.sinks import StandardSink
-from stepscope.errors import UsageError
+from stepscope.errors import UsageError, did_you_mean
 
 
 @click.command("explain")
@@ -28,7 +26,6 @@ def command(name: str | None) -> None:
         write_list(pages, sink)
         return
     if name not in pages:
-        near = difflib.get_close_matches(name, pages, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else "`stepscope explain` lists them"
+        hint = did_you_mean(name, pages, "`stepscope explain` lists them")
         raise UsageError(f"no page about '{name}': {hint}")
     write_page(read_page(pages[name].path), sink)

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from stepscope._version import __version__
-from stepscope.errors import StepscopeError, UsageError
+from stepscope.errors import StepscopeError, UsageError, did_you_mean
 from stepscope.terminal.narrow_encodings import tolerate_narrow_encoding
 from stepscope.terminal.plain_text import escaped
 from stepscope.terminal.working import command_begins
@@ -94,10 +94,8 @@ class VerbGroup(click.Group):
         """Find the verb; if there is none of that name, suggest the nearest."""
         word = args[0]
         if not word.startswith("-") and self.get_command(ctx, word) is None:
-            import difflib
-
-            near = difflib.get_close_matches(word, self.list_commands(ctx), n=1)
-            ctx.fail(f"no verb '{word}'" + (f": did you mean '{near[0]}'?" if near else ""))
+            hint = did_you_mean(word, VERBS, "")
+            ctx.fail(f"no verb '{word}'" + (f": {hint}" if hint else ""))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -14,6 +14,7 @@ from stepscope.commands.options import (
     format_option,
     output_option,
     rows_option,
+    size_of,
     table_options,
 )
 from stepscope.commands.sinks import StandardSink, sink_for
@@ -170,7 +171,7 @@ def command(
         before_at,
         tuple(runs),
         targets,
-        None if capacity is None else _bytes(capacity),
+        None if capacity is None else size_of("--capacity", capacity),
     )
     with working(f"Answering {chosen.name}"):
         answered = answer(found.view, chosen, asked, is_drawn=output.wants_details)
@@ -187,15 +188,6 @@ def _check_order(path: str, question: str) -> None:
     # The question may be misspelled, too: then the other word is a path.
     if path in ABOUT or Path(question).exists():
         raise UsageError(f"the path comes first: stepscope memory {question} {path}")
-
-
-def _bytes(text: str) -> int:
-    from stepscope.capture.options.option import parse_size
-
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        raise click.UsageError(f"--capacity {text}: give {error}") from None
 
 
 def _path_and_size(text: str) -> tuple[str, float]:

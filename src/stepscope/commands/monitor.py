@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from stepscope.advice.finding import Finding
     from stepscope.analysis.record.live import LiveState
-    from stepscope.export.metrics.destinations import Destinations
 
 
 @click.command("monitor")
@@ -161,22 +160,34 @@ def command(
     interval_s = loop_ms / 1000 if loop_ms is not None else loop_s
     chosen = tuple(word.strip() for word in ids.split(",") if word.strip())
     if help_query_gpu:
-        _list_columns()
+        from stepscope.monitor.querying import column_lines
+
+        click.echo("\n".join(column_lines()))
     elif address or textfile or endpoint or to_mlflow or to_wandb or board:
         if live or query is not None or pid is not None:
             raise click.UsageError(
                 "metrics are of one RUN: stepscope monitor --prometheus PORT [RUN]"
             )
         from stepscope.export.metrics.destinations import Destinations
+        from stepscope.export.metrics.watch import Watch, export
 
         destinations = Destinations(
             address, textfile, endpoint, to_mlflow=to_mlflow, to_wandb=to_wandb, board=board
         )
-        _export(path, output_dir, interval_s or 15.0, count, chosen, destinations)
+        with _live_run(path, output_dir, chosen) as look:
+            writers = destinations.writers(Watch(look, _findings_of))
+            export(writers, interval_s or 15.0, count, say)
     elif live or path is not None or not (query or filename or pid):
         if query is not None or pid is not None:
             raise click.UsageError("--live shows one RUN: stepscope monitor --live [RUN]")
-        _show_live(path, output_dir, interval_s or 1.0, count, chosen)
+        from stepscope.report.console import width_for
+        from stepscope.report.live import blocks_of
+        from stepscope.report.render.terminal import show_live
+
+        sink = StandardSink()
+        with _live_run(path, output_dir, chosen) as look:
+            console = sink.console(width=width_for(sink))
+            show_live(lambda: blocks_of(look()), console, interval_s or 1.0, count)
     else:
         from stepscope.monitor.querying import CsvFormat, Query, answer
 
@@ -187,27 +198,6 @@ def command(
             lambda note: say(f"{note.what}: {note.why}"),
         )
     return 0
-
-
-def _list_columns() -> None:
-    from stepscope.monitor.querying import column_lines
-
-    for line in column_lines():
-        click.echo(line)
-
-
-def _export(
-    path: Path | None,
-    output_dir: Path | None,
-    interval_s: float,
-    count: int | None,
-    ids: tuple[str, ...],
-    destinations: Destinations,
-) -> None:
-    from stepscope.export.metrics.watch import Watch, export
-
-    with _live_run(path, output_dir, ids) as look, contextlib.suppress(KeyboardInterrupt):
-        export(destinations.writers(Watch(look, _findings_of)), interval_s, count, say)
 
 
 def _findings_of(path: Path) -> tuple[Finding, ...]:
@@ -221,7 +211,7 @@ def _findings_of(path: Path) -> tuple[Finding, ...]:
 def _live_run(
     path: Path | None, output_dir: Path | None, ids: tuple[str, ...]
 ) -> Iterator[Callable[[], LiveState]]:
-    """The run to show; the hardware is sampled where its own monitors do not."""
+    """The run to show, until Ctrl-C; the hardware is sampled where its own monitors do not."""
     from stepscope.adapters.options.dialects import find_dialect
     from stepscope.adapters.options.settings import resolve
     from stepscope.analysis.record.live import look_live
@@ -233,24 +223,8 @@ def _live_run(
     sampler = LocalSampler(ids)
     try:
         where = path or Path(resolve(find_dialect("native"), given).value("output_dir"))
-        yield partial(look_live, where, sampler.read)
+        # Ctrl-C is how a person ends it, not a failure.
+        with contextlib.suppress(KeyboardInterrupt):
+            yield partial(look_live, where, sampler.read)
     finally:
         sampler.close()
-
-
-def _show_live(
-    path: Path | None,
-    output_dir: Path | None,
-    interval_s: float,
-    count: int | None,
-    ids: tuple[str, ...],
-) -> None:
-    from stepscope.report.console import width_for
-    from stepscope.report.live import blocks_of
-    from stepscope.report.render.terminal import show_live
-
-    # Ctrl-C is how a person ends it, not a failure.
-    with _live_run(path, output_dir, ids) as look, contextlib.suppress(KeyboardInterrupt):
-        sink = StandardSink()
-        console = sink.console(width=width_for(sink))
-        show_live(lambda: blocks_of(look()), console, interval_s, count)

@@ -353,3 +353,13 @@ def seconds_of(budget: str) -> float:
         return parse_seconds(budget)
     except ValueError as error:
         raise click.UsageError(f"--budget {budget}: not {error}") from None
+
+
+def size_of(option: str, text: str) -> int:
+    """The value of an option that takes a size, in bytes."""
+    from stepscope.capture.options.option import parse_size
+
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise click.UsageError(f"{option} {text}: give {error}") from None

@@ -99,13 +99,13 @@ def write_remembered(
     output: Output,
     layout: Layout,
     inputs: Callable[[], Any],
-    write: Callable[[Sink], bool],
+    write: Callable[[Sink], bool | None],
 ) -> None:
     """Write an output as it was written before; otherwise make, write and keep it.
 
     Args:
         inputs: All that the output depends on, as `Memo` takes it.
-        write: Makes it, and writes it to a sink; says whether it is the same the next time.
+        write: Makes it, and writes it to a sink; False: it may not be the same the next time.
     """
     if sink.is_terminal and os.name == "nt":  # colours may be shown by other means than text
         write(sink)
@@ -114,7 +114,7 @@ def write_remembered(
     is_the_same: list[bool] = []
 
     def make() -> _Text:
-        is_the_same.append(write(recording))
+        is_the_same.append(write(recording) is not False)
         return _Text("".join(recording.texts), tuple(recording.remarks))
 
     memo = Memo(_Text, lambda: [_screen(sink, output), [*output.modules], layout, inputs()])
@@ -168,7 +168,7 @@ def _files_below(directory: Path) -> Iterable[tuple[str, int, int, int]]:
             yield path, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def identity_of_traces(traces: Sequence[TraceRef], beside: Iterable[Path] = ()) -> list[Any]:
+def identity_of_traces(traces: Sequence[TraceRef]) -> list[Any]:
     """Stands for traces, and what else their ranks recorded.
 
     Raises:
@@ -176,8 +176,7 @@ def identity_of_traces(traces: Sequence[TraceRef], beside: Iterable[Path] = ()) 
     """
     if not traces:
         raise UnreadableInputError("no trace: what only a step record says is not kept")
-    files = [_identity_of_trace(trace) for trace in traces]
-    return [*files, *map(identity_of, beside)]
+    return [_identity_of_trace(trace) for trace in traces]
 
 
 def _identity_of_trace(trace: TraceRef) -> list[Any]:

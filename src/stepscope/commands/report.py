@@ -97,7 +97,9 @@ def command(
     names = None
     if is_shared:
         output, file = _shared_output(output, file)
-        names = _names_to_replace()
+        from stepscope.report.sharing import Pseudonyms
+
+        names = Pseudonyms.of_reader()
     scope = scope_of(steps, device, events)
     limits = _limits(thresholds)
     from stepscope.memory.recognition import snapshots_of
@@ -140,14 +142,6 @@ def _shared_output(output: Output, file: str | None) -> tuple[Output, str]:
     return output_of("diagnosis", HTML.name), file or SHARED_FILE
 
 
-def _names_to_replace() -> Pseudonyms:
-    from stepscope.report.sharing import Pseudonyms, ordinary_words
-
-    names = Pseudonyms(ordinary_words())
-    names.know_reader()
-    return names
-
-
 def _say_replaced(names: Pseudonyms | None) -> None:
     """Say on the terminal, and not in the page, which name became which."""
     if names is None:
@@ -179,13 +173,13 @@ def _show_run(run: Run, asked: Request, output: Output, sink: CommandSink, layou
             _write_diagnosis(run, asked, output, sink, layout)
         return  # what was replaced is in no memory
 
-    def write(sink: Sink) -> bool:
-        _write_diagnosis(run, asked, output, sink, layout)
-        return True
-
     with naming_its_location(run):
         write_remembered(
-            sink, output, layout, lambda: ["report", asked, identity_of_run(run)], write
+            sink,
+            output,
+            layout,
+            lambda: ["report", asked, identity_of_run(run)],
+            lambda told: _write_diagnosis(run, asked, output, told, layout),
         )
 
 

@@ -22,7 +22,6 @@ from stepscope.terminal.working import working
 
 if TYPE_CHECKING:
     from stepscope.adapters.external.session import Outcome
-    from stepscope.adapters.external.tools import Tool
     from stepscope.adapters.options.settings import Settings
 
 LEFT_OUT = {
@@ -144,7 +143,7 @@ def command(
     """
     from stepscope.adapters.external.below import write_beginning, write_result
     from stepscope.adapters.external.options import as_flags, choose_recorder
-    from stepscope.adapters.external.session import Outcome, run_with
+    from stepscope.adapters.external.session import Outcome, run_with, tool_command
     from stepscope.adapters.options.dialects import find_dialect
     from stepscope.adapters.options.settings import misspelled_variables, resolve
     from stepscope.adapters.script.launch import launch, startable
@@ -165,7 +164,12 @@ def command(
         say(line)
     flags = as_flags(given, step_on)
     if dry_run:
-        _show_command(command_line, tool, flags, settings)
+        from stepscope.adapters.external.memray import MemrayOptions
+
+        folder = Path(settings.value("output_dir")).absolute() / "external"
+        click.echo(shlex.join(tool_command(tool, folder, command_line, flags, settings)))
+        if isinstance(tool, MemrayOptions):
+            say("memray counts from inside each process that imports torch")
         return 0
     if result_file is not None:
         write_beginning(result_file)
@@ -180,19 +184,6 @@ def command(
     else:
         _tell(outcome, settings, step_on, shows_report=shows_report)
     return outcome.launched.exit_code
-
-
-def _show_command(
-    command_line: tuple[str, ...], tool: Tool | None, flags: list[str], settings: Settings
-) -> None:
-    from stepscope.adapters.external.memray import MemrayOptions
-    from stepscope.adapters.external.session import tool_command
-
-    folder = Path(settings.value("output_dir")).absolute() / "external"
-    words = tool_command(tool, folder, command_line, flags, settings)
-    click.echo(shlex.join(words))
-    if isinstance(tool, MemrayOptions):
-        say("memray counts from inside each process that imports torch")
 
 
 def _tell(outcome: Outcome, settings: Settings, step_on: str, *, shows_report: bool) -> None:

@@ -1,16 +1,15 @@
-"""`stepscope show QUESTION PATH…`: the answer to one question about traces or snapshots."""
+"""`stepscope show QUESTION PATH…`: the answer to one question about traces."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from stepscope.commands.options import (
     INPUT,
     INTEGERS,
-    check_one_document,
     check_standard_input_once,
     engine_of,
     engine_options,
@@ -24,7 +23,6 @@ from stepscope.commands.options import (
 from stepscope.commands.sinks import StandardSink, sink_for
 from stepscope.errors import UsageError
 from stepscope.report.outputs import Layout, Output, Sink
-from stepscope.report.outputs import output as output_of
 from stepscope.terminal.working import working
 
 if TYPE_CHECKING:
@@ -32,8 +30,6 @@ if TYPE_CHECKING:
     from stepscope.analysis.selection.scope import Scope
     from stepscope.commands.sinks import CommandSink
     from stepscope.fleet.engines.outcome import Engine
-    from stepscope.memory.questions.table import Asked, MemoryQuestion
-    from stepscope.trace.paths import TraceRef
 
 
 @click.command("show")
@@ -81,15 +77,14 @@ def command(
     workers: int | None,
     rows: int | None,
 ) -> None:
-    """Answer one question about traces or memory snapshots, as tables.
+    """Answer one question about traces, as tables.
 
     PATH is a trace file, a run directory (the last window of each rank is used), a directory of
-    traces, a quoted glob, a URL, or - for standard input. For questions that begin with "memory-",
-    it is a memory snapshot, or a run (its newest snapshot is used); what-if-ranks also takes a
-    table of operations (.parquet). `stepscope show --list` lists the questions.
+    traces, a quoted glob, a URL, or - for standard input; what-if-ranks also takes a table of
+    operations (.parquet). `stepscope show --list` lists the questions; `stepscope memory` answers
+    those about memory snapshots.
     """
     from stepscope.analysis.questions import question as question_named
-    from stepscope.memory.questions.names import memory_question
 
     if list_questions or question is None:
         _list_questions()
@@ -97,19 +92,10 @@ def command(
             click.echo("\n`stepscope show QUESTION PATH` answers one of them.")
         return
     check_standard_input_once(*paths, baseline)
-    about_memory = memory_question(question, paths)
-    if about_memory is not None:
-        _check_paths(question, paths)
-        if steps is not None or baseline is not None or link_speed:
-            raise click.UsageError(
-                f"'{question}' takes no --steps, no --baseline and no --link-speed"
-            )
-        asked = scope_of(steps, device, events)
-        _show_memory(about_memory, paths, asked, output, file, Layout(table, rows, columns))
-        return
     _check_order(question, paths)
     chosen = question_named(question)
-    _check_paths(question, paths)
+    if not paths:
+        raise click.UsageError(f"no trace given: stepscope show {question} PATH")
     scope = scope_of(steps, device, events)
     layout = Layout(table, rows, columns)
     if baseline is not None and chosen.over_ranks:
@@ -119,104 +105,70 @@ def command(
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
 
     keep_freed_memory()
-    if not chosen.over_ranks:
-        _show_each(chosen, paths, scope, baseline, output, file, layout)
-        return
-    runner = engine_of(engine, scheduler, workers)
-    if chosen.takes_operations:
-        from stepscope.fleet.ask import ask_of_operations, is_of_operations
-
-        if is_of_operations(paths):
-            with working(f"Answering {chosen.name}"):
-                answers = ask_of_operations(chosen, paths, scope)
-            with sink_for(file) as sink:
-                output.write(answers, sink, layout)
-            return
-    _show_of_job(chosen, paths, scope, runner, link_speed, output, file, layout)
-
-
-def _show_of_job(
-    question: Question,
-    paths: tuple[str, ...],
-    scope: Scope,
-    engine: Engine | None,
-    link_speed: tuple[str, ...],
-    output: Output,
-    file: str | None,
-    layout: Layout,
-) -> None:
-    """Show what compares the ranks of a job, as before where possible."""
-    from stepscope.commands.remembered import identity_of_traces, write_remembered
-    from stepscope.fleet.collectives import link_speeds
-
-    links = (
-        link_speeds(link_speed) if question.takes_links else None
-    )  # before anything is read: it may be no speed
-    traces = _traces(paths, scope, with_unrelated=True)
-
-    def write(sink: Sink) -> bool:
-        from stepscope.fleet.ask import ask_of_job
-
-        with working(f"Answering {question.name}"):
-            answers = ask_of_job(question, traces, scope, engine, links=links)
-        output.write(answers, sink, layout)
-        # A rank that a process failed to read may be read the next time.
-        return not answers.left_out
-
     with sink_for(file) as sink:
-        if engine is not None:  # which may find other files under the same names
-            write(sink)
-            return
-        asked = [question.name, scope, link_speed]
-        write_remembered(sink, output, layout, lambda: [asked, identity_of_traces(traces)], write)
+        runner = engine_of(engine, scheduler, workers) if chosen.over_ranks else None
+        if chosen.takes_operations:
+            from stepscope.fleet.ask import ask_of_operations, is_of_operations
+
+            if is_of_operations(paths):
+                with working(f"Answering {chosen.name}"):
+                    answers = ask_of_operations(chosen, paths, scope)
+                output.write(answers, sink, layout)
+                return
+        _show(chosen, paths, scope, baseline, runner, link_speed, output, sink, layout)
 
 
-def _show_each(
+def _show(
     question: Question,
     paths: tuple[str, ...],
     scope: Scope,
     baseline: str | None,
+    engine: Engine | None,
+    link_speed: tuple[str, ...],
     output: Output,
-    file: str | None,
+    sink: CommandSink,
     layout: Layout,
 ) -> None:
-    """Show the answers to a question about single traces, as before where possible."""
+    """Show the answers about single traces or the ranks of a job, as before where possible."""
     from stepscope.analysis.questions import ask_all
     from stepscope.commands.remembered import identity_of_traces, write_remembered
-    from stepscope.trace.paths import remark_on, resolve_path
+    from stepscope.trace.paths import remark_on, resolve_path, resolve_traces
 
-    traces = _traces(paths, scope, with_unrelated=False, samples=question.takes_samples)
-    for path in paths:
-        if said := remark_on(resolve_path(path)):
-            click.echo(said, err=True)
-    if baseline is not None:
-        known = resolve_path(baseline).one_trace().open()
-        with sink_for(file) as sink:
-            output.write(ask_all(question, traces, scope, known), sink, layout)
-        return
+    links = None
+    if question.takes_links:  # before anything is read: it may be no speed
+        from stepscope.fleet.collectives import link_speeds
 
-    def write(sink: Sink) -> bool:
-        output.write(ask_all(question, traces, scope), sink, layout)
-        return True
-
-    with sink_for(file) as sink:
-        asked = [question.name, scope]
-        write_remembered(sink, output, layout, lambda: [asked, identity_of_traces(traces)], write)
-
-
-def _traces(
-    paths: tuple[str, ...], scope: Scope, *, with_unrelated: bool, samples: bool = False
-) -> list[TraceRef]:
-    from stepscope.trace.paths import resolve_traces
-
+        links = link_speeds(link_speed)
     has_steps = scope.steps is not None
     with working("Looking for traces with these steps" if has_steps else "Looking for traces"):
-        return resolve_traces(
+        traces = resolve_traces(
             paths,
             scope.steps,
-            with_unrelated=with_unrelated,
-            samples=samples and not has_steps,
+            with_unrelated=question.over_ranks,
+            samples=question.takes_samples and not has_steps,
         )
+    for path in () if question.over_ranks else paths:
+        if said := remark_on(resolve_path(path)):
+            click.echo(said, err=True)
+    known = None if baseline is None else resolve_path(baseline).one_trace().open()
+
+    def write(sink: Sink) -> bool:
+        if question.over_ranks:
+            from stepscope.fleet.ask import ask_of_job
+
+            with working(f"Answering {question.name}"):
+                answers = ask_of_job(question, traces, scope, engine, links=links)
+        else:
+            answers = ask_all(question, traces, scope, known)
+        output.write(answers, sink, layout)
+        # A rank that a process failed to read may be read the next time.
+        return not answers.left_out
+
+    if engine is not None or known is not None:  # an engine may find other files there
+        write(sink)
+        return
+    asked = [question.name, scope, link_speed]
+    write_remembered(sink, output, layout, lambda: [asked, identity_of_traces(traces)], write)
 
 
 def _check_order(question: str, paths: tuple[str, ...]) -> None:
@@ -237,84 +189,15 @@ def _check_order(question: str, paths: tuple[str, ...]) -> None:
     )
 
 
-def _check_paths(question: str, paths: tuple[str, ...]) -> None:
-    if not paths:
-        raise click.UsageError(f"no trace given: stepscope show {question} PATH")
-
-
-def _show_memory(
-    question: MemoryQuestion,
-    paths: tuple[str, ...],
-    scope: Scope,
-    output: Output,
-    file: str | None,
-    layout: Layout,
-) -> None:
-    check_one_document(len(paths), output)
-    if scope.devices is not None and len(scope.devices) != 1:
-        raise click.UsageError(f"'{question.name}' about a snapshot takes one --device")
-    from stepscope.memory.questions.table import Asked
-    from stepscope.trace.arrays.memory_reuse import keep_freed_memory
-
-    keep_freed_memory()
-    asked = Asked(scope.devices[0] if scope.devices else None)
-    to_memory = output_of("memory", output.format.name)
-    with sink_for(file) as sink:
-        for number, path in enumerate(paths):
-            if number:
-                sink.write("\n")
-            _show_opened_memory(question, path, asked, to_memory, sink, layout)
-
-
-def _show_opened_memory(
-    question: MemoryQuestion,
-    path: str,
-    asked: Asked,
-    output: Output,
-    sink: CommandSink,
-    layout: Layout,
-) -> None:
-    """Show the answer about a snapshot, or about a trace: that from the cache where possible."""
-    from stepscope.analysis.memory.opening import find_trace, open_memory
-    from stepscope.commands.remembered import identity_of_traces, write_remembered
-    from stepscope.memory.opening import census_beside
-    from stepscope.memory.questions.table import answer
-
-    def write(sink: Sink) -> bool:
-        with working(f"Reading {path}"):
-            opened = open_memory(path)
-        if said := opened.remark(path):
-            click.echo(said, err=True)
-        with working(f"Answering {question.name}"):
-            answered = answer(opened.view, question, asked)
-        output.write(answered, sink, layout)
-        return True
-
-    trace = find_trace(path)
-    if trace is None:
-        write(sink)
-        return
-
-    def inputs() -> list[Any]:
-        about = [f"memory-{question.name}", path, asked.device]
-        return [about, identity_of_traces([trace], census_beside(Path(trace.name)))]
-
-    write_remembered(sink, output, layout, inputs, write)
-
-
-def _all_questions() -> list[tuple[str, str]]:
-    from stepscope.analysis.questions import QUESTIONS
-    from stepscope.memory.questions.names import names
-
-    return [*((one.name, one.about) for one in QUESTIONS), *names()]
-
-
 def _names_beginning(begun: str) -> list[str]:
     """Names of questions, for the shell's completion."""
-    return [name for name, _ in _all_questions() if name.startswith(begun)]
+    from stepscope.analysis.questions import QUESTIONS
+
+    return [one.name for one in QUESTIONS if one.name.startswith(begun)]
 
 
 def _list_questions() -> None:
+    from stepscope.analysis.questions import QUESTIONS
     from stepscope.report.manual import write_named
 
-    write_named(_all_questions(), StandardSink())
+    write_named(((one.name, one.about) for one in QUESTIONS), StandardSink())

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import click
 
 from stepscope.commands.options import INPUT, check_standard_input_once
+from stepscope.run.figures import plural
 from stepscope.terminal.working import working
 
 
@@ -61,7 +62,9 @@ def command(
 
     def started(link: str) -> None:
         click.echo(link)
-        _explain(link, len(origins))
+        traces = plural(len(origins), "trace")
+        click.echo(f"Serving {traces} at the link above. Ctrl-C ends it.", err=True)
+        _explain_forwarding(link)
         _open(link, browser)
 
     with _until_interrupted():
@@ -121,14 +124,8 @@ def _open(link: str, browser: bool | None) -> None:
         webbrowser.open(link)
 
 
-def _explain(link: str, number: int) -> None:
-    """Say on stderr what the link is good for; through SSH also how to reach it."""
-    traces = "1 trace" if number == 1 else f"{number} traces"
-    click.echo(f"Serving {traces} at the link above. Ctrl-C ends it.", err=True)
-    _explain_forwarding(link)
-
-
 def _explain_forwarding(link: str) -> None:
+    """Say on stderr how to reach the link through SSH."""
     import os
 
     if os.environ.get("SSH_CONNECTION"):

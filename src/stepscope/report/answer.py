@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -16,7 +16,6 @@ from stepscope.report.columns import asked_columns, check_columns, first_columns
 from stepscope.report.document import (
     Block,
     DataTable,
-    Document,
     Facts,
     Gap,
     Heading,
@@ -33,21 +32,20 @@ from stepscope.report.outputs import Layout
 from stepscope.report.pictures import pictures_of
 from stepscope.report.plain import plain, scope_to_dict
 from stepscope.report.scope import describe_scope
-from stepscope.report.text import sentence
+from stepscope.run.figures import sentence
 
 if TYPE_CHECKING:
-    from stepscope.analysis.questions import Answers
+    from stepscope.analysis.questions import Answers, Question
+    from stepscope.memory.questions.table import MemoryQuestion
+
+    Titled = Question | MemoryQuestion
 
 NOTHING = "Nothing of this kind was recorded."
 """What stands for the tables of a result that has no row in any."""
 
 
-def document(answers: Answers, layout: Layout) -> Document:
+def document(answers: Answers, layout: Layout) -> Iterator[Block]:
     """The answers one after the other, each as soon as it is ready."""
-    return Document(_blocks(answers, layout))
-
-
-def _blocks(answers: Answers, layout: Layout) -> Iterator[Block]:
     for number, answer in enumerate(answers.answers):
         # What was misspelt is refused before anything is printed.
         chosen = chosen_tables(answer.result, answers.question, layout.table)
@@ -199,22 +197,6 @@ def values_of(result: Any) -> dict[str, Any]:
     return {name: plain(value) for name, value in (numbers_of(result) | tables_of(result)).items()}
 
 
-class Titled(Protocol):
-    """A question, as far as its answers are laid out."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
-    def about(self) -> str:
-        """What it answers, in one line."""
-
-    @property
-    def titles(self) -> Mapping[str, str]:
-        """Field of the result to the title of its table, in display order."""
-
-
 def tables_of(result: Any, question: Titled | None = None) -> dict[str, pl.DataFrame]:
     """The tables of a result by field, in display order."""
     return tables_in(result, question.titles if question else {})
@@ -241,15 +223,14 @@ def shown_numbers(
     is_empty = bool(tables) and all(table.is_empty() for table in tables.values())
     labels = number_labels(result)
     return tuple(
-        (labels[name], _number_shown(name, value, origin_ns))
+        (labels[name], "none" if _is_nothing(name, value) else shown(name, value, origin_ns))
         for name, value in numbers_of(result).items()
         if value is not None and (value or not is_empty)
     )
 
 
-def _number_shown(name: str, value: Any, origin_ns: int) -> str:
-    is_nothing = value == 0 and name.endswith(("_ns", "_bytes")) and not is_moment(name)
-    return "none" if is_nothing else shown(name, value, origin_ns)
+def _is_nothing(name: str, value: Any) -> bool:
+    return value == 0 and name.endswith(("_ns", "_bytes")) and not is_moment(name)
 
 
 def title_of(field: str, question: Titled) -> str:

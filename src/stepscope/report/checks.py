@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import platform
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -14,13 +13,13 @@ from stepscope.report.document import (
     LINE_END,
     Block,
     Column,
-    Document,
     Gap,
     Line,
     Span,
     Table,
     Words,
 )
+from stepscope.report.plain import plain
 from stepscope.run.figures import plural
 
 if TYPE_CHECKING:
@@ -36,12 +35,8 @@ _SIDE_BY_SIDE_WIDTH = 76
 _COLUMNS = (Column("state", wraps=False, width=7), Column("name", width=24), Column("detail"))
 
 
-def document(checks: Sequence[Check], _layout: Layout) -> Document:
+def document(checks: Sequence[Check], _layout: Layout) -> Iterator[Block]:
     """The verdict, then the checks by area, with remedies for those that are not ok."""
-    return Document(_blocks(checks))
-
-
-def _blocks(checks: Sequence[Check]) -> Iterator[Block]:
     yield _verdict(checks)
     for area, members in groupby(checks, key=lambda check: check.area):
         yield Gap()
@@ -98,5 +93,5 @@ def to_json(checks: Sequence[Check]) -> dict[str, Any]:
     return {
         "worst": worst(checks).value,
         "counts": count_by_state(checks),
-        "checks": [{**dataclasses.asdict(check), "state": check.state.value} for check in checks],
+        "checks": plain(checks),
     }

@@ -18,7 +18,6 @@ from stepscope.analysis.comparison.gate import (
     assumed_words,
     interval_words,
 )
-from stepscope.analysis.comparison.repeated_runs import RunsChange
 from stepscope.analysis.comparison.side import SEPARATOR, Side
 from stepscope.analysis.record.step_strip import StepStrip
 from stepscope.report import figures, units
@@ -27,7 +26,6 @@ from stepscope.report.document import (
     Block,
     Column,
     DataTable,
-    Document,
     Facts,
     Gap,
     Heading,
@@ -46,7 +44,7 @@ from stepscope.report.document import (
 )
 from stepscope.report.plain import plain, scope_to_dict
 from stepscope.report.scope import scope_words
-from stepscope.report.text import sentence
+from stepscope.run.figures import sentence
 from stepscope.terminal.plain_text import printable
 
 if TYPE_CHECKING:
@@ -109,24 +107,8 @@ class CheckedComparison:
         return "; ".join(one.reason for one in self.checks if one.outcome == outcome) or None
 
 
-def document(checked: CheckedComparison, layout: Layout) -> Document:
+def document(checked: CheckedComparison, layout: Layout) -> Iterator[Block]:
     """The step, its parts, and the kernels and operators that changed most."""
-    return Document((*_blocks(checked, layout.rows), *_scaling_blocks(checked, layout)))
-
-
-def _scaling_blocks(checked: CheckedComparison, layout: Layout) -> Iterator[Block]:
-    if checked.scaling is None:
-        return
-    from stepscope.fleet.scaling import SCALING
-
-    yield Gap()
-    paths = Title(f"{checked.comparison.a.path}, {checked.comparison.b.path}")
-    yield Only("terminal", (paths,))
-    yield question_heading(SCALING)
-    yield from answer_blocks(checked.scaling, SCALING, layout)
-
-
-def _blocks(checked: CheckedComparison, rows: int | None) -> Iterator[Block]:
     comparison = checked.comparison
     sides = (("before", comparison.a), ("after", comparison.b))
     lines = (f"{word:7} {side.path}  ·  {steps_of(side)}" for word, side in sides)
@@ -141,7 +123,7 @@ def _blocks(checked: CheckedComparison, rows: int | None) -> Iterator[Block]:
     yield Only("markdown", (*checks, Items(about)))
     yield Items(tuple(warnings(comparison)), style="yellow")
     for table, title in TITLES.items():
-        chosen = chosen_rows(comparison, table, rows)
+        chosen = chosen_rows(comparison, table, layout.rows)
         if not len(chosen):
             continue
         asides = [mean_step(comparison, table)]
@@ -156,6 +138,15 @@ def _blocks(checked: CheckedComparison, rows: int | None) -> Iterator[Block]:
     yield Items(tuple(scopes(comparison)), style="dim")
     for note in comparison.notes:
         yield Note(note)
+    if checked.scaling is None:
+        return
+    from stepscope.fleet.scaling import SCALING
+
+    yield Gap()
+    paths = Title(f"{checked.comparison.a.path}, {checked.comparison.b.path}")
+    yield Only("terminal", (paths,))
+    yield question_heading(SCALING)
+    yield from answer_blocks(checked.scaling, SCALING, layout)
 
 
 def _table(rows: pl.DataFrame) -> Table:
@@ -294,7 +285,8 @@ def headline(comparison: Comparison) -> str:
     if step.delta_ns:
         words = f"{units.percent(abs(step.change_share))} {_MORE[step.delta_ns > 0]}"
     if runs.is_repeated:
-        noise = f"95% interval {interval_words(runs.step)}, {runs_of(runs)}"
+        count = units.plural(len(runs.a), "run")
+        noise = f"95% interval {interval_words(runs.step)}, {count} against {len(runs.b)}"
     elif step.noise_ns is None:
         noise = "one run a side: noise unknown"
     else:
@@ -343,11 +335,6 @@ def main_change(comparison: Comparison) -> str:
     is_apart = abs(whole - of_median) > _APART * abs(of_median)
     why = "; single slow steps move the mean, not the median" if is_apart else ""
     return f"mean step {before} → {after}, {_signed(whole)}: {', '.join(named)}{why}"
-
-
-def runs_of(runs: RunsChange) -> str:
-    """How many runs were compared: "5 runs against 5"."""
-    return f"{units.plural(len(runs.a), 'run')} against {len(runs.b)}"
 
 
 def mean_step(comparison: Comparison, table: str) -> str:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.report.document import Block, Document, Facts, Gap, Heading, Line
+from stepscope.report.document import Block, Facts, Gap, Heading, Line, whole
+from stepscope.report.plain import plain
 from stepscope.report.rows import table_of_frame
 from stepscope.report.text import shortened
 from stepscope.report.units import count, decimal_size, duration, plural, size
@@ -24,12 +25,8 @@ _AMOUNTS = frozenset({"memory", "events", "total", "host time"})
 _RECORDER_SWITCHES = ("record_shapes", "with_stack", "profile_memory", "with_modules", "with_flops")
 
 
-def document(contents: Contents, _layout: Layout) -> Document:
+def document(contents: Contents, _layout: Layout) -> Iterator[Block]:
     """What the file holds."""
-    return Document(_blocks(contents))
-
-
-def _blocks(contents: Contents) -> Iterator[Block]:
     yield _facts(contents)
     if len(contents.devices):
         yield from _heading("Devices")
@@ -47,12 +44,12 @@ def _blocks(contents: Contents) -> Iterator[Block]:
         )
     if contents.categories.is_empty():
         yield from _heading("Events")
-        yield _whole("none")
+        yield whole("none")
     else:
         yield from _events(contents)
     yield from _heading("Problems")
     if contents.problems.is_empty():
-        yield _whole("none")
+        yield whole("none")
     for row in contents.problems.iter_rows(named=True):
         place = f", first at {row['place']}" if row["place"] else ""
         yield Line(f"{row['problem']} ({count(row['count'])}{place}): {row['message']}")
@@ -79,7 +76,7 @@ def _events(contents: Contents) -> Iterator[Block]:
     named = [_cut_off(first[name]) for name in ("pid", "tid", "process_name", "thread_name")]
     yield table_of_frame(pl.DataFrame([*named, _counts(first)]), _AMOUNTS)
     if len(lanes) > _SHOWN_LANES:
-        yield _whole(f"… and {len(lanes) - _SHOWN_LANES} lanes with fewer events")
+        yield whole(f"… and {len(lanes) - _SHOWN_LANES} lanes with fewer events")
 
 
 def _facts(contents: Contents) -> Facts:
@@ -114,10 +111,6 @@ def _heading(text: str) -> tuple[Block, ...]:
     return Gap(), Heading(text)
 
 
-def _whole(text: str) -> Line:
-    return Line(text, is_whole=True)
-
-
 def _cut_off(names: pl.Series) -> pl.Series:
     """Names from the file, none longer than a few lines, as numbers and names of threads are."""
     if names.dtype != pl.String:
@@ -131,7 +124,7 @@ def _counts(frame: pl.DataFrame) -> pl.Series:
 
 def _steps(steps: pl.DataFrame) -> Block:
     if steps.is_empty():
-        return _whole("no steps: numbers are for the whole file")
+        return whole("no steps: numbers are for the whole file")
     lengths = (steps["end_ns"] - steps["start_ns"]).to_list()
     marks = [
         "empty" if row["is_empty"] else "" if row["is_complete"] else "cut off"
@@ -147,8 +140,5 @@ def _steps(steps: pl.DataFrame) -> Block:
 
 def to_json(contents: Contents) -> dict[str, object]:
     """Plain values: integer nanoseconds and bytes, tables as lists of objects."""
-    found = {name: getattr(contents, name) for name in type(contents).__dataclass_fields__}
-    return {
-        name: value.to_dicts() if isinstance(value, pl.DataFrame) else value
-        for name, value in found.items()
-    }
+    found: dict[str, object] = plain(contents)
+    return found

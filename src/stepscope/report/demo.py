@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from stepscope.report import units
-from stepscope.report.document import Block, Column, Document, Gap, Line, Span, Table
+from stepscope.report.document import Block, Column, Gap, Line, Span, Table
 from stepscope.run.figures import percent
 
 if TYPE_CHECKING:
@@ -14,12 +14,8 @@ if TYPE_CHECKING:
     from stepscope.report.outputs import Layout
 
 
-def document(outcome: DemoOutcome, _layout: Layout) -> Document:
+def document(outcome: DemoOutcome, _layout: Layout) -> Iterator[Block]:
     """Prediction and measurement, and where to look next."""
-    return Document(_blocks(outcome))
-
-
-def _blocks(outcome: DemoOutcome) -> Iterator[Block]:
     before, after, comparison = outcome.before, outcome.after, outcome.comparison
     predicted = (
         f"{percent(comparison.predicted_share)} of the step before, by {comparison.finding.id}"

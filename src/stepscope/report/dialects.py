@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from stepscope.report.document import Block, Column, Document, Gap, Line, Span, Table
+from stepscope.report.document import Block, Column, Gap, Line, Span, Table
 
 if TYPE_CHECKING:
     from stepscope.adapters.options.dialect import Dialect
@@ -16,12 +16,8 @@ _COLUMNS = tuple(
 )
 
 
-def document(dialects: Sequence[Dialect], _layout: Layout) -> Document:
+def document(dialects: Sequence[Dialect], _layout: Layout) -> Iterator[Block]:
     """The dialects one after the other."""
-    return Document(_blocks(dialects))
-
-
-def _blocks(dialects: Sequence[Dialect]) -> Iterator[Block]:
     for number, dialect in enumerate(dialects):
         if number:
             yield Gap()

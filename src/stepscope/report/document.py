@@ -6,7 +6,7 @@ they were found: each renderer makes them safe for where it writes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -63,6 +63,11 @@ class Line:
     role: str = ""
     indent: int = 0
     is_whole: bool = False
+
+
+def whole(text: str) -> Line:
+    """A paragraph that a terminal breaks between any letters."""
+    return Line(text, is_whole=True)
 
 
 @dataclass(frozen=True)
@@ -206,7 +211,7 @@ class DataTable:
     """Rows of numbers; the end of a column's name tells its unit (`cells`).
 
     Attributes:
-        rows: All rows, or the first ones of them.
+        rows: All rows; on a page it may be the first ones of them.
         names: Columns that a terminal shows, the most important first; empty: all.
         is_asked: Whether somebody chose these columns: then none is dropped.
         origin_ns: Moments are relative to this.
@@ -222,17 +227,6 @@ class DataTable:
     origin_ns: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
     shown: int = 12
-
-    @property
-    def frame(self) -> pl.DataFrame:
-        """All rows; only a page can do with the first ones.
-
-        Raises:
-            TypeError: They are not at hand.
-        """
-        if hasattr(self.rows, "total"):
-            raise TypeError("only the first rows of this table are at hand")
-        return self.rows
 
 
 @dataclass(frozen=True)
@@ -290,19 +284,6 @@ Block: TypeAlias = (
     "Line | Gap | Title | Heading | Labelled | Facts | Items | Note | Remark | Code | Table"
     " | DataTable | Bars | Findings | Only | Figure"
 )
-
-
-@dataclass(frozen=True)
-class Document:
-    """A result for people.
-
-    Attributes:
-        blocks: Its blocks; later ones may take their time.
-        wraps_in_files: Whether lines wrap where nobody watches, too.
-    """
-
-    blocks: Iterable[Block]
-    wraps_in_files: bool = False
 
 
 @dataclass(frozen=True)

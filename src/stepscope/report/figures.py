@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from stepscope.advice.job.rank_steps import RankSteps
     from stepscope.advice.rank.window_details import TypicalStep
     from stepscope.analysis.record.step_strip import StepStrip
-    from stepscope.memory.questions.over_time import OverTime
 
 
 def numbers(pairs: Sequence[tuple[str, str]]) -> Figure | None:
@@ -46,27 +45,6 @@ def mini_timeline(step: TypicalStep) -> Figure:
     return Figure(drawn)
 
 
-def memory(found: OverTime, caption: str) -> Figure:
-    """Memory over time.
-
-    Args:
-        caption: What a reader must see in it.
-    """
-    return memory_curve(
-        caption,
-        found.allocated_bytes,
-        found.reserved_bytes,
-        start=found.start,
-        step=found.step,
-        peak=(found.peak.at, found.peak.allocated_bytes),
-        is_by_event=found.is_by_event,
-        lines=found.lines,
-        bands=[{"name": name, "bytes": list(values)} for name, values in found.bands],
-        steps=[list(one) for one in found.steps],
-        failed=[[one.at, one.allocated_bytes] for one in found.failed],
-    )
-
-
 def memory_curve(
     caption: str,
     allocated_bytes: Sequence[int],
@@ -85,7 +63,7 @@ def memory_curve(
         reserved_bytes: What is reserved in each; None: not known.
         start: Where the first column begins.
         peak: Where the peak is, and its bytes.
-        more: What `memory` adds for a snapshot.
+        more: What a snapshot has beside these: bands, lines, steps, failed, is_by_event.
     """
     bands = [{"name": "allocated", "bytes": list(allocated_bytes)}]
     common = {"is_by_event": False, "lines": 0, "bands": bands, "steps": [], "failed": []}

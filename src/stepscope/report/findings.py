@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -136,11 +135,7 @@ def findings_table(findings: Sequence[Finding]) -> pl.DataFrame:
 
 def finding_to_dict(finding: Finding) -> dict[str, Any]:
     """A finding as plain values."""
-    values = {
-        field.name: plain(getattr(finding, field.name))
-        for field in dataclasses.fields(finding)
-        if field.name not in NOT_WRITTEN
-    }
+    values = {key: item for key, item in plain(finding).items() if key not in NOT_WRITTEN}
     return {**values, "page": finding.page}
 
 

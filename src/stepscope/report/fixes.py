@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from stepscope.report.document import Block, Document, Items, Line, Span
+from stepscope.report.document import Block, Items, Line, Span
 from stepscope.report.plain import plain
 
 if TYPE_CHECKING:
@@ -13,12 +13,8 @@ if TYPE_CHECKING:
     from stepscope.trial.fixes import Fix
 
 
-def document(fixes: Sequence[Fix], _layout: Layout) -> Document:
+def document(fixes: Sequence[Fix], _layout: Layout) -> Iterator[Block]:
     """Each fix, what it applies to, and its risks."""
-    return Document(_blocks(fixes))
-
-
-def _blocks(fixes: Sequence[Fix]) -> Iterator[Block]:
     for fix in fixes:
         asked = "   only if named" if fix.only_if_asked else ""
         yield Line((Span(fix.name, "bold"), Span(f"  {fix.title}"), Span(asked, "dim")))

@@ -106,13 +106,8 @@ def _part_names(ranks: Iterable[RankView]) -> list[str]:
                 share_of = view.progress.partition.share(part)
                 totals[part.name] = totals.get(part.name, 0.0) + share_of
     shown = sorted((name for name in totals if totals[name]), key=lambda name: -totals[name])
-    return sorted(shown[:_MOST_PARTS], key=_place_of_part)
-
-
-def _place_of_part(name: str) -> tuple[int, str]:
-    """Where a part stands: known ones in the order of a step, others by name, "other" last."""
-    place = _PARTS.index(name) if name in _PARTS else len(_PARTS)
-    return (len(_PARTS) + 1 if name == "other" else place), name
+    order = [*_PARTS, *sorted(set(totals) - {*_PARTS, "other"}), "other"]
+    return sorted(shown[:_MOST_PARTS], key=order.index)
 
 
 def _gpus(samples: Sequence[LiveSample]) -> Block:

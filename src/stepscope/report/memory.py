@@ -7,11 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.memory.questions.names import PREFIX
 from stepscope.report import answer, figures
 from stepscope.report.document import (
     Block,
-    Document,
     Items,
     Line,
     Note,
@@ -29,12 +27,8 @@ if TYPE_CHECKING:
     from stepscope.report.outputs import Layout
 
 
-def document(answered: MemoryAnswer, layout: Layout) -> Document:
+def document(answered: MemoryAnswer, layout: Layout) -> Iterator[Block]:
     """The answer."""
-    return Document(_blocks(answered, layout))
-
-
-def _blocks(answered: MemoryAnswer, layout: Layout) -> Iterator[Block]:
     yield Line(f"{answered.path}  ·  {answered.kind}  ·  {answered.question.name}", "dim")
     yield answer.question_heading(answered.question)
     yield from answer.table_blocks(
@@ -45,14 +39,14 @@ def _blocks(answered: MemoryAnswer, layout: Layout) -> Iterator[Block]:
 
 
 def question_of(answered: MemoryAnswer) -> MemoryQuestion:
-    """The question under its name in `show`: another question about traces can have its own.
+    """The question as columns and pictures name it: one about traces may have its name.
 
     Where no history was recorded, what the overview has of the peak is of the dump.
     """
     asked, titles = answered.question, answered.question.titles
     if not getattr(answered.result, "has_history", True):  # an overview's
         titles = {name: title.replace("peak", "dump") for name, title in titles.items()}
-    return replace(asked, name=PREFIX + asked.name, titles=titles)
+    return replace(asked, name=f"memory-{asked.name}", titles=titles)
 
 
 def page(answered: MemoryAnswer, _rows: int) -> Page:
@@ -68,7 +62,21 @@ def page(answered: MemoryAnswer, _rows: int) -> Page:
 def over_time_section(answered: MemoryAnswer) -> Section:
     """Memory over time; without blocks where the answer does not bring it."""
     drawn = answered.drawn
-    picture = None if drawn is None else figures.memory(drawn, _caption(drawn))
+    if drawn is None:
+        return Section("over-time", "Memory over time")
+    picture = figures.memory_curve(
+        _caption(drawn),
+        drawn.allocated_bytes,
+        drawn.reserved_bytes,
+        start=drawn.start,
+        step=drawn.step,
+        peak=(drawn.peak.at, drawn.peak.allocated_bytes),
+        is_by_event=drawn.is_by_event,
+        lines=drawn.lines,
+        bands=[{"name": name, "bytes": list(values)} for name, values in drawn.bands],
+        steps=[list(one) for one in drawn.steps],
+        failed=[[one.at, one.allocated_bytes] for one in drawn.failed],
+    )
     return Section("over-time", "Memory over time", (picture,))
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from stepscope.report.document import Block, Column, Document, Gap, Line, Span, Table
+from stepscope.report.document import Block, Column, Gap, Line, Span, Table, whole
+from stepscope.report.plain import plain
 from stepscope.report.units import duration, percent, plural, size
 from stepscope.run.figures import significant
 from stepscope.run.metrics import THROTTLE_REASONS
@@ -29,12 +29,8 @@ _REASON_WORDS = {
 }
 
 
-def document(summary: MetricsSummary, _layout: Layout) -> Document:
+def document(summary: MetricsSummary, _layout: Layout) -> Iterator[Block]:
     """One summary, below what it says of the GPUs."""
-    return Document(_with_verdict(summary))
-
-
-def _with_verdict(summary: MetricsSummary) -> Iterator[Block]:
     if words := verdict(summary):
         yield Line((Span("Verdict  ", "bold"), Span(words)))
         yield Gap()
@@ -54,7 +50,8 @@ def verdict(summary: MetricsSummary) -> str:
     ]
     found, fine = [], []
     if busy:
-        words = f"{_gpus_in_words(busy)} busy for {_range(busy)} of the time"
+        gpus = "the GPU is" if len(busy) == 1 else f"the {len(busy)} GPUs are"
+        words = f"{gpus} busy for {_range(busy)} of the time"
         if min(busy) < _BUSY:
             found.append(
                 f"low-gpu-utilisation: {words}, and should be for more than {percent(_BUSY)}"
@@ -74,10 +71,6 @@ def verdict(summary: MetricsSummary) -> str:
     return "; ".join(found)
 
 
-def _gpus_in_words(values: Sequence[float]) -> str:
-    return "the GPU is" if len(values) == 1 else f"the {len(values)} GPUs are"
-
-
 def _range(shares: Sequence[float]) -> str:
     low, high = percent(min(shares)), percent(max(shares))
     return low if low == high else f"{low} to {high}"
@@ -90,23 +83,19 @@ def metrics_blocks(
     yield from _gpus(summaries)
     for label, summary in summaries[:_MOST_ROWS]:
         prefix = f"{label}: " if label else ""
-        yield _whole(prefix + _scope(summary))
+        yield whole(prefix + _scope(summary))
         if host := _host(summary):
-            yield _whole(prefix + host)
+            yield whole(prefix + host)
     if len(summaries) > _MOST_ROWS:
-        yield _whole(f"… and {len(summaries) - _MOST_ROWS} more files of metrics")
+        yield whole(f"… and {len(summaries) - _MOST_ROWS} more files of metrics")
     if with_notes:
         yield from _notes(summaries)
-
-
-def _whole(text: str) -> Line:
-    return Line(text, is_whole=True)
 
 
 def _gpus(summaries: Sequence[tuple[str, MetricsSummary]]) -> Iterator[Block]:
     rows = [(label, row) for label, summary in summaries for row in summary.gpus.to_dicts()]
     if not rows:
-        yield _whole("no GPU was sampled")
+        yield whole("no GPU was sampled")
         return
     first = (Column("", wraps=False),) if any(label for label, _ in rows) else ()
     columns = (*first, *(Column(name, name not in {"GPU", "throttled"}) for name in _HEADINGS))
@@ -115,7 +104,7 @@ def _gpus(summaries: Sequence[tuple[str, MetricsSummary]]) -> Iterator[Block]:
         tuple((*((label,) if first else ()), *_cells(row)) for label, row in rows[:_MOST_ROWS]),
     )
     if len(rows) > _MOST_ROWS:
-        yield _whole(f"… and {len(rows) - _MOST_ROWS} more GPUs")
+        yield whole(f"… and {len(rows) - _MOST_ROWS} more GPUs")
 
 
 def reason_words(reasons: Iterable[str]) -> list[str]:
@@ -208,9 +197,9 @@ def _notes(summaries: Sequence[tuple[str, MetricsSummary]]) -> Iterator[Block]:
         for (gpu, why), names in groups.items()
     ]
     for text in notes[:_MOST_NOTES]:
-        yield _whole(f"note: {text}")
+        yield whole(f"note: {text}")
     if len(notes) > _MOST_NOTES:
-        yield _whole(f"note: and {len(notes) - _MOST_NOTES} more: see --format json")
+        yield whole(f"note: and {len(notes) - _MOST_NOTES} more: see --format json")
 
 
 def _percent(value: float | None) -> str:
@@ -219,12 +208,5 @@ def _percent(value: float | None) -> str:
 
 def to_json(summary: MetricsSummary) -> dict[str, Any]:
     """The summary as plain values."""
-    return {
-        "path": str(summary.path),
-        "samples": summary.samples,
-        "span_ns": summary.span_ns,
-        "gpus": summary.gpus.to_dicts(),
-        "host": summary.host.to_dicts()[0],
-        "skipped_lines": summary.skipped_lines,
-        "record": None if summary.record is None else dataclasses.asdict(summary.record),
-    }
+    found = plain(summary)
+    return {**found, "path": str(summary.path), "host": found["host"][0]}

@@ -107,6 +107,6 @@ class DemoNarration:
         from stepscope.report.render.terminal import print_block
 
         self._screen.print(Padding(Rule("stepscope report", style="dim"), (1, 0)))
-        for block in document(diagnosis, Layout(is_full=True)).blocks:
+        for block in document(diagnosis, Layout(is_full=True)):
             print_block(block, self._screen)
         self._screen.print(Padding(Rule(style="dim"), (1, 0, 0, 0)))

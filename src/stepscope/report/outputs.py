@@ -3,7 +3,7 @@
 A kind of result has one module in `stepscope.report`, and a format one renderer in `report.render`.
 The renderer asks the module for what it lays out:
 
-* `document(result, layout)`, a `Document` for terminals and Markdown;
+* `document(result, layout)`, blocks for terminals and Markdown;
 * `page(result, rows)`, a `Page` for HTML;
 * `to_json(result)`, plain values;
 * `frames(result, layout)`, tables for CSV.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -48,3 +48,14 @@ def scope_to_dict(scope: AnsweredScope) -> dict[str, Any]:
         "excluded": dict(scope.excluded),
         **steps,
     }
+
+
+def mapped(value: Any, change: Callable[[str], str]) -> Any:
+    """A plain value with each of its texts changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: mapped(item, change) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [mapped(item, change) for item in value]
+    return value

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.report.document import Column, Document, Look, Table
+from stepscope.report.document import Block, Column, Look, Table
 
 if TYPE_CHECKING:
     from stepscope.report.outputs import Layout
 
 
-def document(rows: pl.DataFrame, _layout: Layout) -> Document:
+def document(rows: pl.DataFrame, _layout: Layout) -> Iterator[Block]:
     """The rows as a table."""
-    return Document((table_of_frame(rows),))
+    yield table_of_frame(rows)
 
 
 def table_of_frame(frame: pl.DataFrame, amounts: Collection[str] = frozenset()) -> Table:

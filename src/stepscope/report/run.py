@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.report import metrics
-from stepscope.report.document import Block, Document, Facts, Gap, Heading, Line
+from stepscope.report.document import Block, Facts, Gap, Heading, Line
 from stepscope.report.rows import table_of_frame
 from stepscope.report.units import decimal_size
 
@@ -21,12 +21,8 @@ if TYPE_CHECKING:
 _LABEL_WIDTH = 13
 
 
-def document(listing: RunListing, _layout: Layout) -> Document:
+def document(listing: RunListing, _layout: Layout) -> Iterator[Block]:
     """The ranks and windows, metrics, files of other tools, and problems."""
-    return Document(_blocks(listing))
-
-
-def _blocks(listing: RunListing) -> Iterator[Block]:
     run = listing.run
     ranks = ("Ranks", str(len(run.ranks)))
     if run.unrelated:

@@ -16,7 +16,6 @@ from stepscope.report.answer import (
 from stepscope.report.document import (
     Block,
     DataTable,
-    Document,
     Items,
     Labelled,
     Line,
@@ -27,8 +26,8 @@ from stepscope.report.document import (
 )
 from stepscope.report.outputs import Layout
 from stepscope.report.scope import describe_scope
-from stepscope.report.text import sentence
 from stepscope.report.units import duration, percent
+from stepscope.run.figures import sentence
 
 if TYPE_CHECKING:
     import polars as pl
@@ -40,12 +39,8 @@ _MOST_ROWS = 30
 _MOST_RECORDINGS = 20
 
 
-def document(recordings: Sequence[SampledRecording], _layout: Layout) -> Document:
+def document(recordings: Sequence[SampledRecording], _layout: Layout) -> Iterator[Block]:
     """The recordings one after the other."""
-    return Document(_blocks(recordings))
-
-
-def _blocks(recordings: Sequence[SampledRecording]) -> Iterator[Block]:
     for recording in recordings:
         yield Title(recording.path)
         yield Labelled("Verdict", (Line(_verdict(recording.answer)),))

@@ -6,15 +6,17 @@ and names of kernels too. PyTorch, its relatives and Python's own library keep t
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from stepscope.errors import StepscopeError
+from stepscope.report.plain import mapped
 
 if TYPE_CHECKING:
     from stepscope.run.reader import Run
@@ -136,13 +138,14 @@ class Pseudonyms:
         self._everywhere: dict[str, str] = {}  # name in lower case to its new one
         self._pattern: re.Pattern[str] | None = None
 
-    def know_reader(self) -> None:
-        """Note who makes the page, and on which machine."""
-        self._know_host(platform.node())
-        try:
-            self._know(USER, getpass.getuser())
-        except (KeyError, OSError, ImportError):
-            return  # a user without a name
+    @classmethod
+    def of_reader(cls) -> Pseudonyms:
+        """New names for who makes the page, and for the machine."""
+        names = cls(ordinary_words())
+        names._know_host(platform.node())
+        with contextlib.suppress(KeyError, OSError, ImportError):  # a user without a name
+            names._know(USER, getpass.getuser())
+        return names
 
     def know_run(self, run: Run) -> None:
         """Note the names in the manifests of a run."""
@@ -169,7 +172,7 @@ class Pseudonyms:
             for value in values:
                 self._know_labelled(label, value)
         self._know_texts(texts)
-        shared: dict[str, Any] = _mapped(content, self.text)
+        shared: dict[str, Any] = mapped(content, self.text)
         blocks = [{"is": "items", "items": self.summary()}]
         said = {"id": "shared", "title": "What was replaced", "blocks": blocks}
         shared["sections"] = [*shared["sections"], said]
@@ -366,13 +369,3 @@ def _labelled(value: object) -> Iterator[tuple[str, list[str]]]:
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from _labelled(item)
-
-
-def _mapped(value: Any, change: Callable[[str], str]) -> Any:
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {key: _mapped(item, change) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_mapped(item, change) for item in value]
-    return value

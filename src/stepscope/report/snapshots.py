@@ -12,7 +12,6 @@ from stepscope.report import answer, memory, units
 from stepscope.report.document import (
     Block,
     DataTable,
-    Document,
     Findings,
     Gap,
     Items,
@@ -25,7 +24,7 @@ from stepscope.report.document import (
 )
 from stepscope.report.findings import finding_to_dict, findings_table, picked, shown_findings
 from stepscope.report.outputs import Layout
-from stepscope.report.text import sentence
+from stepscope.run.figures import sentence
 
 if TYPE_CHECKING:
     from stepscope.advice.memory_report import MemoryReport, SnapshotSummary
@@ -44,12 +43,8 @@ RANKS: dict[str, pl.DataType | type[pl.DataType]] = {
 """One row per snapshot."""
 
 
-def document(report: MemoryReport, layout: Layout) -> Document:
+def document(report: MemoryReport, layout: Layout) -> Iterator[Block]:
     """The report: on one screen, or in full."""
-    return Document(_blocks(report, is_full=layout.is_full))
-
-
-def _blocks(report: MemoryReport, *, is_full: bool) -> Iterator[Block]:
     yield Title(report.location)
     yield Line(_header(report), "dim")
     yield Gap()
@@ -57,18 +52,18 @@ def _blocks(report: MemoryReport, *, is_full: bool) -> Iterator[Block]:
     has_history = report.shown.overview.result.has_history
     yield Labelled("Peak" if has_history else "Held", (Line(_peak(report.shown)),))
     yield Gap()
-    yield _findings(report, is_short=not is_full)
-    rows = _ROWS if is_full else _SHORT_ROWS
+    yield _findings(report, is_short=not layout.is_full)
+    rows = _ROWS if layout.is_full else _SHORT_ROWS
     if len(report.snapshots) > 1:
         yield Gap()
         yield DataTable("Ranks", _ranks(report), most=rows)
     shown, asked = report.shown.overview, memory.question_of(report.shown.overview)
     for table in ("categories", "lines"):
-        layout = Layout(table, rows)
-        yield from answer.table_blocks(shown.result, asked, layout, shown.origin_ns)
+        of_table = Layout(table, rows)
+        yield from answer.table_blocks(shown.result, asked, of_table, shown.origin_ns)
     yield Gap()
     notes = _notes(report)
-    if is_full:
+    if layout.is_full:
         yield from map(Note, notes)
         return
     for note in notes[:_MOST_SHORT_NOTES]:
@@ -127,12 +122,10 @@ def _notes(report: MemoryReport) -> list[str]:
 
 def _ranks(report: MemoryReport) -> pl.DataFrame:
     """Columns `RANKS`."""
-    from stepscope.advice.memory_report import name_of
-
     rows = [
         (
             one.rank,
-            name_of(one),
+            Path(one.path).name,
             one.overview.result.peak_allocated_bytes,
             one.overview.result.peak_reserved_bytes,
             one.overview.result.out_of_memory,

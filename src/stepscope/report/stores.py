@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from stepscope.report.document import Block, Document, Line, Remark
+from stepscope.report.document import Block, Line, Remark
 from stepscope.report.units import decimal_size, plural
 from stepscope.terminal.plain_text import escaped
 
@@ -15,12 +15,8 @@ if TYPE_CHECKING:
     from stepscope.trace.store.listing import StoreInfo
 
 
-def document(stores: Sequence[StoreInfo], _layout: Layout) -> Document:
+def document(stores: Sequence[StoreInfo], _layout: Layout) -> Iterator[Block]:
     """A line per store, and the total as a remark."""
-    return Document(_blocks(stores))
-
-
-def _blocks(stores: Sequence[StoreInfo]) -> Iterator[Block]:
     for store in stores:
         used = datetime.fromtimestamp(store.used, timezone.utc).astimezone()
         yield Line(

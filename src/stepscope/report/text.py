@@ -1,4 +1,4 @@
-"""Text from untrusted files for Markdown, text cut to a width, and words as a sentence."""
+"""Text from untrusted files for Markdown, and text cut to a width."""
 
 from __future__ import annotations
 
@@ -23,11 +23,6 @@ def markdown_text(text: str) -> str:
     for character in _MARKDOWN:
         clean = clean.replace(character, f"\\{character}")
     return _LINKED.sub(lambda found: f"{found[0]}{_JOINER}", clean)
-
-
-def sentence(words: str) -> str:
-    """The same words with a capital at their beginning."""
-    return words[:1].upper() + words[1:]
 
 
 def shortened(texts: Sequence[str], width: int) -> list[str]:

@@ -11,7 +11,6 @@ from stepscope.report.document import (
     Block,
     Code,
     Column,
-    Document,
     Gap,
     Heading,
     Items,
@@ -20,6 +19,7 @@ from stepscope.report.document import (
     Look,
     Only,
     Table,
+    whole,
 )
 from stepscope.report.plain import plain
 from stepscope.run.figures import percent
@@ -41,36 +41,31 @@ _DISTURBED = 0.1
 """Share of the CPUs from which `stepscope.trial.processes` counts a process as disturbed."""
 
 
-def document(record: TrialsRecord, _layout: Layout) -> Document:
+def document(record: TrialsRecord, _layout: Layout) -> Iterator[Block]:
     """What came of the trials."""
-    return Document(_blocks(record))
-
-
-def _blocks(record: TrialsRecord) -> Iterator[Block]:
     yield Labelled("Verdict", (Line(record.verdict, "bold"),))
-    yield _whole(as_it_is(record))
+    yield whole(as_it_is(record))
     yield from trials_table(record)
     winner = record.winner
     if winner is not None:
         yield Gap()
         yield Heading("Write")
-        yield Code(tuple(lines_to_write(winner)))
-        if kept := promise_kept(winner):
-            yield _whole(f"  ({kept})")
+        applied = (f"# applied: {place}" for place in winner.applied)
+        overrides = (f"# instead of {place}" for place in winner.overrides)
+        yield Code((*winner.lines, *applied, *overrides))
+        if (error := winner.promise_error) is not None:
+            way = "too high" if error > 0 else "too low"
+            yield whole(f"  (the promised step was {percent(abs(error))} {way})")
         if winner.risks:
-            yield _whole(f"  Risks: {winner.risks}")
+            yield whole(f"  Risks: {winner.risks}")
     if told := notes(record):
         yield Gap()
         yield Heading("Notes")
         yield Items(tuple(told), indent=2)
-    further = (_whole(f"  {line}") for line in next_commands(record))
+    further = (whole(f"  {line}") for line in next_commands(record))
     yield Only("terminal", (Gap(), Heading("Look further"), *further))
     yield Gap()
-    yield _whole(costs(record))
-
-
-def _whole(text: str) -> Line:
-    return Line(text, is_whole=True)
+    yield whole(costs(record))
 
 
 def trials_table(record: TrialsRecord) -> Iterator[Block]:
@@ -189,15 +184,6 @@ def as_it_is(record: TrialsRecord) -> str:
     )
 
 
-def promise_kept(trial: TrialRecord) -> str:
-    """How far the promise was off; empty if there was none."""
-    error = trial.promise_error
-    if error is None:
-        return ""
-    way = "too high" if error > 0 else "too low"
-    return f"the promised step was {percent(abs(error))} {way}"
-
-
 def costs(record: TrialsRecord) -> str:
     """What the trials cost."""
     rest_s = max(0.0, record.total_s - record.processes_s)
@@ -245,12 +231,6 @@ def _saving(one: UntriedRecord) -> str:
     if one.promised_ratio is None:
         return ""
     return f" By the diagnosis, fixing it saves {percent(1 - one.promised_ratio)} of the step."
-
-
-def lines_to_write(trial: TrialRecord) -> list[str]:
-    """What to write into the script, where the trial did so, and what it replaces."""
-    applied = [f"# applied: {place}" for place in trial.applied]
-    return [*trial.lines, *applied, *(f"# instead of {place}" for place in trial.overrides)]
 
 
 def next_commands(record: TrialsRecord) -> list[str]:

@@ -116,6 +116,11 @@ def rank_ranges_in_words(ranges: Sequence[tuple[int, int]]) -> str:
     return f"rank{'' if is_one else 's'} {named}{f' and {others} more' if others else ''}"
 
 
+def sentence(words: str) -> str:
+    """The same words with a capital at their beginning."""
+    return words[:1].upper() + words[1:]
+
+
 def plural(number: int, word: str) -> str:
     """A number of things: "1 step", "2 steps"."""
     return f"{number:,} {word}{'' if number == 1 else 's'}"

@@ -56,6 +56,11 @@ class Background(Generic[Content]):
         self.stage = stage
 
     @property
+    def has_content(self) -> bool:
+        """Whether there is a result, though it may not be all of it."""
+        return self._content is not None
+
+    @property
     def content(self) -> Content:
         """The result.
 

@@ -19,7 +19,7 @@ import polars as pl
 
 from stepscope.trace.model import Trace
 from stepscope.trace.store.directory import StoreFolder
-from stepscope.viewer.index import Lane, TraceIndex, names_of
+from stepscope.viewer.index import Lane, TraceIndex
 from stepscope.viewer.slice_rows import SliceRows
 
 _FOLDER = "timeline"
@@ -47,7 +47,7 @@ def cache_index(trace: Trace, index: TraceIndex) -> None:
     """Cache an index in the trace's store, if it has one."""
     folder = _folder_of(trace)
     if folder is not None:
-        folder.keep(lambda directory: _write(directory, index, len(names_of(trace))))
+        folder.keep(lambda directory: _write(directory, index, len(trace.name_rows["name"])))
 
 
 def _write(directory: Path, index: TraceIndex, names: int) -> None:
@@ -83,7 +83,7 @@ def _read(directory: Path, trace: Trace) -> TraceIndex | None:
         extra,
         tuple(Lane(**lane) for lane in head["lanes"]),
         head["events"],
-        pl.concat([names_of(trace), pl.Series("name", head["labels"], dtype=pl.String)]),
+        pl.concat([trace.name_rows["name"], pl.Series("name", head["labels"], dtype=pl.String)]),
         tuple(head["notes"]),
     )
 

@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 
 from stepscope.run.side_json import utf8_json
 
@@ -63,21 +62,6 @@ def encode(meta: Mapping[str, Any], columns: Mapping[str, npt.NDArray[Any]]) -> 
         data = column.astype(column.dtype.newbyteorder("<"), copy=False).tobytes()
         parts += [data, bytes(-len(data) % 8)]
     return b"".join(parts)
-
-
-def decode(data: bytes) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-    """What `encode` was given; the page has the same in `tile-format.js`."""
-    if data[:4] != MAGIC:
-        raise ValueError("no columns")
-    size = int.from_bytes(data[4:8], "little")
-    header = orjson.loads(data[8 : 8 + size])
-    at, columns = 8 + size, {}
-    for one in header["columns"]:
-        dtype = np.dtype(one["type"]).newbyteorder("<")
-        columns[one["name"]] = np.frombuffer(data, dtype, one["length"], at)
-        at += one["length"] * dtype.itemsize
-        at += -at % 8
-    return header["meta"], columns
 
 
 def encode_slices(tile: SliceTile) -> bytes:

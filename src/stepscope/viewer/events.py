@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.compute import kind_words
 from stepscope.errors import UsageError
-from stepscope.run.figures import duration, percent, plural
+from stepscope.run.figures import duration, percent, plural, sentence
 from stepscope.trace.model import Trace
 from stepscope.viewer.index import TraceIndex
 
@@ -20,79 +18,35 @@ MOST_LINKS = 200
 """Links of one kind that are listed; an operator may have launched thousands of kernels."""
 
 
-@dataclass(frozen=True, eq=False)
-class Pairs:
-    """Links of one kind, findable from both ends.
-
-    Attributes:
-        first: One end of each link, sorted.
-        second: The other end, row for row.
-        by_second: Order of the rows by their second end.
-    """
-
-    first: npt.NDArray[np.int64]
-    second: npt.NDArray[np.int64]
-    by_second: npt.NDArray[np.int64]
-
-    @classmethod
-    def of(cls, table: pl.DataFrame, first: str, second: str) -> Pairs:
-        """Links between two columns; rows in which either is null are none."""
-        known = table.drop_nulls([first, second]).sort(first)
-        a, b = known[first].to_numpy(), known[second].to_numpy()
-        return cls(a, b, np.argsort(b, kind="stable"))
-
-    def from_first(self, event: int) -> list[int]:
-        """The second ends of an event's links."""
-        low, high = np.searchsorted(self.first, [event, event + 1])
-        found: list[int] = self.second[low:high].tolist()
-        return found
-
-    def from_second(self, event: int) -> list[int]:
-        """The first ends of an event's links."""
-        ordered = self.second[self.by_second]
-        low, high = np.searchsorted(ordered, [event, event + 1])
-        found: list[int] = self.first[self.by_second[low:high]].tolist()
-        return found
-
-
-@dataclass(frozen=True, eq=False)
-class Links:
+def links_of(trace: Trace) -> pl.DataFrame:
     """Who launched what, and whose gradient is computed where.
 
-    Attributes:
-        launch: GPU work and the call that launched it.
-        op: GPU work and its innermost operator.
-        forward: Backward operators and their forward operators.
+    Columns: `event`, of GPU work the call that launched it (`launch`) and its innermost operator
+    (`op`), and of backward operators their `forward` operators.
     """
-
-    launch: Pairs
-    op: Pairs
-    forward: Pairs
-
-
-def links_of(trace: Trace) -> Links:
-    """All links of a trace."""
-    derived = trace.derived.select("event", "launch", "op", "forward", "kind")
-    work = derived.filter(pl.col("kind") != "none").select("event", "launch", "op").collect()
-    backward = derived.filter(pl.col("forward").is_not_null()).select("event", "forward").collect()
-    return Links(
-        Pairs.of(work, "event", "launch"),
-        Pairs.of(work, "event", "op"),
-        Pairs.of(backward, "event", "forward"),
+    is_work = pl.col("kind") != "none"
+    return (
+        trace.derived.filter(is_work | pl.col("forward").is_not_null())
+        .select("event", pl.when(is_work).then(pl.col("launch", "op")), "forward")
+        .collect()
     )
 
 
-def linked(links: Links, event: int) -> list[tuple[str, list[int]]]:
-    """What an event is linked to, by what the other end is to it."""
-    groups = [
-        ("launched by", links.launch.from_first(event)),
-        ("operator", links.op.from_first(event)),
-        ("launched", links.launch.from_second(event)),
-        ("GPU work of this operator", links.op.from_second(event)),
-        ("forward of", links.forward.from_second(event)),
-        ("backward of", links.forward.from_first(event)),
-    ]
-    return [(title, found) for title, found in groups if found]
+def _ends(links: pl.DataFrame, end: str, other: str, event: int) -> list[int]:
+    """One end of each link whose other end is an event."""
+    found: list[int] = links.filter(pl.col(other) == event)[end].drop_nulls().sort().to_list()
+    return found
+
+
+_TITLES = {
+    ("launch", "event"): "launched by",
+    ("op", "event"): "operator",
+    ("event", "launch"): "launched",
+    ("event", "op"): "GPU work of this operator",
+    ("event", "forward"): "forward of",
+    ("forward", "event"): "backward of",
+}
+"""What an event is to the other end of a link, by the columns of that end and its own."""
 
 
 def stack_of(index: TraceIndex, event: int) -> list[int]:
@@ -153,21 +107,21 @@ def _place(names: list[str]) -> str:
 
 
 def sentence_of(
-    index: TraceIndex, links: Links, event: int, attained: dict[int, tuple[float, str]]
+    index: TraceIndex, links: pl.DataFrame, event: int, attained: dict[int, tuple[float, str]]
 ) -> str:
     """Where an event comes from and what it reaches, in one sentence; empty if nothing is known.
 
     Args:
         index: The slices of its trace.
-        links: Who launched what.
+        links: As `links_of` gives them.
         attained: What GPU work reaches of a limit, and which limit, as far as it is worked out.
     """
 
     def names_around(one: int) -> list[str]:
         return [brief(index, above)["name"] for above in reversed(stack_of(index, one))]
 
-    launches, operators = links.launch.from_first(event), links.op.from_first(event)
-    work = links.op.from_second(event)
+    launches, operators = (_ends(links, end, "event", event) for end in ("launch", "op"))
+    work = _ends(links, "event", "op", event)
     if launches:
         here, launch = brief(index, event), brief(index, launches[0])
         ago = ""
@@ -186,7 +140,7 @@ def sentence_of(
         place = _place(names_around(event))
     if not place:
         for operator in operators or [event]:
-            forward = links.forward.from_first(operator)
+            forward = _ends(links, "forward", "event", operator)
             if forward:
                 place = f"backward of {brief(index, forward[0])['name']}"
                 place += f" {_place(names_around(forward[0]))}"
@@ -194,7 +148,7 @@ def sentence_of(
     reached = "" if share is None else f"calls of this shape reach {percent(share)} of the {limit}"
     origin = " ".join(filter(None, (said, place.strip())))
     found = "; ".join(filter(None, (origin, reached)))
-    return found and f"{found[0].upper()}{found[1:]}"
+    return sentence(found)
 
 
 def attained_shares(trace: Trace) -> dict[int, tuple[float, str]]:
@@ -218,7 +172,7 @@ def attained_shares(trace: Trace) -> dict[int, tuple[float, str]]:
 def event_in_full(
     trace: Trace,
     index: TraceIndex,
-    links: Links,
+    links: pl.DataFrame,
     event: int,
     attained: dict[int, tuple[float, str]] | None = None,
 ) -> dict[str, Any]:
@@ -226,7 +180,7 @@ def event_in_full(
 
     Args:
         index: The slices of the trace.
-        links: Who launched what.
+        links: As `links_of` gives them.
         attained: As `sentence_of` takes it.
 
     Raises:
@@ -241,7 +195,7 @@ def event_in_full(
         raise UsageError(f"there is no event {event}")
     row = found.row(0, named=True)
     derived = trace.derived.filter(pl.col("event") == event).collect().row(0, named=True)
-    linked_to = linked(links, event)
+    linked = ((title, _ends(links, *ends, event)) for ends, title in _TITLES.items())
     return {
         **brief(index, event),
         "name": row["name"],
@@ -270,6 +224,7 @@ def event_in_full(
                 "total": len(events),
                 "events": [brief(index, one) for one in events[:MOST_LINKS]],
             }
-            for title, events in linked_to
+            for title, events in linked
+            if events
         ],
     }

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -74,19 +73,6 @@ class Flame:
     count: Int64Array
     whole_ns: int
     left_out: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        return {
-            "name": self.name,
-            "colour": self.colour.tolist(),
-            "parent": self.parent.tolist(),
-            "self_ns": self.self_ns.tolist(),
-            "total_ns": self.total_ns.tolist(),
-            "count": self.count.tolist(),
-            "whole_ns": self.whole_ns,
-            "left_out": self.left_out,
-        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +158,7 @@ def _host(
     total = np.maximum(last - first, 0)
     own = total.copy()
     np.subtract.at(own, parent[inside], total[inside])
-    names = _names(trace)
+    names = trace.name_rows["name"]
     threads = _thread_names(trace)
     lane_of = forest.lane_id[rows]
     # Each thread is a root: rows after the events' own stand for the threads.
@@ -195,7 +181,7 @@ def _device(trace: Trace, forest: Forest, start: int, end: int, by: FlameBy) -> 
     own = np.minimum(work["end_ns"].to_numpy(), end) - first
     anchor = work["launch"].fill_null(-1).to_numpy()
     anchor = np.where(anchor >= 0, anchor, work["op"].fill_null(-1).to_numpy())
-    names = _names(trace)
+    names = trace.name_rows["name"]
     wanted = _wanted(trace, forest, by)
     holder = nearest(forest.parent, wanted)
     place = np.where(anchor >= 0, holder[anchor] if len(holder) else anchor, -1)
@@ -249,13 +235,9 @@ def _wanted(trace: Trace, forest: Forest, by: FlameBy) -> BoolArray:
     if by is FlameBy.PYTHON:
         own = own_events(trace)
         return frames if own is None else frames & ~own
-    is_module = _names(trace).str.starts_with(_MODULE).to_numpy()
+    is_module = trace.name_rows["name"].str.starts_with(_MODULE).to_numpy()
     found: BoolArray = frames & is_module[forest.name_id]
     return found
-
-
-def _names(trace: Trace) -> pl.Series:
-    return trace.name_rows["name"]
 
 
 def _colours(trace: Trace) -> npt.NDArray[np.uint8]:

@@ -16,7 +16,7 @@ import polars as pl
 
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array, Intervals
-from stepscope.trace.arrays.placing import Placement, place
+from stepscope.trace.arrays.placing import place
 from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK
 from stepscope.trace.derive.clock_resolution import clock_resolution_ns
 from stepscope.trace.derive.nesting import outer_first
@@ -164,7 +164,7 @@ def arrange(trace: Trace) -> Arranged:
     name = columns["name_id"].to_numpy()
     kind = trace.name_rows["kind"].gather(name)
     rows = SliceRows.placed(
-        _shifted(placed, origin),
+        replace(placed, end_ns=placed.end_ns - origin),
         start - origin,
         np.arange(len(start), dtype=np.uint32),
         name,
@@ -218,17 +218,6 @@ def _indexed(
         arranged.events,
         names,
         arranged.notes,
-    )
-
-
-def names_of(trace: Trace) -> pl.Series:
-    """The name of each `name_id`."""
-    return trace.name_rows["name"]
-
-
-def _shifted(placed: Placement, origin: int) -> Placement:
-    return Placement(
-        placed.order, placed.end_ns - origin, placed.band, placed.offsets, placed.left_out
     )
 
 
@@ -357,7 +346,7 @@ def _extra(
     lanes: list[Lane] = []
     described = dict(trace.devices.select("device", "name").iter_rows())
     origin = arranged.origin_ns
-    names = names_of(trace)
+    names = trace.name_rows["name"]
 
     def add(
         group: str, title: str, kind: str, device: int | None,

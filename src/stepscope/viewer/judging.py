@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -11,7 +10,7 @@ import polars as pl
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.evidence.places import place_of
 from stepscope.advice.finding import Finding
-from stepscope.analysis.comparison.compare import Comparison, compare
+from stepscope.analysis.comparison.compare import compare
 from stepscope.analysis.comparison.side import Side, make_side
 from stepscope.analysis.record.step_strip import StepStrip
 from stepscope.report import figures, units
@@ -91,11 +90,9 @@ def _place(found: Finding, content: Content) -> dict[str, int | None] | None:
 
 def comparison_of(before: Content, after: Content) -> dict[str, Any]:
     """What changed from one trace to the other."""
-    sides = [make_side(one.trace.path, one.trace) for one in (before, after)]
-    return _comparison(compare(*sides))
-
-
-def _comparison(found: Comparison) -> dict[str, Any]:
+    found = compare(*(make_side(one.trace.path, one.trace) for one in (before, after)))
+    parts = found.changes.filter(pl.col("table") == "part").select("name", "a_ns", "b_ns")
+    drawn = figures.waterfall(("before", "after"), list(parts.iter_rows()))
     tables = {
         name: in_words(found.changes.filter(pl.col("table") == name).head(MOST_CHANGES)).to_dicts()
         for name in ("part", "kernel", "operator")
@@ -105,7 +102,7 @@ def _comparison(found: Comparison) -> dict[str, Any]:
         "b": _side(found.b),
         "step": plain(found.step),
         "changed": main_change(found),
-        "waterfall": _waterfall(found),
+        "waterfall": None if drawn is None else drawn.drawn,
         "differences": list(found.differences),
         "changes": tables,
         "strips": [
@@ -114,12 +111,6 @@ def _comparison(found: Comparison) -> dict[str, Any]:
         ],
         "notes": list(found.notes),
     }
-
-
-def _waterfall(found: Comparison) -> Mapping[str, Any] | None:
-    parts = found.changes.filter(pl.col("table") == "part").select("name", "a_ns", "b_ns")
-    drawn = figures.waterfall(("before", "after"), list(parts.iter_rows()))
-    return None if drawn is None else drawn.drawn
 
 
 def _side(side: Side) -> dict[str, Any]:

@@ -28,23 +28,15 @@ class Library:
     def start(self) -> None:
         """Open the first trace."""
         if self.traces:
-            self.ensure(self.traces[0])
+            self.traces[0].start()
 
     def failure(self) -> str:
         """Why the only trace could not be read; empty if it was, or there are others."""
         if self._only is None:
             return ""
         status = self._only.status()
-        is_there = self._only.content is not None
-        return str(status["error"]) if status["stage"] == "failed" and not is_there else ""
-
-    def ensure(self, opened: Opened) -> None:
-        """Open a trace in the background, unless it is being opened."""
-        with self._lock:
-            if opened.opening.is_set():
-                return
-            opened.opening.set()
-        threading.Thread(target=opened.open, name="open-trace", daemon=True).start()
+        has_failed = status["stage"] == "failed" and not self._only.has_content
+        return str(status["error"]) if has_failed else ""
 
     def find(self, identifier: str) -> Opened:
         """The trace of an id.
@@ -65,8 +57,6 @@ class Library:
         opened = self.find(identifier)
         if opened.origin.is_memory:
             raise UsageError("this is a memory snapshot: it has no timeline")
-        if opened.content is None:
-            raise UsageError(opened.error or "the trace is still being read")
         return opened.content
 
     def whole(self, identifier: str) -> Content:
@@ -78,7 +68,7 @@ class Library:
         self.ready(identifier)
         opened = self.find(identifier)
         opened.is_over.wait()
-        if opened.content is None or not opened.content.is_whole:
+        if not opened.content.is_whole:
             raise UsageError(opened.error)
         return opened.content
 
@@ -107,4 +97,4 @@ class Library:
             self.traces[self.traces.index(old)] = fresh
             self._by_id[fresh.id] = fresh
             self._ranks.pop(old.origin.run, None)
-        self.ensure(fresh)
+        fresh.start()

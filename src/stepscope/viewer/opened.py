@@ -20,7 +20,6 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -34,14 +33,13 @@ from stepscope.errors import StepscopeError
 from stepscope.terminal.plain_text import escaped
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
+from stepscope.viewer.background import Background
 from stepscope.viewer.cached_index import cache_index, cached_index
 from stepscope.viewer.index import arrange, early_index, whole_index
 from stepscope.viewer.tiles import warm_up
 
 if TYPE_CHECKING:
     from stepscope.analysis.counters import Series
-    from stepscope.viewer.background import Background
-    from stepscope.viewer.events import Links
     from stepscope.viewer.flame import Forest
     from stepscope.viewer.index import Lane, TraceIndex
     from stepscope.viewer.memory.history import MemoryContent
@@ -110,16 +108,13 @@ class Content:
 
     Attributes:
         is_whole: Whether nothing is missing in the index: links and steps of GPUs are known.
-        metrics: The `metrics.csv` beside it; None: there is none.
-        step_record: The `steps.jsonl` of its rank; None for a trace outside a run.
         attained: What GPU work reaches of its limit; empty until `find_attained` has ended.
     """
 
     trace: Trace
     index: TraceIndex
     is_whole: bool
-    metrics: Path | None
-    step_record: Path | None
+    origin: Origin
     _fingerprint: object
     attained: dict[int, tuple[float, str]] = field(default_factory=dict)
     _asking: threading.RLock = field(default_factory=threading.RLock)
@@ -168,7 +163,7 @@ class Content:
         return NameIndex.of(self.index)
 
     @cached_property
-    def links(self) -> Links:
+    def links(self) -> pl.DataFrame:
         """Who launched what."""
         from stepscope.viewer.events import links_of
 
@@ -218,7 +213,7 @@ class Content:
         if idle is not None and len(idle):
             rows, lanes = idle_rows(self.trace, self.index, idle)
         counters = tried(
-            "counters", lambda: counters_of(self.trace, self.index.origin_ns, self.metrics)
+            "counters", lambda: counters_of(self.trace, self.index.origin_ns, self.origin.metrics)
         )
         return Extras(idle, rows, lanes, counters or (), tuple(notes))
 
@@ -243,17 +238,17 @@ def _fingerprint(trace: Trace) -> object:
     return (status.st_ino, status.st_mtime_ns, status.st_size)
 
 
-class Opened:
+class Opened(Background[Content]):
     """One trace, from the moment it is asked for.
+
+    Its stages are "waiting", "reading", "arranging", "ready" and "failed". Its content is there
+    before all of it is worked out, and is replaced once when it is whole.
 
     Args:
         says_failure: Whether to log why it cannot be read.
 
     Attributes:
         id: What the page knows it by.
-        stage: "waiting", "reading", "arranging", "ready" or "failed".
-        error: Why it failed.
-        content: The trace, once it is ready. It is replaced once when it is whole.
         is_over: Set once it is whole, or has failed.
         has_extras: Whether idle causes and counters are there.
         extras_wanted: Set when the page asks for these, which it does once its picture is drawn.
@@ -263,16 +258,11 @@ class Opened:
     """
 
     def __init__(self, origin: Origin, *, says_failure: bool = True) -> None:
+        super().__init__("trace", self._open)
         self._says_failure = says_failure
         self.id = secrets.token_hex(8)
         self.origin = origin
-        self.stage = "waiting"
-        self.error = ""
-        self.content: Content | None = None
         self.has_extras = False
-        self._began = time.monotonic()
-        self._took_s: dict[str, float] = {}
-        self.opening = threading.Event()
         self.extras_wanted = threading.Event()
         self.is_over = threading.Event()
         self.has_gpu_memory = False
@@ -284,15 +274,20 @@ class Opened:
 
             self.memory = memory_of(lambda: open_memory(snapshot).view)
 
-    def open(self) -> None:
-        """Read the trace; meant for a thread of its own."""
+    def start(self) -> None:
+        """Read it in a thread, unless that has begun."""
         if self.memory is not None and self.origin.is_memory:
             self.memory.start()
-            return
+        else:
+            super().start()
+
+    def _run(self) -> None:
+        super()._run()
+        self.is_over.set()
+
+    def _open(self, enter: Callable[[str], None]) -> Content:
         try:
-            self._enter("reading")
-            trace = load(self.origin.path)
-            content = self._show(trace)
+            content = self._show(load(self.origin.path), enter)
             # The first picture must not share the processor with idle causes and counters.
             self.extras_wanted.wait(_LONGEST_PICTURE_S)
             content.names  # noqa: B018 - the first search need not wait for it
@@ -301,25 +296,19 @@ class Opened:
             # Also said where the command runs: there may be no page to say it on.
             if self._says_failure:
                 _LOG.error("stepscope: %s", escaped(str(error)))
-            self._fail(str(error))
-        except Exception as error:  # noqa: BLE001 - a thread's last resort: the page must learn of it
-            _LOG.exception("%s cannot be opened", self.origin.path)
-            self._fail(f"unexpected {type(error).__name__}: {error}")
+            raise
+        return content
 
-    def _show(self, trace: Trace) -> Content:
+    def _show(self, trace: Trace, enter: Callable[[str], None]) -> Content:
         """Arrange the slices, or read how they were; of many the first picture comes early."""
-        origin, fingerprint = self.origin, _fingerprint(trace)
+        fingerprint = _fingerprint(trace)
         warm_up()
 
         def ready(index: TraceIndex, *, is_whole: bool) -> Content:
-            content = Content(
-                trace, index, is_whole, origin.metrics, origin.step_record, fingerprint
-            )
-            self.content = content
+            content = self._content = Content(trace, index, is_whole, self.origin, fingerprint)
             if is_whole:
                 self.is_over.set()
-            if self.stage != "ready":
-                self._enter("ready")
+            enter("ready")
             return content
 
         index = cached_index(trace)
@@ -329,7 +318,7 @@ class Opened:
         is_early = trace.event_count > EARLY_ABOVE_EVENTS
         if not is_early:
             trace.derived  # noqa: B018 - steps, nesting and links are part of reading
-        self._enter("arranging")
+        enter("arranging")
         arranged = arrange(trace)
         if is_early:
             ready(early_index(trace, arranged), is_whole=False)
@@ -341,43 +330,26 @@ class Opened:
     def _add_extras(self, content: Content) -> None:
         from stepscope.analysis.memory.trace_history import has_host_memory, of_gpus
 
-        extras = content.extras
+        content.extras  # noqa: B018 - worked out before the page is told that they are there
         self.has_gpu_memory = self.memory is None and bool(of_gpus(content.trace))
         if self.memory is None and has_host_memory(content.trace):
             from stepscope.analysis.memory.opening import memory_of_trace
             from stepscope.viewer.memory.history import memory_of
 
             self.memory = memory_of(lambda: memory_of_trace(content.trace, self.origin.path))
-        self.has_extras = extras is not None
+        self.has_extras = True
         # Of a large trace it would take the processor from whoever looks at it.
         if content.index.event_count <= EARLY_ABOVE_EVENTS:
             content.find_attained()
 
-    def _enter(self, stage: str) -> None:
-        self._took_s[self.stage] = time.monotonic() - self._began
-        self.stage = stage
-
-    def _fail(self, reason: str) -> None:
-        self.stage, self.error = "failed", reason
-        self.is_over.set()
-
     def status(self) -> dict[str, Any]:
         """How far it is."""
-        if self.origin.is_memory and self.memory is not None:
-            found = {"has_extras": False, "took_s": {}, **self.memory.status()}
-        else:
-            found = {
-                "stage": self.stage,
-                "error": self.error,
-                "has_extras": self.has_extras,
-                "elapsed_s": round(time.monotonic() - self._began, 1),
-                "took_s": {stage: round(took, 3) for stage, took in self._took_s.items()},
-            }
+        is_memory = self.origin.is_memory
         return {
             "id": self.id,
             "title": self.origin.title,
             "rank": self.origin.rank,
             "window": self.origin.window,
-            "is_memory": self.origin.is_memory,
-            **found,
+            "is_memory": is_memory,
+            **(self.memory.status() if self.memory and is_memory else super().status()),
         }

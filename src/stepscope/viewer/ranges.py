@@ -21,13 +21,13 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.host.idle_gaps import IDLE_CAUSES
-from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
+from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.names import is_step, names_that
 from stepscope.analysis.timeline import DeviceSets, device_sets
 from stepscope.trace.derive.ancestors import nearest_above
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
-from stepscope.viewer.flame import BoolArray, Forest
+from stepscope.viewer.flame import Forest
 
 MOST_ROWS = 500
 
@@ -47,15 +47,11 @@ class RangeBasis:
 
     Attributes:
         idle: Segments of idle time, `idle_gaps.SEGMENTS`; None: not worked out yet.
-        names: Name of each `name_id`.
-        is_step: Whether it is that of a step's annotation.
     """
 
-    work: GpuWork
+    trace: Trace
     devices: tuple[DeviceTimes, ...]
     idle: pl.DataFrame | None
-    names: pl.Series
-    is_step: BoolArray
 
 
 def range_basis(trace: Trace, idle: pl.DataFrame | None) -> RangeBasis:
@@ -65,8 +61,7 @@ def range_basis(trace: Trace, idle: pl.DataFrame | None) -> RangeBasis:
     for sets in device_sets(work.table):
         spans = pl.concat([work.windows, work.device_steps]).filter(pl.col("device") == sets.device)
         found.append(DeviceTimes(sets, int(spans["start_ns"].min()), int(spans["end_ns"].max())))  # type: ignore[arg-type]
-    names = trace.name_rows["name"]
-    return RangeBasis(work, tuple(found), idle, names, names_that(trace, is_step()))
+    return RangeBasis(trace, tuple(found), idle)
 
 
 def range_totals(basis: RangeBasis, forest: Forest, start_ns: int, end_ns: int) -> dict[str, Any]:
@@ -113,7 +108,7 @@ def _overlapping(table: pl.DataFrame, start: int, end: int) -> pl.DataFrame:
 
 
 def _kernels(basis: RangeBasis, start: int, end: int) -> dict[str, Any]:
-    rows = _overlapping(basis.work.table, start, end)
+    rows = _overlapping(gpu_work(basis.trace).table, start, end)
     table = (
         rows.group_by("name_id")
         .agg(
@@ -134,7 +129,7 @@ def _kernels(basis: RangeBasis, start: int, end: int) -> dict[str, Any]:
 
 def _operators(basis: RangeBasis, forest: Forest, start: int, end: int) -> dict[str, Any]:
     host = _host_self(basis, forest, start, end)
-    rows = _overlapping(basis.work.table, start, end).drop_nulls("op")
+    rows = _overlapping(gpu_work(basis.trace).table, start, end).drop_nulls("op")
     name_of = forest.name_id
     launched = (
         rows.select(name_id=pl.Series(name_of[rows["op"].to_numpy()]), ns=_cut(start, end))
@@ -157,7 +152,7 @@ def _operators(basis: RangeBasis, forest: Forest, start: int, end: int) -> dict[
 def _host_self(basis: RangeBasis, forest: Forest, start: int, end: int) -> pl.DataFrame:
     """Operators that overlap the range, by name: how many, and their own time in it."""
     is_op = forest.of_categories(Category.CPU_OP, Category.USER_ANNOTATION)
-    is_op &= ~basis.is_step[forest.name_id]
+    is_op &= ~names_that(basis.trace, is_step())[forest.name_id]
     wanted = is_op & (forest.start_ns < end) & (forest.end_ns > start)
     rows = np.flatnonzero(wanted)
     above = nearest_above(forest.parent, rows, wanted)
@@ -173,5 +168,5 @@ def _host_self(basis: RangeBasis, forest: Forest, start: int, end: int) -> pl.Da
 
 
 def _named(basis: RangeBasis, table: pl.DataFrame) -> list[dict[str, Any]]:
-    names = basis.names
+    names = basis.trace.name_rows["name"]
     return [{"name": names[row.pop("name_id")], **row} for row in table.to_dicts()]

@@ -106,7 +106,11 @@ class JobRanks:
         mapped = {row["rank"]: row for row in self.map.ranks.iter_rows(named=True)}
         blame: dict[int, dict[str, Any]] = {}
         causes: list[dict[str, Any]] = []
+        pictures: list[Mapping[str, Any]] = []
+        notes = self.map.notes
         if self.stragglers is not None:
+            pictures = [one.drawn for one in pictures_of("stragglers", self.stragglers)]
+            notes = (*notes, *self.stragglers.notes)
             blame = {row["rank"]: row for row in self.stragglers.ranks.iter_rows(named=True)}
             notable = self.stragglers.causes.filter("is_notable")
             causes = [
@@ -117,9 +121,8 @@ class JobRanks:
             suspects = {row["rank"], *(row["indistinguishable_from"] or ())}
             if len(suspects) < len(self.order):  # what all might have, none is accused of
                 accused |= dict.fromkeys(suspects, row["cause"])
-        drawn = [] if self.stragglers is None else pictures_of("stragglers", self.stragglers)
         return {
-            "pictures": [one.drawn for one in drawn],
+            "pictures": pictures,
             "measures": [{"name": name, "title": title} for name, title in MEASURES.items()],
             "steps": list(self.steps),
             "left_out_steps": self.map.steps["step"].n_unique() - len(self.steps),
@@ -138,11 +141,8 @@ class JobRanks:
             "mean_step_ns": self.map.mean_step_ns,
             "causes": causes,
             "parts": self.map.parts.to_dicts(),
-            "notes": list(dict.fromkeys([*self.map.notes, *self._more_notes()])),
+            "notes": list(dict.fromkeys(notes)),
         }
-
-    def _more_notes(self) -> tuple[str, ...]:
-        return () if self.stragglers is None else self.stragglers.notes
 
 
 def ranks_of(run: tuple[str, ...]) -> Background[JobRanks]:

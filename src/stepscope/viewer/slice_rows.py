@@ -42,11 +42,6 @@ class SliceRows:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    @property
-    def size_bytes(self) -> int:
-        """Memory that the arrays take."""
-        return sum(array.nbytes for array in vars(self).values())
-
     @classmethod
     def of(
         cls,

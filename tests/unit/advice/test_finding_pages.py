@@ -23,7 +23,7 @@ def test_every_rule_is_found_by_its_id():
     defined = set()
     for path in folder.rglob("*.py"):
         defined |= set(
-            re.findall(r"^def find_(\w+)\(subject: Subject\)", path.read_text(), re.MULTILINE)
+            re.findall(r"^def find_(\w+)\(subject: Subject\b", path.read_text(), re.MULTILINE)
         )
     assert defined == {rule.replace("-", "_") for rule in RULES}
     for rule in RULES:

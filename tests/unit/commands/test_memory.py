@@ -20,7 +20,7 @@ from tests.support.snapshots import PROGRAMS, Frames, plain_training, train
 
 from stepscope.commands import info, memory, report, show
 from stepscope.errors import StepscopeError, UnreadableInputError, UsageError
-from stepscope.memory.questions.names import ABOUT, NEEDS, PREFIX
+from stepscope.memory.questions.names import ABOUT
 from stepscope.memory.questions.table import QUESTIONS, question
 from stepscope.report.columns import FIRST
 from stepscope.report.outputs import output
@@ -123,8 +123,7 @@ def test_the_samples_of_a_rank_are_found_beside_its_snapshots(tmp_path):
     (layout.snapshots / "a").write_bytes(pickle.dumps(plain_training()))
     write_metrics(layout.metrics)
     for path in (tmp_path / "run", layout.snapshots / "a"):
-        shown = run("memory-outside", path, "--format", "csv", verb=show).stdout
-        assert shown == run(path, "outside", "--format", "csv").stdout
+        shown = run(path, "outside", "--format", "csv").stdout
         assert len(shown.splitlines()) > 3
     layout.metrics.write_text("damaged")
     assert run(tmp_path / "run", "peak").exit_code == 0
@@ -159,45 +158,14 @@ def test_every_question_in_every_format(snapshot, smaller, name):
             assert list(rows[0]) == list(tables[field][0])
 
 
-BARE = [one.name for one in QUESTIONS if one.name not in NEEDS and one.name != "outside"]
-
-
-@pytest.mark.parametrize("name", BARE)
-def test_show_answers_as_memory_does(snapshot, smaller, name):
-    snapshot = asked_of(name, snapshot, smaller)
-    words = ["--format", "json", "--device", "0"]
-    shown = run(f"memory-{name}", snapshot, *words, verb=show).stdout
-    assert shown == run(snapshot, name, *words).stdout
-
-
-def test_show_lists_the_questions_about_snapshots_that_it_answers(snapshot):
-    listed = run("--list", verb=show).stdout
-    for one in QUESTIONS:
-        assert (f"memory-{one.name} " in listed) == (one.name not in NEEDS)
-        if one.name in NEEDS:
-            with pytest.raises(UsageError, match=f"{one.name} {NEEDS[one.name]}"):
-                run(f"memory-{one.name}", snapshot, verb=show)
-
-
-def test_show_memory_of_a_snapshot_is_its_overview(snapshot, smaller):
-    shown = run("memory", snapshot, "--format", "json", verb=show).stdout
-    assert shown == run(snapshot, "--format", "json").stdout
-    both = run("memory-peak", snapshot, smaller, verb=show).stdout
-    assert str(snapshot) in both
-    assert str(smaller) in both
-    assert run("memory-peak", snapshot, smaller, "--format", "json", verb=show).exit_code == 2
-    for words in (["--device", "0,1"], ["--steps", "1"]):
-        assert run("memory-peak", snapshot, *words, verb=show).exit_code == 2
-    assert run("memory-peak", verb=show).exit_code == 2
-
-
 def test_the_columns_that_people_see_first_exist(snapshot, smaller):
     seen = 0
     for (name, table), columns in FIRST.items():
-        if not name.startswith(PREFIX):
+        if not name.startswith("memory-"):
             continue
-        path = asked_of(name.removeprefix(PREFIX), snapshot, smaller)
-        found = json.loads(run(name, path, "--format", "json", verb=show).stdout)
+        asked = name.removeprefix("memory-")
+        path = asked_of(asked, snapshot, smaller)
+        found = json.loads(run(path, asked, "--format", "json").stdout)
         assert set(columns) <= set(found[table][0]), (name, table)
         seen += 1
     assert seen == 3
@@ -212,7 +180,6 @@ def test_a_table_is_not_cut_to_the_columns_of_a_question_about_traces(smaller):
 
 def test_the_names_are_those_of_the_table():
     assert list(ABOUT) == [one.name for one in QUESTIONS]
-    assert NEEDS.keys() <= {one.name for one in QUESTIONS}
 
 
 class Terminal(io.StringIO):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,6 @@ from tests.support.step_records import step_records, write_run
 from stepscope.analysis.questions import QUESTIONS
 from stepscope.commands import remembered
 from stepscope.commands.main import cli
-from stepscope.memory.categories.census import census_path
 from stepscope.run.layout import RunLayout
 from stepscope.trace import load as loading
 from stepscope.trace.store import memo
@@ -345,51 +343,6 @@ def test_a_condition_fails_each_time(pair, opened):
         assert done.return_value == 1, done.output
         assert done.stderr.startswith("failed: the step grew by")
         assert len(opened) == 2 * asked
-
-
-def with_memory(folder: Path) -> Path:
-    """A trace that tells of the host's memory."""
-    instants = [
-        {
-            "ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 7,
-            "ts": 50_000 + time_us,
-            "args": {"Bytes": change, "Addr": 64, "Device Id": -1, "Device Type": 0},
-        }
-        for time_us, change in ((40, 1000), (60, -1000))
-    ]  # fmt: skip
-    path = folder / "trace.json"
-    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": instants}))
-    return path
-
-
-@pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize("question", ["memory-overview", "memory-peak"])
-def test_the_memory_in_a_trace_prints_the_same_again(question, form, tmp_path, opened):
-    path = with_memory(tmp_path)
-    check_same_twice(path, opened, ("show", question, path, "--format", form))
-    assert len(opened) == 1
-
-
-def test_a_census_is_part_of_the_key(tmp_path, opened):
-    path = with_memory(tmp_path)
-    asked = ("show", "memory-peak", path, "--format", "json")
-    first = printed(*asked)
-    census = census_path(path)
-    for size_bytes in (400, 500):
-        lines = (
-            {"census": 1},
-            {"kind": "parameter", "device": -1, "time_ns": 0, "addresses": [4096],
-             "bytes": [size_bytes]},
-        )  # fmt: skip
-        census.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-        second = printed(*asked)
-        assert second != first
-        assert printed(*asked) == second
-        first = second
-    assert len(opened) == 3
-    census.unlink()
-    printed("show", "memory-peak", tmp_path, "--format", "json")
-    assert len(opened) == 4  # as a folder it is another path to show
 
 
 def test_a_chosen_engine_reads_the_ranks_each_time(tmp_path, opened):

@@ -23,7 +23,6 @@ from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.commands.main import main
 from stepscope.commands.show import command
 from stepscope.errors import StepscopeError, UsageError
-from stepscope.memory.questions.names import PREFIX
 from stepscope.report.answer import NOTHING, answer_blocks, number_labels
 from stepscope.report.cells import shown
 from stepscope.report.columns import asked_columns, fit
@@ -298,7 +297,7 @@ def test_every_column_shown_first_exists(path: Path) -> None:
 
     trace = load(path)
     for (asked, table), names in FIRST.items():
-        if asked.startswith(PREFIX):  # about snapshots: in test_memory.py
+        if asked.startswith("memory-"):  # about snapshots: in test_memory.py
             continue
         frame = getattr(question(asked).ask(trace), table)
         assert set(names) <= set(frame.columns), (asked, table)

@@ -31,7 +31,7 @@ PROBLEM = Check("disk", "free space", State.PROBLEM, "100 MiB free", "make room"
 
 def shown(checks, width: int = 100) -> str:
     console = Console(file=io.StringIO(), width=width, color_system=None, highlight=False)
-    print_blocks(document(checks, Layout()).blocks, console)
+    print_blocks(document(checks, Layout()), console)
     return console.file.getvalue()
 
 

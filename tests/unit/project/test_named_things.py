@@ -38,19 +38,14 @@ def code_in(cells: list[str]) -> list[str]:
 
 
 def test_the_questions_of_show():
-    named = set(code_in([row[0] for row in table_of("verbs/show.md", "Question")]))
-    of_snapshots = {one for one in named if one.startswith("memory-")}
-    asked = {one.name for one in QUESTIONS}
-    assert named - of_snapshots == {one for one in asked if not one.startswith("memory-")}
-    assert of_snapshots <= asked | {f"memory-{name}" for name in ABOUT}
+    named = code_in([row[0] for row in table_of("verbs/show.md", "Question")])
+    assert set(named) == {one.name for one in QUESTIONS}
 
 
 def test_each_question_of_show_has_a_page():
     pages = {path.stem for path in (DOCS / "questions").glob("*.md")}
     of_one_page = {"operators-by-shape"}
-    assert (
-        pages == {one.name for one in QUESTIONS if not one.name.startswith("memory-")} - of_one_page
-    )
+    assert pages == {one.name for one in QUESTIONS} - of_one_page
 
 
 def test_the_questions_about_memory():

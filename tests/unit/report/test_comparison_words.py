@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -18,7 +19,7 @@ from stepscope.commands.main import cli
 from stepscope.report import units
 from stepscope.report.comparison import COLUMNS, cells, headline
 from stepscope.trace.load import load
-from stepscope.viewer.judging import _comparison
+from stepscope.viewer.judging import comparison_of
 
 
 @pytest.fixture
@@ -48,10 +49,7 @@ def test_people_read_new_and_gone(sides, form):
 
 
 def test_the_viewer_says_the_same(sides):
-    from stepscope.analysis.comparison.compare import compare
-    from stepscope.analysis.comparison.side import make_side
-
-    found = _comparison(compare(*(make_side(path, load(path)) for path in sides)))
+    found = comparison_of(*(SimpleNamespace(trace=load(path)) for path in sides))
     assert {row["status"] for row in found["changes"]["kernel"]} == {"new", "gone"}
 
 

@@ -300,7 +300,7 @@ def test_of_ranks_that_wait_equally_little_the_one_that_others_wait_for_comes_fi
     every = [pl.lit(None, kind).alias(name) for name, kind in RANKS.items()]
     table = table.with_columns(*(one for one in every if one.meta.output_name() not in table))
     monkeypatch.setattr(words, "ranks_table", lambda diagnosis: table)
-    assert [row[0] for row in words.rank_rows(None)] == ["3", "1", "2", "0"]
+    assert [row[0] for row in words.rank_rows(None)[1]] == ["3", "1", "2", "0"]
 
 
 def test_a_mean_over_two_levels_of_steps_names_both(tmp_path):

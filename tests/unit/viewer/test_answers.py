@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from tests.support.gpu_trace import GpuTrace, us
 from tests.support.real_traces import path_of
-from tests.support.viewer import build_index, training, viewing
+from tests.support.viewer import build_index, decode, training, viewing
 from tests.support.viewer_ranges import check_ranges, check_whole, measured
 
 from stepscope.analysis.counters import counters_of
@@ -21,7 +21,6 @@ from stepscope.run.figures import percent
 from stepscope.trace.load import load
 from stepscope.viewer import search as viewer_search
 from stepscope.viewer.colours import Colour
-from stepscope.viewer.encoding import decode
 from stepscope.viewer.flame import FlameBy, Forest, flame
 from stepscope.viewer.ranges import range_totals
 from stepscope.viewer.search import NameIndex, search

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.viewer import decode
 
 from stepscope.analysis.counters import Series, series_of
 from stepscope.viewer.counters import counter_tile
-from stepscope.viewer.encoding import decode, encode, encode_counter
+from stepscope.viewer.encoding import encode, encode_counter
 
 samples = st.lists(st.tuples(st.integers(0, 500), st.integers(-9, 9)), max_size=80)
 

@@ -54,7 +54,7 @@ def held(trace_file, monkeypatch):
 
 def wait_for_picture(client):
     one = client.library.traces[0]
-    while one.content is None:
+    while not one.has_content:
         assert one.stage != "failed", one.error
         time.sleep(0.01)
     return one

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.support.allocator import Allocator
 from tests.support.snapshots import out_of_memory, train, two_devices
 from tests.support.step_records import step_records, write_run
-from tests.support.viewer import PATIENCE_S, serving, training, viewing
+from tests.support.viewer import PATIENCE_S, decode, serving, training, viewing
 
 from stepscope.commands.main import cli
 from stepscope.errors import UnreadableInputError
@@ -25,7 +25,6 @@ from stepscope.memory.opening import open_snapshot
 from stepscope.memory.questions.timeline import timeline
 from stepscope.memory.view import held_at
 from stepscope.run.layout import RankLayout
-from stepscope.viewer.encoding import decode
 from stepscope.viewer.memory.history import MOST_DRAWN, DeviceHistory
 from stepscope.viewer.memory.moments import CELLS, MOST_SEGMENTS, segments_at
 from stepscope.viewer.origins import origins_of

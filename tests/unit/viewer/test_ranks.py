@@ -12,14 +12,13 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 from tests.support.rank_jobs import rank_of_job
-from tests.support.viewer import PATIENCE_S, training, viewing
+from tests.support.viewer import PATIENCE_S, decode, training, viewing
 
 from stepscope.commands.main import cli
 from stepscope.fleet.job import Job, read_job
 from stepscope.fleet.rank_map import RankMap, rank_map
 from stepscope.report import units
 from stepscope.trace.paths import resolve_traces
-from stepscope.viewer.encoding import decode
 from stepscope.viewer.ranks import MEASURES, MOST_STEPS, JobRanks
 
 DELAYS_MS = (1.0, 1.1, 6.0, 1.05)

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from stepscope.advice.evidence.subject import Subject
-from stepscope.run.figures import binary_size, duration
+from stepscope.run.figures import binary_size, duration, sentence
 
 _BURNS = 0.5
 """Loading that spends at least this share of its time on a CPU counts as CPU work."""
@@ -274,10 +274,10 @@ def _no_more_workers(facts: LoaderFacts, now: int, needed: int, limit: str) -> L
             None,
             None,
             "batches cost hardly anything",
-            f"{_capitalised(limit)}: give it more (docker run --shm-size), or {_CHEAPER}.",
+            f"{sentence(limit)}: give it more (docker run --shm-size), or {_CHEAPER}.",
             needs_cheaper=True,
         )
-    taken = _all_cpus_taken(facts, now) if is_of_cpus else _capitalised(limit)
+    taken = _all_cpus_taken(facts, now) if is_of_cpus else sentence(limit)
     return LoaderAdvice(
         now,
         None,
@@ -315,10 +315,6 @@ def _costs(facts: LoaderFacts) -> str:
         f" Each worker takes {binary_size(ahead)} of shared memory for the batches that it "
         f"prepares{own}."
     )
-
-
-def _capitalised(words: str) -> str:
-    return words[:1].upper() + words[1:]
 
 
 def _unknown_number(step_ns: int, compute_ns: int) -> LoaderAdvice:

@@ -38,13 +38,7 @@ def waiting_places(window: WindowView, calls: pl.DataFrame) -> list[str]:
             operator if line is None else f"{operator} in {line}",
             len(starts),
         )
-        for operator, line, starts, ends in zip(
-            by_place["operator"],
-            by_place["line"],
-            by_place["start_ns"],
-            by_place["end_ns"],
-            strict=True,
-        )
+        for operator, line, starts, ends in by_place.iter_rows()
     ]
     least_ns = max(1.0, _LEAST * sum(wait for wait, _, _ in waits))
     return [

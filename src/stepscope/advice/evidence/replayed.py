@@ -25,7 +25,6 @@ BATCHES_IN_TIME = "the loader's workers keep up with steps of"
 
 def replayed_finding(
     subject: Subject,
-    window: WindowView,
     changes: Changes,
     *,
     rule: str,
@@ -70,6 +69,9 @@ def replayed_finding(
             slows what consists of many operators more than the rest, and what the host does once
             in a step takes no longer in a larger one.
     """
+    window = subject.window
+    if window is None:
+        return []
     window.return_freed_memory()  # a replay needs memory of other sizes than what came before
     again = replay(changes)
     limits = subject.thresholds

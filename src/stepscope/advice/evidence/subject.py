@@ -5,6 +5,8 @@ From the comparison of ranks come unequal work, parts that take longer, and a sl
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -163,6 +165,19 @@ class Subject:
         """How many times as long recording made the steps; 1 if unknown."""
         factor = self.steps.recording_factor if self.steps is not None else None
         return factor or 1.0
+
+
+def about_gpu_work(
+    rule: Callable[[Subject, WindowView], list[Finding]],
+) -> Callable[[Subject], list[Finding]]:
+    """A rule about a window with GPU work, which finds nothing where there is none."""
+
+    @functools.wraps(rule)
+    def find(subject: Subject) -> list[Finding]:
+        window = subject.window
+        return [] if window is None or not window.has_gpu else rule(subject, window)
+
+    return find
 
 
 def plain_finding(

@@ -191,9 +191,10 @@ class WindowView:
         """GPU work of the scope, one row per node of the graph: see `work_of_nodes`."""
         return work_of_nodes(self.trace, self.graph, self.asked)
 
+    @once
     def floors(self, better: str | None) -> WorkFloors:
         """The floors of `work`, and with products of 32-bit floats in a better type."""
-        return _floors(self, better)
+        return find_floors(self.trace, self.work, self.scope, better)
 
     def nodes(self, rows: pl.DataFrame) -> BoolArray:
         """Which nodes of the graph some rows of `work` are."""
@@ -245,6 +246,11 @@ class WindowView:
         changes = unchanged(self.graph).scale_work(self.nodes(work), 0.0)
         return changes.scale_host(self.spans_of_sources(work))
 
+    def without_waiting_in(self, calls: pl.DataFrame) -> Changes:
+        """The step with some calls that wait for nothing and return at once."""
+        changes = unchanged(self.graph).drop_waits_of_calls(calls["event"].to_numpy())
+        return changes.scale_host(self.spans(calls))
+
     def names_of(self, events: pl.Series) -> pl.Series:
         """Names of some events; null for null."""
         return names_of_events(self.trace, events)
@@ -256,18 +262,12 @@ class WindowView:
 
     def frame_over(self, start_ns: int, end_ns: int) -> str | None:
         """The Python function of the main thread that spans nearly all of some time."""
-        return function_of(_names_over(self, start_ns, end_ns))
+        return function_of(self._names_over(start_ns, end_ns))
 
     def waits_over(self, start_ns: int, end_ns: int) -> bool:
         """Whether the main thread sleeps or waits in some time, by its Python frames."""
-        return is_waiting(_names_over(self, start_ns, end_ns))
+        return is_waiting(self._names_over(start_ns, end_ns))
 
-
-@once
-def _names_over(window: WindowView, start_ns: int, end_ns: int) -> tuple[str, ...]:
-    return names_over(window.trace, window.graph.main_lane, start_ns, end_ns)
-
-
-@once
-def _floors(window: WindowView, better: str | None) -> WorkFloors:
-    return find_floors(window.trace, window.work, window.scope, better)
+    @once
+    def _names_over(self, start_ns: int, end_ns: int) -> tuple[str, ...]:
+        return names_over(self.trace, self.graph.main_lane, start_ns, end_ns)

@@ -111,9 +111,9 @@ def summarise_compute(view: WindowView) -> ComputeSummary | None:
         total_ns=found.compute_ns,
         steps=len(view.graph.steps),
         devices=max(1, len(view.timeline.scope.devices)),
-        kinds=_parts(found, "kinds", "kind", len(found.kinds)),
-        operators=_parts(found, "operators", "operator", _MOST),
-        places=_parts(found, "places", "place", _MOST),
+        kinds=_shares(found.kinds, "kind", len(found.kinds)),
+        operators=_shares(found.operators, "operator", _MOST),
+        places=_shares(found.places, "place", _MOST),
         mfu_share=found.mfu_share,
         product_attained_share=found.product_attained_share,
         bandwidth_share=found.bandwidth_share,
@@ -150,10 +150,6 @@ def _unclassified(found: Compute) -> str:
         share = found.uncounted_ns / max(1, found.compute_ns)
         parts.append(f"events of unknown categories, as long as {percent(share)} of the compute")
     return "; ".join(parts)
-
-
-def _parts(found: Compute, table: str, key: str, most: int) -> tuple[ComputePart, ...]:
-    return _shares(getattr(found, table), key, most)
 
 
 def _shares(table: pl.DataFrame, key: str, most: int) -> tuple[ComputePart, ...]:

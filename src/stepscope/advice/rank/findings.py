@@ -21,7 +21,7 @@ from stepscope.analysis.calls.allocations import has_only_host_memory
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.graph.replay import replay, unchanged
-from stepscope.analysis.record.python_memory import KIND, PythonMemory, read_python_memory
+from stepscope.analysis.record.python_memory import KIND, read_python_memory
 from stepscope.errors import StepscopeError
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import JobRecord, read_record
@@ -43,17 +43,20 @@ def subject_of(
         notes: Receives why its recorded memory cannot be read.
     """
     manifest = summary.meeting.manifest
+    windows = () if rank.manifest is None else rank.manifest.windows
+    files = [item for window in windows for item in window.artifacts]
+    of_python = [item.path for item in files if item.kind == KIND]  # of windows with tracemalloc
     return Subject(
         summary.rank,
         summary.steps,
         thresholds=request.thresholds,
         memory=_memory(rank, trace, notes),
-        python_memory=_python_memory(rank),
+        python_memory=read_python_memory(rank.directory / of_python[-1]) if of_python else None,
         has_peers=request.has_peers,
         loader=None if manifest is None else manifest.loader,
         gc_calls=() if manifest is None else manifest.gc_calls,
         training_phases=frozenset() if manifest is None else frozenset(manifest.training_phases),
-        window_files=_window_files(rank),
+        window_files=frozenset(item.kind for item in files),
         job_devices=_job_devices(rank),
     )
 
@@ -67,11 +70,6 @@ def _job_devices(rank: RankRun) -> tuple[str, ...]:
         return ()
 
 
-def _window_files(rank: RankRun) -> frozenset[str]:
-    windows = () if rank.manifest is None else rank.manifest.windows
-    return frozenset(item.kind for window in windows for item in window.artifacts)
-
-
 def _memory(rank: RankRun, trace: Trace | None, notes: list[str]) -> MemoryView | None:
     if rank.manifest is None and (trace is None or not has_only_host_memory(trace)):
         return None
@@ -82,13 +80,6 @@ def _memory(rank: RankRun, trace: Trace | None, notes: list[str]) -> MemoryView 
     except StepscopeError as error:
         notes.append(str(error))
         return None
-
-
-def _python_memory(rank: RankRun) -> PythonMemory | None:
-    """What tracemalloc recorded of the last window that it did; None if it recorded none."""
-    windows = () if rank.manifest is None else rank.manifest.windows
-    files = [item.path for window in windows for item in window.artifacts if item.kind == KIND]
-    return read_python_memory(rank.directory / files[-1]) if files else None
 
 
 def with_findings(summary: RankSummary, subject: Subject) -> RankSummary:

@@ -17,6 +17,7 @@ from stepscope.advice.evidence.compiled_code import (
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.finding import Finding
 from stepscope.advice.rules.host.cpu_bound_python import EAGER
+from stepscope.run.figures import sentence
 
 _GRAPHS_OF_ENGINES = {
     "vLLM": "the engine's CUDA graphs (vLLM: without enforce_eager)",
@@ -63,20 +64,14 @@ def _launch_bound(_finding: Finding, subject: Subject) -> str:
     window, engine = subject.window, subject.purpose.engine
     graphs = "CUDA graphs" if window is None else graphs_to_launch(window)
     more = "" if window is None else what_is_left_out(window)
-    return (
-        f"Give the host less to launch: {_GRAPHS_OF_ENGINES.get(engine, graphs)}, fused operators, "
-        f"or more work per launch (a larger batch, more requests at once).{_static_cache(subject)}"
-        f"{more}"
-    )
-
-
-def _static_cache(subject: Subject) -> str:
-    """What graphs need for generation, where no engine takes care of it."""
-    if subject.purpose.engine:
-        return ""
-    return (
+    cache = (
         " For generation, graphs need a KV cache of fixed size (transformers: "
         "cache_implementation='static', if the model supports it)."
+    )
+    return (
+        f"Give the host less to launch: {_GRAPHS_OF_ENGINES.get(engine, graphs)}, fused operators, "
+        f"or more work per launch (a larger batch, more requests at once).{'' if engine else cache}"
+        f"{more}"
     )
 
 
@@ -155,7 +150,7 @@ def _full_precision(finding: Finding, _subject: Subject) -> str:
     if "Allow TF32" in finding.advice:
         allow, _, _ = finding.advice.partition(", or ")
         return f"{allow}, or {load}."
-    return f"{load[:1].upper()}{load[1:]}."
+    return f"{sentence(load)}."
 
 
 def _memory_near_limit(_finding: Finding, subject: Subject) -> str | None:

@@ -13,21 +13,18 @@ read, and then only for how long its steps take on the host.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 
 from stepscope.advice.rank.opened_traces import OpenedTraces
 from stepscope.advice.rank.summary import Meeting, RankSummary, Request, Waits
 from stepscope.analysis.record.meetings import MeetingSteps
 from stepscope.analysis.record.metrics import summarise_metrics
-from stepscope.analysis.record.summary import StepSummary, summarise_steps
+from stepscope.analysis.record.summary import summarise_steps
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.run.reader import RankRun, Window
 from stepscope.trace.load import load
-from stepscope.trace.model import Trace
 
 
 def meeting_of(rank: RankRun, asked: Scope, opened: OpenedTraces | None = None) -> Meeting:
@@ -81,78 +78,53 @@ def summarise_rank(
     """
     rank = replace(rank)
     opened = opened or OpenedTraces(0)
-    record = None if request.scope.steps is not None else summarise_steps(rank.steps)
-    alone = _without_window(rank, record, met)
-    trouble = _Trouble(list(rank.step_problems))
+    alone = RankSummary(
+        rank=rank.rank,
+        steps=None if request.scope.steps is not None else summarise_steps(rank.steps),
+        windows=len(rank.windows),
+        meeting=met or _meeting_without_window(rank),
+    )
+    # Messages only: an exception would keep the tables of the frames that it passed alive.
+    notes = list(rank.step_problems)
+    without_steps: list[str] = []
+
+    def judged_by(window: Window) -> RankSummary | None:
+        """The summary by one of its windows; None if that window cannot be judged."""
+        if window.trace_path is None:
+            return None
+        try:
+            trace = opened.take_or_open(window.trace_path, load)
+        except StepscopeError as error:
+            notes.append(str(error))
+            return None
+        from stepscope.advice.rank.window_judging import WindowJudge
+        from stepscope.analysis.selection.gpu_work import gpu_work
+
+        with closing(trace):
+            try:
+                gpu_work(trace, request.scope)
+            except UsageError as error:
+                without_steps.append(str(error))  # another window may have these steps
+                return None
+            judge = WindowJudge(rank, window, trace, alone, request, waits, notes)
+            return judge.host_steps() if trace.lacks_end else judge.judge()
+
     cut_off: RankSummary | None = None
     # The last window is the farthest from the start, when nothing is warming up any more.
     for window in reversed(rank.windows):
-        if window.trace_path is None:
-            continue
-        open_trace = partial(opened.take_or_open, window.trace_path, load)
-        judged = _judge(rank, window, open_trace, alone, request, waits, trouble)
+        judged = judged_by(window)
         if judged is not None and not judged.is_cut_off:
             return _with_metrics(judged, rank)
         cut_off = cut_off or judged
     if cut_off is not None:
         return _with_metrics(cut_off, rank)
-    if trouble.not_there is not None:
-        raise UsageError(trouble.not_there)
+    if without_steps:
+        raise UsageError(without_steps[0])
     from stepscope.advice.rank.findings import subject_of, with_findings
 
-    subject = subject_of(rank, alone, request, None, trouble.notes)
-    alone = replace(alone, notes=tuple(trouble.notes))
+    subject = subject_of(rank, alone, request, None, notes)
+    alone = replace(alone, notes=tuple(notes))
     return _with_metrics(with_findings(alone, subject), rank)
-
-
-@dataclass
-class _Trouble:
-    """Why windows of a rank could not be read.
-
-    Messages only: an exception would keep the tables of the frames that it passed alive.
-    """
-
-    notes: list[str]
-    not_there: str | None = None
-
-
-def _without_window(rank: RankRun, record: StepSummary | None, met: Meeting | None) -> RankSummary:
-    """What is known about a rank before any window is opened."""
-    return RankSummary(
-        rank=rank.rank,
-        steps=record,
-        windows=len(rank.windows),
-        meeting=met or _meeting_without_window(rank),
-    )
-
-
-def _judge(
-    rank: RankRun,
-    window: Window,
-    open_trace: Callable[[], Trace],
-    alone: RankSummary,
-    request: Request,
-    waits: Waits | None,
-    trouble: _Trouble,
-) -> RankSummary | None:
-    """The summary of a rank by one of its windows; None if that window cannot be judged."""
-    try:
-        trace = open_trace()
-    except StepscopeError as error:
-        trouble.notes.append(str(error))
-        return None
-    from stepscope.advice.rank.window_judging import WindowJudge
-    from stepscope.analysis.selection.gpu_work import gpu_work
-
-    with closing(trace):
-        try:
-            gpu_work(trace, request.scope)
-        except UsageError as error:
-            # Another window may have these steps.
-            trouble.not_there = trouble.not_there or str(error)
-            return None
-        judge = WindowJudge(rank, window, trace, alone, request, waits, trouble.notes)
-        return judge.host_steps() if trace.lacks_end else judge.judge()
 
 
 def _with_metrics(summary: RankSummary, rank: RankRun) -> RankSummary:

@@ -33,7 +33,6 @@ from stepscope.analysis.floors import KINDS, WorkFloors
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import EdgeKind
 from stepscope.analysis.graph.replay import Replay, replay, unchanged
-from stepscope.analysis.hardware.devices import DevicePeaks
 from stepscope.run.figures import percent, significant
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array
@@ -178,7 +177,8 @@ class _Climber:
         window, graph = self.window, self.window.graph
         changes = unchanged(graph) if self.now is None else self.now.changes
         better = better_type(self.subject)
-        faster = better if _has(findings, "full-precision-matmuls") else None
+        is_slow = any(one.id == "full-precision-matmuls" for one in findings)
+        faster = better if is_slow else None
         floors = window.floors(better)  # as the rule about precision asks, with or without finding
         self._tell_what_is_known(floors, faster)
         known = [kind for kind in floors.kinds if kind.known_ns >= _PARTLY * kind.total_ns > 0]
@@ -245,7 +245,13 @@ class _Climber:
         self.device = ", ".join(known)
         types = [*floors.types, *([faster] if faster is not None else [])]
         for peaks in known.values():
-            self.rests_on.append(_peaks_in_words(peaks, types))
+            speeds = [
+                f"{significant(peaks.teraflops[one])} TFLOP/s in {_PRECISIONS[one]}"
+                for one in types
+                if one in peaks.teraflops
+            ]
+            speeds.append(f"{significant(peaks.memory_gb_per_s)} GB/s of memory bandwidth")
+            self.rests_on.append(f"{peaks.name}, by its data sheet: {', '.join(speeds)}")
         if not known:
             self.missing.append(
                 "The device is not in the table of peaks (`stepscope explain devices`), so its "
@@ -261,10 +267,10 @@ class _Climber:
             "counts as measured"
         )
         if floors.bus_gb_per_s:
-            speeds = _listed([significant(speed) for speed in floors.bus_gb_per_s])
+            of_links = _listed([significant(speed) for speed in floors.bus_gb_per_s])
             self.rests_on.append(
                 f"Collectives at the best bus bandwidth that this trace shows in their process "
-                f"group: {speeds} GB/s; the link may allow more"
+                f"group: {of_links} GB/s; the link may allow more"
             )
         if not known:
             return
@@ -309,20 +315,6 @@ def _basis(finding: Finding) -> str:
 def _named(kind: str, floors: WorkFloors) -> str:
     types = [_PRECISIONS.get(one, one) for one in floors.types]
     return f"{kind} ({', '.join(types)})" if kind == KINDS[0] and types else kind
-
-
-def _has(findings: Sequence[Finding], rule: str) -> bool:
-    return any(one.id == rule for one in findings)
-
-
-def _peaks_in_words(peaks: DevicePeaks, types: Sequence[str]) -> str:
-    speeds = [
-        f"{significant(peaks.teraflops[one])} TFLOP/s in {_PRECISIONS[one]}"
-        for one in types
-        if one in peaks.teraflops
-    ]
-    memory = f"{significant(peaks.memory_gb_per_s)} GB/s of memory bandwidth"
-    return f"{peaks.name}, by its data sheet: {', '.join([*speeds, memory])}"
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -37,7 +37,6 @@ from stepscope.run.reader import Window
 from stepscope.trace.arrays.packed_columns import PackedColumns
 
 if TYPE_CHECKING:
-    from stepscope.analysis.host.partition import HostPartition
     from stepscope.trace.model import Trace
 
 
@@ -102,19 +101,10 @@ class HostSummary:
 
     Attributes:
         steps: One row per step: step, wall_ns, and one column `<part>_ns` per part.
-        excluded_steps: Steps in which nothing ran.
     """
 
     partition: Partition
     steps: Rows
-    excluded_steps: tuple[int, ...]
-    median_step_ns: int
-
-    @classmethod
-    def of(cls, host: HostPartition) -> HostSummary:
-        """The same without a table."""
-        steps = Rows.of(host.steps)
-        return cls(host.partition, steps, host.excluded_steps, host.median_step_ns)
 
 
 @dataclass(frozen=True, kw_only=True)

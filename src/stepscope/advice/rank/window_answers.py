@@ -50,9 +50,17 @@ def answer_window(path: Path, asked: Scope, steady: tuple[int, ...]) -> WindowDe
         steady: Its steady steps, of which one is drawn.
     """
     trace = load(path)
+    recorder = recorder_of(trace)
     found = [_answer(name, trace, asked) for name in TABLES]
     return WindowDetails(
-        recording=_recording(trace),
+        recording=Recording(
+            path=trace.path,
+            producer=recorder.producer,
+            accelerator=recorder.accelerator,
+            gpus=_gpus_with_events(trace),
+            backend=recorder.backend,
+            header=recorder.header,
+        ),
         answers=tuple(one for one in found if isinstance(one, DetailedAnswer)),
         notes=tuple(one for one in found if isinstance(one, str)),
         step=typical_step(trace, steady),
@@ -71,18 +79,6 @@ def _answer(name: str, trace: Trace, asked: Scope) -> DetailedAnswer | str:
         for field, columns in TABLES[name].items()
     }
     return DetailedAnswer(name, tables, result.scope, tuple(result.notes))
-
-
-def _recording(trace: Trace) -> Recording:
-    recorder = recorder_of(trace)
-    return Recording(
-        path=trace.path,
-        producer=recorder.producer,
-        accelerator=recorder.accelerator,
-        gpus=_gpus_with_events(trace),
-        backend=recorder.backend,
-        header=recorder.header,
-    )
 
 
 def _gpus_with_events(trace: Trace) -> tuple[str, ...]:
@@ -209,20 +205,17 @@ def _threads(trace: Trace, events: pl.DataFrame, step: int) -> list[tuple[str, p
         (pl.col("end_ns") - pl.col("start_ns")).sum().alias("busy")
     )
     kept = busy.sort("busy", "lane_id", descending=[True, False])["lane_id"].head(OTHER_THREADS)
+    lanes = trace.lanes.select("lane_id", "thread_name", "tid").iter_rows()
+    named = {lane: (name, tid) for lane, name, tid in lanes}
     return [
         ("main thread: ranges", _outermost(ranges)),
         ("main thread: operators", _outermost(main.filter(is_op))),
         *(
-            (f"{_thread_name(trace, lane)}: operators", _outermost(rows))
+            (f"{thread_title(*named[lane])}: operators", _outermost(rows))
             for lane in sorted(kept)
             if len(rows := others.filter(pl.col("lane_id") == lane))
         ),
     ]
-
-
-def _thread_name(trace: Trace, lane_id: int) -> str:
-    row = trace.lanes.filter(pl.col("lane_id") == lane_id).row(0, named=True)
-    return thread_title(row["thread_name"], row["tid"])
 
 
 def thread_title(name: str | None, tid: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import polars as pl
 
@@ -30,15 +29,6 @@ from stepscope.trace.model import Trace
 from stepscope.trace.problems import counted
 
 
-class _Measured(NamedTuple):
-    """What is measured on a window before any rule is asked."""
-
-    view: WindowView
-    host: HostPartition | None
-    device: Breakdown | None
-    meeting: Meeting
-
-
 @dataclass
 class WindowJudge:
     """Judges a rank by one of its windows, whose trace has the steps asked for.
@@ -58,24 +48,33 @@ class WindowJudge:
     def judge(self) -> RankSummary | None:
         """The summary of the rank; None if the window cannot be judged."""
         try:
-            measured = self._measure()
+            view, host, device, meeting = self._measure()
         except StepscopeError as error:
             if self.request.scope.steps is not None and isinstance(error, UsageError):
                 raise
             self.notes.append(str(error))
             return None
         problems = self._note_problems()
-        self.notes.extend(self._cycle_notes() or measured.view.steady.notes)
+        self.notes.extend(self._cycle_notes() or view.steady.notes)
         self.notes.extend(self._round_notes())
-        self.notes.extend(measured.view.graph.notes)
-        if measured.host is None and measured.device is None:
+        self.notes.extend(view.graph.notes)
+        if host is None and device is None:
             self.notes.append(
                 f"{self.window.trace_path}: no thread with operators or calls, and no GPU work"
             )
             return None
-        subject = self._subject(measured, problems)
-        summary = self._summary(measured, subject)
-        measured.view.return_freed_memory()  # the path and idle time took more than the rules do
+        waits = self.waits
+        if waits is not None and waits.window != self.window.index:
+            waits = None
+        subject = replace(
+            subject_of(self.rank, self.alone, self.request, self.trace, self.notes),
+            host=host,
+            window=view,
+            waits=None if waits is None else waits.table,
+            problems=problems,
+        )
+        summary = self._summary(subject, view, device, meeting)
+        view.return_freed_memory()  # the path and idle time took more than the rules do
         return with_findings(summary, subject)
 
     def host_steps(self) -> RankSummary:
@@ -151,7 +150,8 @@ class WindowJudge:
         why = "another rank has part of a round of batches, and the ranks wait for each other"
         return [f"{why}, so not part of the steady step: step {left_out}"]
 
-    def _measure(self) -> _Measured:
+    def _measure(self) -> tuple[WindowView, HostPartition | None, Breakdown | None, Meeting]:
+        """What is measured on the window before any rule is asked."""
         asked = self._asked()
         record = self.alone.steps
         pace = None if record is None else recorded_pace(record)
@@ -174,7 +174,7 @@ class WindowJudge:
         if meeting.window not in (None, self.window.index):
             meeting = replace(meeting, pieces=None)  # they are of the other window
             meeting = with_window(meeting, self.window, self.trace, asked)
-        return _Measured(view, host, device, meeting)
+        return view, host, device, meeting
 
     def _note_problems(self) -> tuple[tuple[str, int, str], ...]:
         """Notes what is wrong with the trace, and returns it: problem, count and message."""
@@ -183,26 +183,15 @@ class WindowJudge:
         self.notes.extend(counted(message, count) for _, count, message in problems)
         return problems
 
-    def _subject(self, measured: _Measured, problems: tuple[tuple[str, int, str], ...]) -> Subject:
-        waits = self.waits
-        if waits is not None and waits.window != self.window.index:
-            waits = None
-        return replace(
-            subject_of(self.rank, self.alone, self.request, self.trace, self.notes),
-            host=measured.host,
-            window=measured.view,
-            waits=None if waits is None else waits.table,
-            problems=problems,
-        )
-
-    def _summary(self, measured: _Measured, subject: Subject) -> RankSummary:
-        view, host, device, meeting = measured
-        waits = subject.waits
+    def _summary(
+        self, subject: Subject, view: WindowView, device: Breakdown | None, meeting: Meeting
+    ) -> RankSummary:
+        waits, host = subject.waits, subject.host
         loss = loss_of(view)
         cost_ns, costs_ns = (None, None) if waits is None else cost_of_waits(view, waits)
         return replace(
             self.alone,
-            host=None if host is None else HostSummary.of(host),
+            host=None if host is None else HostSummary(host.partition, Rows.of(host.steps)),
             device=None if device is None else device.partition,
             communication=None if device is None else _communication(view),
             device_steps=None if device is None else Rows.of(view.timeline.steps),

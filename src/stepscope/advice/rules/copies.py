@@ -7,7 +7,7 @@ import polars as pl
 
 from stepscope.advice.evidence.places import waiting_places
 from stepscope.advice.evidence.replayed import replayed_finding
-from stepscope.advice.evidence.subject import Subject, plain_finding
+from stepscope.advice.evidence.subject import Subject, about_gpu_work, plain_finding
 from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.advice.finding import Evidence, Finding, Severity, speed
 from stepscope.analysis.calls.places import places_of_work, runs_under, shares_of
@@ -17,7 +17,6 @@ from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.hardware.devices import peaks_of, pinned_gb_per_s
 from stepscope.analysis.selection.names import by_distinct_name
 from stepscope.run.figures import percent
-from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.model import Trace
 
@@ -77,7 +76,8 @@ def pageable_copies(window: WindowView) -> pl.DataFrame:
     return copies.filter(copies["group"] == TO_DEVICE)
 
 
-def find_pageable_copies(subject: Subject) -> list[Finding]:
+@about_gpu_work
+def find_pageable_copies(subject: Subject, window: WindowView) -> list[Finding]:
     """Pageable copies: input goes to the GPU from ordinary memory, and the host waits for it.
 
     Measured as copies to the device that block (`stepscope.analysis.calls.runtime_calls`): their
@@ -89,9 +89,6 @@ def find_pageable_copies(subject: Subject) -> list[Finding]:
     from pinned memory they take what such copies take in the same trace, else what the device's
     link sustains (`hardware.devices.pinned_gb_per_s`), else as long as now.
     """
-    window = subject.window
-    if window is None or not window.has_gpu:
-        return []
     copies = pageable_copies(window)
     if not len(copies):
         return []
@@ -101,7 +98,6 @@ def find_pageable_copies(subject: Subject) -> list[Finding]:
     moved = int(copies["bytes"].sum())
     return replayed_finding(
         subject,
-        window,
         changes,
         rule="pageable-copies",
         title="copies from pageable memory block the host",
@@ -121,13 +117,8 @@ def find_pageable_copies(subject: Subject) -> list[Finding]:
 
 def without_blocking(window: WindowView) -> Changes:
     """The steps with these copies from pinned memory: their calls return at once."""
-    calls = _calls_of_copies(window)
-    return (
-        unchanged(window.graph)
-        .drop_waits_of_calls(calls["event"].to_numpy())
-        .scale_host(window.spans(calls))
-        .shorten_work(_pinned_durations(window))
-    )
+    changes = window.without_waiting_in(_calls_of_copies(window))
+    return changes.shorten_work(_pinned_durations(window))
 
 
 @once
@@ -210,7 +201,8 @@ _UNKNOWN_DIRECTION = (
 )
 
 
-def find_exposed_copies(subject: Subject) -> list[Finding]:
+@about_gpu_work
+def find_exposed_copies(subject: Subject, window: WindowView) -> list[Finding]:
     """Exposed copies: the GPU copies memory, and neither computes nor communicates meanwhile.
 
     Measured as the part of the device's time in copies with nothing else beside them. The saving
@@ -219,14 +211,11 @@ def find_exposed_copies(subject: Subject) -> list[Finding]:
     not part of this saving. Their time on the device is, because from pinned memory they would be
     exposed as well.
     """
-    window = subject.window
-    if window is None or not window.has_gpu:
-        return []
-    copies = window.work.filter(pl.col("kind") == "memcpy")
-    exposed_ns = sum(_exposed(window, copies).values())
-    share = exposed_ns / max(1, window.device_ns)
+    exposed_ns = window.timeline.exposed_memcpy_ns
+    share = window.device_share(exposed_ns)
     if share < subject.thresholds.exposed_copies:
         return []
+    copies = window.work.filter(pl.col("kind") == "memcpy")
     direction, bytes_moved, copying_ns = _largest(copies)
     evidence = [
         Evidence("exposed per step", window.per_device_step(exposed_ns), "ns"),
@@ -260,7 +249,6 @@ def find_exposed_copies(subject: Subject) -> list[Finding]:
     advice = _ADVICE_BY_DIRECTION.get(direction, _UNKNOWN_DIRECTION)
     found = replayed_finding(
         subject,
-        window,
         changes.scale_work(window.nodes(copies), 0.0),
         rule="exposed-copies",
         before=pinned,
@@ -298,27 +286,6 @@ def _operator(window: WindowView, copies: pl.DataFrame) -> str:
     return str(by_operator["operator"][0]) if len(by_operator) else ""
 
 
-def _exposed(window: WindowView, copies: pl.DataFrame) -> dict[int | None, int]:
-    """Per device the time in which some copies run and nothing else does."""
-    is_copy = window.nodes(copies)[window.work["node"].to_numpy()]
-    others = window.work["device", "start_ns", "end_ns"].filter(pl.Series(~is_copy))
-    exposed = {}
-    for (device,), rows in copies.partition_by("device", as_dict=True).items():
-        beside = others.filter(pl.col("device").eq_missing(pl.lit(device, pl.Int32)))
-        alone = intervals.difference(window.spans(rows), window.spans(beside))
-        exposed[device] = _within_steps(window, device, alone)
-    return exposed
-
-
-def _within_steps(window: WindowView, device: int | None, spans: intervals.Intervals) -> int:
-    """How much lies in the device's steps: a stream may begin the first one's work before."""
-    steps = window.timeline.steps.filter(pl.col("device") == device)
-    if steps.is_empty():
-        return spans.total_ns
-    starts, lengths = steps["start_ns"].to_numpy(), steps["total_ns"].to_numpy()
-    return int(intervals.covered(spans, starts, starts + lengths).sum())
-
-
 def _largest(copies: pl.DataFrame) -> tuple[str, int, int]:
     """The direction that takes most of the time, with its bytes and its time."""
     if copies.is_empty():
@@ -344,15 +311,13 @@ _STRIDES = (
 )
 
 
-def find_layout_copies(subject: Subject) -> list[Finding]:
+@about_gpu_work
+def find_layout_copies(subject: Subject, window: WindowView) -> list[Finding]:
     """Layout copies: kernels that only change how tensors lie in memory.
 
     Measured as their time on the device, see `are_layout_copies`. The saving assumes that they
     are not needed.
     """
-    window = subject.window
-    if window is None or not window.has_gpu:
-        return []
     copies = window.work.filter(pl.Series(layout_copies_of(window)))
     if copies.is_empty():
         return []
@@ -373,7 +338,6 @@ def find_layout_copies(subject: Subject) -> list[Finding]:
     evidence += [Evidence("in", places, "text")] if places else []
     return replayed_finding(
         subject,
-        window,
         window.without(copies),
         rule="layout-copies",
         title=f"{percent(share)} of the step only rearranges tensors in memory",

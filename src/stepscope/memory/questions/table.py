@@ -7,12 +7,11 @@ one device: the fullest, if none is asked for.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stepscope.errors import UsageError
+from stepscope.errors import UsageError, did_you_mean
 from stepscope.memory.questions import (
     composition,
     fit,
@@ -264,6 +263,5 @@ def question(name: str) -> MemoryQuestion:
     names = [candidate.name for candidate in QUESTIONS]
     if name in names:
         return QUESTIONS[names.index(name)]
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(names)}"
+    hint = did_you_mean(name, names, f"there are {', '.join(names)}")
     raise UsageError(f"no question '{name}' about a snapshot: {hint}")

@@ -16,17 +16,14 @@ from stepscope.report.diagnosis.words import (
     compute_title,
     header,
     ladder_notes,
-    ladder_rows,
     next_limit,
     notes,
     odd_ranks,
     partition_basis,
     partition_scope,
-    rank_columns,
     rank_rows,
     speeds,
     step_basis,
-    step_time,
     together,
     work,
 )
@@ -34,7 +31,6 @@ from stepscope.report.document import (
     Bars,
     Block,
     Column,
-    Document,
     Facts,
     Findings,
     Gap,
@@ -66,11 +62,9 @@ _SMALL_PART = 0.01
 _INDENT = 2
 
 
-def document(diagnosis: Diagnosis, layout: Layout) -> Document:
+def document(diagnosis: Diagnosis, layout: Layout) -> Iterator[Block]:
     """The diagnosis: on one screen, or in full."""
-    if layout.is_full:
-        return Document(_full(diagnosis), wraps_in_files=True)
-    return Document(_summary(diagnosis))
+    return _full(diagnosis) if layout.is_full else _summary(diagnosis)
 
 
 def _summary(diagnosis: Diagnosis) -> Iterator[Block]:
@@ -152,7 +146,8 @@ def _head(diagnosis: Diagnosis) -> Iterator[Block]:
 def _step(diagnosis: Diagnosis) -> Iterator[Line]:
     shown = diagnosis.shown
     basis = Span(f"  {step_basis(diagnosis, shown)}", "dim")
-    yield Line((Span(step_time(shown), "bold"), basis))
+    taken = "unknown" if shown.step_ns is None else units.duration(shown.step_ns)
+    yield Line((Span(taken, "bold"), basis))
     summary = shown.steps
     if summary is None:
         return
@@ -169,9 +164,9 @@ def _ranks(diagnosis: Diagnosis) -> Iterator[Block]:
     if told := between_ranks(diagnosis):
         yield Line(told, indent=_INDENT)
         yield Gap()
-    columns = tuple(Column(name, is_amount=True) for name in rank_columns(diagnosis))
-    rows = tuple(map(tuple, rank_rows(diagnosis)))
-    yield Table(columns, rows, Look.RULED, gap=3, indent=_INDENT)
+    headings, rows = rank_rows(diagnosis)
+    columns = tuple(Column(name, is_amount=True) for name in headings)
+    yield Table(columns, tuple(rows), Look.RULED, gap=3, indent=_INDENT)
     if odd := odd_ranks(diagnosis):
         yield Gap()
         yield Items(tuple(odd), _INDENT)
@@ -192,9 +187,18 @@ def findings_of(diagnosis: Diagnosis, *, is_short: bool = False) -> Findings:
 
 
 def _ladder(diagnosis: Diagnosis) -> Iterator[Block]:
-    rows = ladder_rows(diagnosis)
-    if not rows:
+    rungs = diagnosis.shown.ladder.rungs
+    if not rungs:
         return
+    rows = (
+        (
+            rung.name,
+            units.duration(rung.step_ns),
+            units.percent(rung.step_ns / max(1, rungs[0].step_ns)),
+            rung.limit_in_words,
+        )
+        for rung in rungs
+    )
     if together(diagnosis) or not diagnosis.findings:
         yield Gap()
     yield Heading("How far it can go")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,20 +44,19 @@ from stepscope.report.document import (
 )
 from stepscope.report.pictures import kernel_points, rank_pictures
 from stepscope.report.scope import describe_scope
-from stepscope.report.text import sentence
 from stepscope.report.trial import trials_table
+from stepscope.run.figures import sentence
 
 if TYPE_CHECKING:
     from stepscope.advice.diagnosis import Diagnosis
-    from stepscope.advice.rank.summary import RankSummary
     from stepscope.advice.rank.window_details import DetailedAnswer, TypicalStep
+    from stepscope.analysis.selection.rows import Beginning
 
 _MOST_NOTES = 200
 _LADDER = (
     "The step with one more thing fixed on each line, all above it included, and what limits it "
     "then. Hatched: what that takes away."
 )
-_MOST_STEPS = 12
 _COMMON = ("trace", "profile", "report", "chrome_trace", "traces", "output")
 """Names of files that do not say of which training they are."""
 _TITLES = {
@@ -78,10 +77,13 @@ _LABELS = {"bus_bandwidth_gb_per_s": "bus bandwidth (GB/s)"}
 def page(diagnosis: Diagnosis, rows: int) -> Page:
     """The diagnosis as a page."""
     details, left_out = _details(diagnosis, rows)
+    title, amount = compute_title(diagnosis.shown)
+    made_of = tuple(compute_rows(diagnosis.shown))
+    computed = (Facts(made_of), _note(f"{sentence(amount)}.")) if made_of else ()
     sections = (
         _verdict(diagnosis),
         _step(diagnosis),
-        _compute(diagnosis.shown),
+        Section("compute", title, computed),
         _steps(diagnosis),
         _typical_step(diagnosis),
         _findings(diagnosis),
@@ -94,8 +96,8 @@ def page(diagnosis: Diagnosis, rows: int) -> Page:
         _left_out(diagnosis, left_out),
     )
     location = diagnosis.run.location
-    title = _title(location)
-    return Page(title, header(diagnosis), "" if location == title else location, sections)
+    name = _title(location)
+    return Page(name, header(diagnosis), "" if location == name else location, sections)
 
 
 def _note(text: str) -> Line:
@@ -153,18 +155,14 @@ def _details(diagnosis: Diagnosis, rows: int) -> tuple[list[Section], list[str]]
     if details is None:
         return [], []
     sections, left_out = [], list(details.notes)
-    general = {note for one in details.answers if any(_has_rows(one)) for note in one.notes}
+    general = {note for one in details.answers if _shown(one) for note in one.notes}
     missing: dict[str, list[str]] = {}
     for answer in details.answers:
         name = answer.question
         titles = question(name).titles if len(answer.tables) > 1 else {}
         found = []
-        for field, table in answer.tables.items():
-            if len(table.rows.columns) < 2:
-                continue  # names of devices, and nothing about them
-            title = titles.get(field, "")
-            if table.total:
-                found.append(DataTable(title, table, labels=_LABELS))
+        for field, table in _shown(answer).items():
+            found.append(DataTable(titles.get(field, ""), table, labels=_LABELS))
             if table.total > rows:
                 left_out.append(
                     f"{_TITLES[name]}: {table.total - rows:,} rows beyond the first {rows}; "
@@ -185,8 +183,13 @@ def _details(diagnosis: Diagnosis, rows: int) -> tuple[list[Section], list[str]]
     return sections, left_out
 
 
-def _has_rows(answer: DetailedAnswer) -> Iterator[bool]:
-    return (bool(table.total) for table in answer.tables.values() if len(table.rows.columns) > 1)
+def _shown(answer: DetailedAnswer) -> dict[str, Beginning]:
+    """Its tables, without those that have no rows or nothing but names."""
+    return {
+        field: table
+        for field, table in answer.tables.items()
+        if table.total and len(table.rows.columns) > 1
+    }
 
 
 def _left_out(diagnosis: Diagnosis, more: Sequence[str]) -> Section:
@@ -223,13 +226,6 @@ def _step(diagnosis: Diagnosis) -> Section:
             _note(sentence(besides(record))) if record and record.other_kinds else None,
         ),
     )
-
-
-def _compute(rank: RankSummary) -> Section:
-    title, amount = compute_title(rank)
-    made_of = tuple(compute_rows(rank))
-    blocks = (Facts(made_of), _note(f"{sentence(amount)}.")) if made_of else ()
-    return Section("compute", title, blocks)
 
 
 def _steps(diagnosis: Diagnosis) -> Section:
@@ -285,25 +281,19 @@ def _ahead(step: TypicalStep) -> str:
 def _ranks(diagnosis: Diagnosis) -> Section:
     if len(diagnosis.ranks) < 2:
         return Section("ranks", "Ranks")
+    met = None if diagnosis.windows is None else diagnosis.windows.compared
     return Section(
         "ranks",
         "Ranks",
         (
             Line(sentence(between_ranks(diagnosis))),
             Items(tuple(odd_ranks(diagnosis))),
-            *_rank_pictures(diagnosis),
+            *(() if met is None else rank_pictures(met.arrivals, met.sets, diagnosis.lanes)),
             *_rank_strips(diagnosis),
             *_rank_map(diagnosis),
             DataTable("", ranks_in_order(diagnosis), labels=RANK_COLUMNS, shown=32),
         ),
     )
-
-
-def _rank_pictures(diagnosis: Diagnosis) -> Iterator[Block]:
-    """How the ranks meet: as `stepscope show stragglers` and the viewer draw it."""
-    if diagnosis.windows is not None:
-        met = diagnosis.windows.compared
-        yield from rank_pictures(met.arrivals, met.sets, diagnosis.lanes)
 
 
 def _rank_strips(diagnosis: Diagnosis) -> tuple[Block, ...]:

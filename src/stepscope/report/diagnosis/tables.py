@@ -5,7 +5,6 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.advice.diagnosis import Diagnosis
-from stepscope.advice.rank.summary import RankSummary
 from stepscope.report.findings import findings_table
 from stepscope.skew.rank_skew import ARRIVALS
 
@@ -85,15 +84,7 @@ def ranks_table(diagnosis: Diagnosis) -> pl.DataFrame:
 
 
 def _parts(diagnosis: Diagnosis) -> pl.DataFrame:
-    rows = [row for rank in diagnosis.ranks for row in _parts_of(rank)]
-    return pl.DataFrame(rows, schema=PARTS, orient="row")
-
-
-def _parts_of(rank: RankSummary) -> list[tuple[object, ...]]:
-    partition = rank.partition
-    if partition is None:
-        return []
-    return [
+    rows = [
         (
             rank.rank,
             partition.basis,
@@ -103,8 +94,11 @@ def _parts_of(rank: RankSummary) -> list[tuple[object, ...]]:
             partition.per_step_ns(part),
             partition.share(part),
         )
+        for rank in diagnosis.ranks
+        if (partition := rank.partition) is not None
         for part in partition.parts
     ]
+    return pl.DataFrame(rows, schema=PARTS, orient="row")
 
 
 def _ladder(diagnosis: Diagnosis) -> pl.DataFrame:

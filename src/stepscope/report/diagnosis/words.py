@@ -7,13 +7,11 @@ import polars as pl
 from stepscope.advice.diagnosis import Diagnosis
 from stepscope.advice.rank.summary import RankSummary
 from stepscope.analysis.ranks.clocks import Clock
-from stepscope.analysis.record.course import LevelShift
 from stepscope.analysis.record.summary import NOTABLY_LONGER, StepSummary, is_uneven
 from stepscope.report import units
 from stepscope.report.diagnosis.tables import ranks_table
 from stepscope.report.scope import describe_scope
-from stepscope.report.text import sentence
-from stepscope.run.figures import ranks_in_words, significant
+from stepscope.run.figures import ranks_in_words, sentence, significant
 from stepscope.skew.rank_skew import RankSkew
 from stepscope.trace.problems import counted
 
@@ -93,7 +91,9 @@ def step_basis(diagnosis: Diagnosis, rank: RankSummary) -> str:
         words = f"mean of {units.plural(count, 'steady step')}"
     words = whose + words + (f" (excluding {left_out})" if left_out else "")
     if summary.shift is not None:
-        return words + _shift(summary.shift)
+        shift = summary.shift  # steps before and after are not alike: the mean is neither's
+        before, after = units.duration(shift.before_ns), units.duration(shift.after_ns)
+        return f"{words}; the median is {before} before step {shift.step}, and {after} from then on"
     return words + _median(summary.mean_ns, summary.median_ns)
 
 
@@ -105,22 +105,11 @@ def work(rank: RankSummary) -> str:
     return f"{purpose.work.value}: {purpose.evidence}"
 
 
-def step_time(rank: RankSummary) -> str:
-    """The shown step time."""
-    return "unknown" if rank.step_ns is None else units.duration(rank.step_ns)
-
-
 def _median(mean_ns: int | None, median_ns: int | None) -> str:
     """The median, where the mean is so much above it that some steps must be far longer."""
     if mean_ns is None or median_ns is None or not is_uneven(mean_ns, median_ns):
         return ""
     return f"; the median is {units.duration(median_ns)}, because some steps take far longer"
-
-
-def _shift(shift: LevelShift) -> str:
-    """That steps before and after some step are not alike, so that the mean is neither's."""
-    before, after = units.duration(shift.before_ns), units.duration(shift.after_ns)
-    return f"; the median is {before} before step {shift.step}, and {after} from then on"
 
 
 def partition_basis(rank: RankSummary) -> str:
@@ -242,19 +231,16 @@ def odd_ranks(diagnosis: Diagnosis) -> list[str]:
     ]
 
 
-def rank_columns(diagnosis: Diagnosis) -> list[str]:
-    """Headings of the table of ranks: the columns for which any rank has a value."""
-    return [RANK_COLUMNS[name] for name in _known_columns(ranks_table(diagnosis))]
+def rank_rows(diagnosis: Diagnosis) -> tuple[list[str], list[tuple[str, ...]]]:
+    """The table of ranks for people: headings of the columns in which any rank has a value, rows.
 
-
-def rank_rows(diagnosis: Diagnosis) -> list[list[str]]:
-    """Its rows, at most `MOST_RANKS`, in the order of `ranks_in_order`."""
+    At most `MOST_RANKS` rows, in the order of `ranks_in_order`.
+    """
     table = ranks_in_order(diagnosis)
     kept = _known_columns(table)
-    return [
-        [_rank_cell(name, row) for name in kept]
-        for row in table.head(MOST_RANKS).iter_rows(named=True)
-    ]
+    rows = table.head(MOST_RANKS).iter_rows(named=True)
+    cells = [tuple(_rank_cell(name, row) for name in kept) for row in rows]
+    return [RANK_COLUMNS[name] for name in kept], cells
 
 
 def ranks_in_order(diagnosis: Diagnosis) -> pl.DataFrame:
@@ -324,20 +310,6 @@ def next_limit(diagnosis: Diagnosis) -> str:
     if words and len(diagnosis.ranks) > 1:
         words = f"on rank {diagnosis.shown.rank}, {words}"
     return sentence(words)
-
-
-def ladder_rows(diagnosis: Diagnosis) -> list[tuple[str, str, str, str]]:
-    """Each rung of the rank shown: the fix, the step after it, what that leaves, the limit then."""
-    rungs = diagnosis.shown.ladder.rungs
-    return [
-        (
-            rung.name,
-            units.duration(rung.step_ns),
-            units.percent(rung.step_ns / max(1, rungs[0].step_ns)),
-            rung.limit_in_words,
-        )
-        for rung in rungs
-    ]
 
 
 def ladder_notes(diagnosis: Diagnosis) -> list[str]:

@@ -23,7 +23,7 @@ from importlib import resources
 from typing import Any
 
 from stepscope._version import __version__
-from stepscope.report.plain import plain
+from stepscope.report.plain import mapped, plain
 from stepscope.terminal.plain_text import printable
 
 MOST_BYTES = 3_000_000
@@ -52,7 +52,7 @@ def page(make: Callable[[int], Mapping[str, Any]]) -> str:
 
 
 def _page(content: Mapping[str, Any]) -> str:
-    style, script, icon = _style(), _script(), _icon()
+    style, script, icon = _parts()
     policy = "; ".join(
         (
             "default-src 'none'",
@@ -63,8 +63,9 @@ def _page(content: Mapping[str, Any]) -> str:
             "form-action 'none'",
         )
     )
-    data = json.dumps({**_clean(plain(content)), "version": __version__}, separators=(",", ":"))
-    title = html.escape(_clean(str(content["title"])))
+    values = {**mapped(plain(content), _clean), "version": __version__}
+    data = json.dumps(values, separators=(",", ":"), default=_clean)
+    title = html.escape(_clean(content["title"]))
     return f"""<!doctype html>
 <html lang="en" data-theme="light">
 <head>
@@ -88,19 +89,10 @@ def _page(content: Mapping[str, Any]) -> str:
 """
 
 
-def _clean(value: Any) -> Any:
-    """Texts without control characters, cut to a length that a person reads."""
-    if isinstance(value, str):
-        value = value.encode("utf-8", "replace").decode()  # file names may be no text
-        text = value if len(value) <= _LONGEST_TEXT else f"{value[:_LONGEST_TEXT]}…"
-        return printable(text)
-    if isinstance(value, dict):
-        return {key: _clean(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_clean(item) for item in value]
-    if value is None or isinstance(value, (bool, int, float)):
-        return value
-    return _clean(str(value))
+def _clean(value: object) -> str:
+    """A text without control characters, cut to a length that a person reads."""
+    text = str(value).encode("utf-8", "replace").decode()  # file names may be no text
+    return printable(text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…")
 
 
 def _digest(text: str) -> str:
@@ -159,16 +151,8 @@ def _resolved(path: str, target: str) -> str:
 
 
 @functools.cache
-def _style() -> str:
-    return "\n".join(map(_read, _STYLES))
-
-
-@functools.cache
-def _script() -> str:
-    return as_one_script("report.js", _read)
-
-
-@functools.cache
-def _icon() -> str:
-    data = base64.b64encode(_read("icon.svg").encode()).decode()
-    return f"data:image/svg+xml;base64,{data}"
+def _parts() -> tuple[str, str, str]:
+    """Style, script and icon."""
+    icon = base64.b64encode(_read("icon.svg").encode()).decode()
+    style = "\n".join(map(_read, _STYLES))
+    return style, as_one_script("report.js", _read), f"data:image/svg+xml;base64,{icon}"

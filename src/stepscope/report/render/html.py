@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,6 @@ from stepscope.report.document import (
     Bars,
     Block,
     DataTable,
-    Document,
     Facts,
     Figure,
     Findings,
@@ -32,7 +31,7 @@ from stepscope.report.document import (
 from stepscope.report.findings import saving
 from stepscope.report.page.document import page as in_one_file
 from stepscope.report.plain import plain
-from stepscope.report.text import sentence
+from stepscope.run.figures import sentence
 
 if TYPE_CHECKING:
     from stepscope.report.outputs import Layout, Sink
@@ -56,10 +55,10 @@ def page_of(module: ModuleType, result: Any, names: Pseudonyms | None = None) ->
     return in_one_file(content)
 
 
-def page_of_document(title: str, document: Document) -> str:
+def page_of_document(title: str, document: Iterable[Block]) -> str:
     """A result that has no page of its own as one, with a section for each heading."""
     sections: list[tuple[str, list[Block]]] = [(title, [])]
-    for block in document.blocks:
+    for block in document:
         if isinstance(block, Heading):
             sections.append((block.text, []))
         elif isinstance(block, Line):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from stepscope.report import units
 from stepscope.report.document import (
@@ -13,7 +13,6 @@ from stepscope.report.document import (
     Block,
     Code,
     DataTable,
-    Document,
     Facts,
     Findings,
     Heading,
@@ -32,6 +31,8 @@ from stepscope.report.document import (
 from stepscope.report.text import markdown_text
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from stepscope.report.outputs import Layout, Sink
 
 _BOLD_LEVEL = 4
@@ -39,9 +40,8 @@ _BOLD_LEVEL = 4
 
 def write(module: ModuleType, result: Any, sink: Sink, layout: Layout) -> None:
     """Write a result in full, each block as soon as it is ready."""
-    document: Document = module.document(result, replace(layout, is_full=True))
     is_first = True
-    for block in document.blocks:
+    for block in module.document(result, replace(layout, is_full=True)):
         if isinstance(block, Remark):
             sink.remark(block.text)
         elif lines := _lines(block):
@@ -117,7 +117,7 @@ def _table(
 def _data_table(block: DataTable) -> list[str]:
     from stepscope.report.cells import column_shown, headings
 
-    whole = block.frame
+    whole = cast("pl.DataFrame", block.rows)
     frame = (whole.head(block.most) if block.most else whole).select(
         block.names if block.is_asked else whole.columns
     )

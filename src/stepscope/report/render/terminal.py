@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -24,7 +24,6 @@ from stepscope.report.document import (
     Block,
     Code,
     DataTable,
-    Document,
     Facts,
     Figure,
     Findings,
@@ -91,9 +90,9 @@ _UNBREAKABLE = "\u00a0"
 
 def write(module: ModuleType, result: Any, sink: Sink, layout: Layout) -> None:
     """Print a result, each block as soon as it is ready."""
-    document: Document = module.document(result, layout)
-    console = sink.console(width=None if document.wraps_in_files else width_for(sink))
-    for block in document.blocks:
+    wraps = layout.is_full and getattr(module, "FULL_WRAPS", False)
+    console = sink.console(width=None if wraps else width_for(sink))
+    for block in module.document(result, layout):
         if isinstance(block, Remark):
             sink.remark(block.text)
         else:
@@ -320,7 +319,7 @@ def _trailed(
 def _data_table(block: DataTable, console: Console) -> Iterator[tuple[RenderableType, bool]]:
     from stepscope.report.columns import GAP, fit, to_trail
 
-    whole = block.frame
+    whole = cast("pl.DataFrame", block.rows)
     frame = whole.head(block.most) if block.most else whole
     names = block.names or tuple(frame.columns)
     title = f"{block.title} ({len(whole):,})" if len(whole) > 1 else block.title

@@ -24,13 +24,9 @@ def _opening(asked: Asked) -> Background[MemoryContent]:
     return opening
 
 
-def _content(asked: Asked) -> MemoryContent:
-    return _opening(asked).content
-
-
 def _history(asked: Asked) -> DeviceHistory:
     device = asked.number("device", *_DEVICES, default=_DEVICES[1])
-    return _content(asked).history(None if device == _DEVICES[1] else device)
+    return _opening(asked).content.history(None if device == _DEVICES[1] else device)
 
 
 def _open(asked: Asked) -> dict[str, Any]:
@@ -105,7 +101,7 @@ def _columns(asked: Asked) -> bytes:
     by_event = asked.text("axis", "time") == "events"
     start, end = (asked.number(name, -(2**53), 2**53) for name in ("start", "end"))
     number = asked.number("columns", 1, MOST_COLUMNS)
-    with _content(asked).asking:
+    with _opening(asked).content.asking:
         found = history.columns(by_event, start, end, number)
         drawn = history.view.allocations[found.allocation]
         said = pl.coalesce(pl.col("name").cast(pl.String), pl.col("line"))
@@ -123,7 +119,7 @@ def _state(asked: Asked) -> dict[str, Any]:
 
     history = _history(asked)
     view, device = history.view, history.device
-    with _content(asked).asking:
+    with _opening(asked).content.asking:
         text = asked.text("at", "peak", 60)
         found = state_of(view, moment_of(view, device, text))
         return {**found, "row": history.row_of(found["event"])}
@@ -132,7 +128,7 @@ def _state(asked: Asked) -> dict[str, Any]:
 def _allocation(asked: Asked) -> dict[str, Any]:
     from stepscope.viewer.memory.moments import allocation_in_full
 
-    content = _content(asked)
+    content = _opening(asked).content
     number = asked.number("number", 0, 2**53)
     with content.asking:
         return allocation_in_full(content.view, number)

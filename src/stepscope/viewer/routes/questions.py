@@ -48,7 +48,7 @@ def _range(asked: Asked) -> dict[str, Any]:
     return content.at_once(lambda: range_totals(content.basis, content.forest, start, end))
 
 
-def _flame(asked: Asked) -> dict[str, Any]:
+def _flame(asked: Asked) -> object:
     from stepscope.viewer.flame import FlameBy, flame
 
     content = asked.whole
@@ -57,10 +57,9 @@ def _flame(asked: Asked) -> dict[str, Any]:
     if kind not in {one.value for one in FlameBy}:
         raise UsageError(f"a flame graph is by {', '.join(one.value for one in FlameBy)}")
     lanes = asked.numbers("lanes")
-    found = content.at_once(
+    return content.at_once(
         lambda: flame(content.trace, content.forest, start, end, FlameBy(kind), lanes)
     )
-    return found.to_dict()
 
 
 def _questions(asked: Asked) -> dict[str, Any]:  # noqa: ARG001 - the same for every trace
@@ -88,7 +87,9 @@ def _table(asked: Asked) -> dict[str, Any]:
     if chosen.over_ranks:
         raise UsageError(f"'{chosen.name}' is asked of several ranks at once")
     scope = Scope(steps=asked.numbers("steps"), devices=asked.numbers("devices"))
-    result = content.alone(lambda: chosen.ask_of_run(content.trace, content.step_record, scope))
+    result = content.alone(
+        lambda: chosen.ask_of_run(content.trace, content.origin.step_record, scope)
+    )
     origin = content.index.origin_ns
     tables = tables_of(result, chosen)
     return {

@@ -31,7 +31,7 @@ def _traces(asked: Asked) -> dict[str, Any]:
 
 def _open(asked: Asked) -> dict[str, Any]:
     opened = asked.library.find(asked.identifier)
-    asked.library.ensure(opened)
+    opened.start()
     return opened.status()
 
 

@@ -15,7 +15,7 @@ import { loading } from "./loading.js";
 import { count } from "./units.js";
 
 /**
- * @typedef {{id: string, title: string, rank: number, window: number | null, stage: string, error: string, has_extras: boolean,
+ * @typedef {{id: string, title: string, rank: number, window: number | null, stage: string, error: string,
  *   elapsed_s: number, is_memory: boolean}} TraceStatus
  * @typedef {{selection: Selection, trace: string, overview: any, traces: TraceStatus[]}} Context
  *   `overview` is null for a memory snapshot: only the memory view can show it

@@ -411,7 +411,7 @@ def test_runs_on_different_gpus_are_said_to_be():
     checked = CheckedComparison(comparison)
     with io.StringIO() as file:
         layout = Layout(rows=15)
-        print_blocks(of_comparison.document(checked, layout).blocks, Console(file=file, width=200))
+        print_blocks(of_comparison.document(checked, layout), Console(file=file, width=200))
         texts = [file.getvalue(), rendered("comparison", "md", checked, layout)]
     for text in texts:
         assert text.count(jobs) == 1

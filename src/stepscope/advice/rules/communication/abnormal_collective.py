@@ -27,7 +27,7 @@ from stepscope.advice.evidence.collectives import (
     without_point_to_point,
 )
 from stepscope.advice.evidence.replayed import replayed_finding
-from stepscope.advice.evidence.subject import Subject, plain_finding
+from stepscope.advice.evidence.subject import Subject, about_gpu_work, plain_finding
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, Severity, speed
 from stepscope.analysis.abnormal_collectives import (
@@ -152,14 +152,12 @@ _ADVICE_ON_LINKS = (
 )
 
 
-def find_abnormal_collective(subject: Subject) -> list[Finding]:
+@about_gpu_work
+def find_abnormal_collective(subject: Subject, window: WindowView) -> list[Finding]:
     """The finding, if outliers among the collectives lengthen the step.
 
     Outliers in start-up steps and stalls are reported without a saving.
     """
-    window = subject.window
-    if window is None or not window.has_gpu:
-        return []
     return (
         _of_slow_links(subject, window)
         or _in(subject, window)
@@ -196,7 +194,6 @@ def _of_slow_links(subject: Subject, window: WindowView) -> list[Finding]:
     fastest = speed(float(slow["fastest"].to_numpy().max()))
     return replayed_finding(
         subject,
-        window,
         unchanged(window.graph).shorten_work(shortened(window, slow, expected)),
         rule="abnormal-collective",
         title=f"collectives of megabytes reach only {fastest}, less than any link gives",
@@ -274,7 +271,6 @@ def _in(subject: Subject, window: WindowView) -> list[Finding]:
         )
     return replayed_finding(
         subject,
-        window,
         unchanged(window.graph).shorten_work(shortened(window, odd, odd["expected_ns"])),
         rule="abnormal-collective",
         title=title,

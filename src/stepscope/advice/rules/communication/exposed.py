@@ -14,7 +14,7 @@ from stepscope.advice.evidence.collectives import (
     without_point_to_point,
 )
 from stepscope.advice.evidence.replayed import replayed_finding
-from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.subject import Subject, about_gpu_work
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, speed
 from stepscope.analysis.calls.operands import plain_type
@@ -73,7 +73,6 @@ def find_exposed_communication(subject: Subject) -> list[Finding]:
     hidden = 0.0 if line.overlap_share is None else line.overlap_share
     return replayed_finding(
         subject,
-        window,
         unchanged(graph).scale_work(communicates, 0.0).shorten_work(without_transfer),
         rule="exposed-communication",
         about_collectives=True,
@@ -150,7 +149,6 @@ def _on_the_host(subject: Subject, window: WindowView) -> list[Finding]:
         return []
     return replayed_finding(
         subject,
-        window,
         unchanged(graph).scale_host(waits, 0.0, lanes=(graph.main_lane,)),
         rule="exposed-communication",
         about_collectives=True,
@@ -169,7 +167,8 @@ def _on_the_host(subject: Subject, window: WindowView) -> list[Finding]:
     )
 
 
-def find_poor_overlap(subject: Subject) -> list[Finding]:
+@about_gpu_work
+def find_poor_overlap(subject: Subject, window: WindowView) -> list[Finding]:
     """Poor overlap: communication could run beside computation, which waits for it instead.
 
     Measured as the share of communication that is hidden behind computation. The saving assumes
@@ -177,9 +176,6 @@ def find_poor_overlap(subject: Subject) -> list[Finding]:
     does. Known waits for late ranks and abnormal collectives have other causes and other remedies:
     they are assumed to be fixed first, and are not part of this saving.
     """
-    window = subject.window
-    if window is None or not window.has_gpu:
-        return []
     line = window.timeline
     if line.overlap_share is None or line.overlap_share > subject.thresholds.poor_overlap:
         return []
@@ -190,7 +186,6 @@ def find_poor_overlap(subject: Subject) -> list[Finding]:
     first = f"; {LATE_RANKS_FIRST}" if is_disturbed else ""
     return replayed_finding(
         subject,
-        window,
         calm.and_also(unchanged(window.graph).drop_edges(waits)),
         rule="poor-overlap",
         about_collectives=True,
@@ -256,7 +251,8 @@ _ADVICE = (
 )
 
 
-def find_many_small_collectives(subject: Subject) -> list[Finding]:
+@about_gpu_work
+def find_many_small_collectives(subject: Subject, window: WindowView) -> list[Finding]:
     """Many small collectives: tensors are sent one by one instead of in buckets.
 
     Measured as collectives of one kind that are launched one right after the other: between two of
@@ -266,9 +262,6 @@ def find_many_small_collectives(subject: Subject) -> list[Finding]:
     a few large collectives take as long on the GPU as the small ones together, and a twentieth of
     the host's time.
     """
-    window = subject.window
-    if window is None or not window.has_gpu:
-        return []
     if not (window.work["kind"] == Kind.COMMUNICATION.value).any():
         return []
     small = _in_rows(window)
@@ -284,7 +277,6 @@ def find_many_small_collectives(subject: Subject) -> list[Finding]:
     mean_ns = round(float(small["dur_ns"].to_numpy().mean()))
     return replayed_finding(
         subject,
-        window,
         unchanged(window.graph).scale_host(host, _BUCKETED, lanes=threads),
         rule="many-small-collectives",
         about_collectives=True,

@@ -12,7 +12,7 @@ from stepscope.advice.evidence.collectives import (
     without_waits,
 )
 from stepscope.advice.evidence.replayed import replayed_finding
-from stepscope.advice.evidence.subject import Subject, plain_finding
+from stepscope.advice.evidence.subject import Subject, about_gpu_work, plain_finding
 from stepscope.advice.evidence.turns import IN_TURN, find_turns, for_ranks
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, severity_of
@@ -33,7 +33,8 @@ _ADVICE_UNKNOWN = (
 )
 
 
-def find_pipeline_bubble(subject: Subject) -> list[Finding]:
+@about_gpu_work
+def find_pipeline_bubble(subject: Subject, window: WindowView) -> list[Finding]:
     """Pipeline bubble: a stage is idle and waits for its neighbours in sends and receives.
 
     Measured as the part of the device's time in sends and receives with no other work beside them,
@@ -41,9 +42,6 @@ def find_pipeline_bubble(subject: Subject) -> list[Finding]:
     takes. How large the bubble of an even pipeline is, is known: with p stages and m micro-batches
     in a step, in turn one forward and one backward, it is (p - 1) of m + p - 1 parts of the step.
     """
-    window = subject.window
-    if window is None or not window.has_gpu:
-        return []
     exchanges = point_to_point(window)
     found = exchanges.collectives
     if found.is_empty():
@@ -95,7 +93,8 @@ def _schedule(found: pl.DataFrame, steps: int) -> tuple[Evidence, ...]:
 _OTHER_ENDS = ("to_rank", "from_rank")
 
 
-def find_rank_waiting(subject: Subject) -> list[Finding]:
+@about_gpu_work
+def find_rank_waiting(subject: Subject, window: WindowView) -> list[Finding]:
     """Rank waiting: in its collectives this rank waits for others to arrive.
 
     A collective's kernel runs from the moment this rank enters it until all have arrived and the
@@ -104,9 +103,6 @@ def find_rank_waiting(subject: Subject) -> list[Finding]:
     and size tells how long the exchange takes, and what others take beyond it is taken for waiting,
     which may as well be a slow network. The saving assumes that no rank is late.
     """
-    window = subject.window
-    if window is None or not window.has_gpu:
-        return []
     if subject.waits is not None:
         return _by_arrivals(subject, window, subject.waits)
     limits = subject.thresholds
@@ -124,7 +120,6 @@ def find_rank_waiting(subject: Subject) -> list[Finding]:
     total_ns = int(rows["dur_ns"].sum())
     return replayed_finding(
         subject,
-        window,
         unchanged(window.graph).shorten_work(shortened(window, rows, rows["least_ns"])),
         rule="rank-waiting",
         about_collectives=True,
@@ -162,7 +157,6 @@ def _by_arrivals(subject: Subject, window: WindowView, waits: pl.DataFrame) -> l
     total_ns = int(rows["dur_ns"].sum())
     return replayed_finding(
         subject,
-        window,
         without_waits(window, rows),
         rule="rank-waiting",
         about_collectives=True,

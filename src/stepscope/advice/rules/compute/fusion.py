@@ -12,7 +12,7 @@ from stepscope.advice.evidence.compiled_code import (
     what_is_left_out,
 )
 from stepscope.advice.evidence.replayed import replayed_finding
-from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.subject import Subject, about_gpu_work
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.rules.compute.work import attention_of
@@ -59,7 +59,8 @@ _ASSUMPTIONS = {
 }
 
 
-def find_fusible_pattern(subject: Subject) -> list[Finding]:
+@about_gpu_work
+def find_fusible_pattern(subject: Subject, window: WindowView) -> list[Finding]:
     """Fusible patterns: known sequences of operators run as one kernel each, and one could do it.
 
     Measured as the time of the kernels of the patterns in `calls.fusible`, where all together take
@@ -67,9 +68,6 @@ def find_fusible_pattern(subject: Subject) -> list[Finding]:
     no longer moves what the others wrote and read again; and that the host launches it once.
     Softmax attention, and an optimizer with many launches, have findings of their own.
     """
-    window = subject.window
-    if window is None or not window.has_gpu:
-        return []
     limits = subject.thresholds
     has_loop = updates_one_by_one(window, limits.optimizer_kernels)
     names = [
@@ -91,7 +89,6 @@ def find_fusible_pattern(subject: Subject) -> list[Finding]:
     bases = set(pl.concat(all_of_them)["basis"])
     return replayed_finding(
         subject,
-        window,
         fused_changes(unchanged(window.graph), window.trace, window.work, fusible, rows),
         rule="fusible-pattern",
         title=(
@@ -162,7 +159,8 @@ _BY_LONGEST = (
 )
 
 
-def find_unfused_elementwise(subject: Subject) -> list[Finding]:
+@about_gpu_work
+def find_unfused_elementwise(subject: Subject, window: WindowView) -> list[Finding]:
     """Unfused elementwise work: chains of kernels that each read and write whole tensors.
 
     Measured over elementwise kernels, reductions and random numbers that run for at least 10 µs
@@ -177,9 +175,6 @@ def find_unfused_elementwise(subject: Subject) -> list[Finding]:
     not known, it takes half of the chain's time, or as long as its longest kernel if that is more.
     The host launches one kernel for each chain.
     """
-    window = subject.window
-    if window is None or not window.has_gpu:
-        return []
     limits = subject.thresholds
     chains = _chains(window, limits.small_kernel_ns, limits.saving_low)
     total_ns = int(chains["dur_ns"].sum())
@@ -217,7 +212,6 @@ def find_unfused_elementwise(subject: Subject) -> list[Finding]:
         changes = changes.scale_host(_launches_saved(window, chains))
     return replayed_finding(
         subject,
-        window,
         changes,
         rule="unfused-elementwise",
         title=f"{percent(share)} of the step is {others}elementwise kernels that nothing fuses",

@@ -93,7 +93,6 @@ def find_tensor_cores_unused(subject: Subject) -> list[Finding]:
     )
     return replayed_finding(
         subject,
-        window,
         unchanged(window.graph).scale_work(window.nodes(idle), FACTOR_OF_TENSOR_CORES),
         rule="tensor-cores-unused",
         title=f"half-precision matrix products do not use the {cores}",
@@ -169,7 +168,6 @@ def find_full_precision_matmuls(subject: Subject) -> list[Finding]:
     then, is_known = _durations(window, full, _type_of(units, gains), factor)
     return replayed_finding(
         subject,
-        window,
         unchanged(window.graph).shorten_work(then),
         rule="full-precision-matmuls",
         title="matrix products run in full FP32" + (", with TF32 off" if has_tf32 else ""),

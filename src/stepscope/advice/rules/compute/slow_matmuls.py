@@ -168,12 +168,8 @@ class _Matrices:
     right: Callable[[Shape], Shape] = lambda shape: shape
 
 
-def _turned(weight: Shape) -> Shape:
-    return (weight[1], weight[0])
-
-
 _AFTER_A_SUMMAND = _Matrices(at=1)
-_LINEAR = _Matrices(right=_turned)
+_LINEAR = _Matrices(right=lambda weight: (weight[1], weight[0]))
 _MATRICES = {
     "aten::mm": _Matrices(),
     "aten::bmm": _Matrices(),
@@ -258,7 +254,6 @@ def find_slow_matmuls(subject: Subject) -> list[Finding]:
     )
     return replayed_finding(
         subject,
-        window,
         unchanged(window.graph).shorten_work(dur),
         rule="slow-matmuls",
         title=title,

@@ -10,7 +10,7 @@ import polars as pl
 
 from stepscope.advice.evidence.compiled_code import fusible_of
 from stepscope.advice.evidence.replayed import replayed_finding
-from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.subject import Subject, about_gpu_work
 from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.analysis.calls.fusible import ATTENTION, Fusible
@@ -114,7 +114,8 @@ _FALLBACK = (
 )
 
 
-def find_unfused_attention(subject: Subject) -> list[Finding]:
+@about_gpu_work
+def find_unfused_attention(subject: Subject, window: WindowView) -> list[Finding]:
     """Unfused attention: scores are written to memory, then scaled, masked and softmaxed.
 
     Measured as the time of the kernels between the two batched products of attention, see
@@ -122,9 +123,6 @@ def find_unfused_attention(subject: Subject) -> list[Finding]:
     products, which take as long as now. That is cautious: fused kernels make the products faster
     too.
     """
-    window = subject.window
-    if window is None or not window.has_gpu:
-        return []
     found = attention_of(window)
     if not found.between.any():
         return []
@@ -158,7 +156,6 @@ def find_unfused_attention(subject: Subject) -> list[Finding]:
         return []
     return replayed_finding(
         subject,
-        window,
         window.without(between),
         rule="unfused-attention",
         title=f"attention runs unfused and takes {percent(share)} of the step",
@@ -201,7 +198,6 @@ def find_heavy_recomputation(subject: Subject) -> list[Finding]:
         return []
     return replayed_finding(
         subject,
-        window,
         unchanged(graph).scale_work(nodes, 0.0).scale_host(moments, 0.0),
         rule="heavy-recomputation",
         title=f"{percent(share)} of the work is recomputation for activation checkpointing",
@@ -246,7 +242,6 @@ def find_slow_random_numbers(subject: Subject) -> list[Finding]:
     share = window.share(drawn_ns)
     return replayed_finding(
         subject,
-        window,
         unchanged(window.graph).scale_host(window.spans(window.host_events(is_drawing)), 0.0),
         rule="slow-random-numbers",
         title=f"drawing random numbers takes {percent(share)} of the step",

@@ -176,7 +176,6 @@ def find_cpu_bound_python(subject: Subject) -> list[Finding]:
         assumption = "it no longer sleeps there, and what it waits for is ready in time"
     found = replayed_finding(
         subject,
-        window,
         unchanged(graph).scale_host(long, 0.0, lanes=(graph.main_lane,)),
         rule="cpu-bound-python",
         title=_overhead(outside_ns / max(1, window.step_ns)) if is_small else title,

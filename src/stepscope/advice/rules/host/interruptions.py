@@ -124,7 +124,6 @@ def _from_trace(subject: Subject) -> list[Finding]:
         advice += "such a call, gc.disable() does nothing."
     return replayed_finding(
         subject,
-        window,
         unchanged(graph).scale_host(pauses),
         rule="garbage-collector",
         title=_TITLE_CALLED if is_called else _TITLE,

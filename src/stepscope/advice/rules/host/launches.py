@@ -14,7 +14,7 @@ from stepscope.advice.evidence.compiled_code import (
 from stepscope.advice.evidence.places import waiting_places
 from stepscope.advice.evidence.replayed import host_alone_of, replayed_finding
 from stepscope.advice.evidence.specific_causes import IDLE_LABEL
-from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.subject import Subject, about_gpu_work
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, short
 from stepscope.advice.rules.copies import pageable_copies
@@ -35,7 +35,8 @@ from stepscope.trace.arrays.nullable import are_among
 _SLOWS = "recording slows dispatch"
 
 
-def find_launch_bound(subject: Subject) -> list[Finding]:
+@about_gpu_work
+def find_launch_bound(subject: Subject, window: WindowView) -> list[Finding]:
     """Launch-bound: the host cannot launch work as fast as the GPU does it.
 
     A rate of launches, so it takes many of them: one slow call, even in every step, is none.
@@ -50,9 +51,6 @@ def find_launch_bound(subject: Subject) -> list[Finding]:
     ahead also hides Python and lets communication overlap. It never exceeds the host's time in
     dispatch and launches.
     """
-    window = subject.window
-    if window is None or not window.has_gpu:
-        return []
     idle_ns = window.idle.of("op_dispatch")
     share = idle_ns / max(1, window.device_ns)
     launches = _launches(window)
@@ -80,7 +78,6 @@ def find_launch_bound(subject: Subject) -> list[Finding]:
     slows = "recording with stacks slows dispatch considerably" if window.has_stacks else _SLOWS
     return replayed_finding(
         subject,
-        window,
         changes,
         rule="launch-bound",
         title=(
@@ -129,7 +126,8 @@ def _time_per_launch(window: WindowView, lane: int, mine: Intervals) -> Int64Arr
     return intervals.covered(mine, np.minimum(starts, ends), ends)
 
 
-def find_many_small_kernels(subject: Subject) -> list[Finding]:
+@about_gpu_work
+def find_many_small_kernels(subject: Subject, window: WindowView) -> list[Finding]:
     """Many small kernels: most kernels are so short that starting them is much of their cost.
 
     Measured over the computing kernels shorter than 10 µs, without those of matrix products,
@@ -138,9 +136,6 @@ def find_many_small_kernels(subject: Subject) -> list[Finding]:
     does away with every second of them: half of their device time, and half of what their operators
     take on the host. Kernels of a captured graph share one launch: of these only the device time.
     """
-    window = subject.window
-    if window is None or not window.has_gpu:
-        return []
     limits = subject.thresholds
     columns = ["node", "dur_ns", "name", "launch", "op", "start_ns"]
     can_be_fused = window.work["kind"] == "compute"
@@ -152,15 +147,15 @@ def find_many_small_kernels(subject: Subject) -> list[Finding]:
     share = len(small) / max(1, int(can_be_fused.sum()))
     if per_step < limits.small_kernel_count or share < limits.small_kernel_share:
         return []
+    alone = small.filter(pl.Series(graph_places(window.trace, small) == GraphPlace.NONE))
     changes = (
         unchanged(window.graph)
         .scale_work(window.nodes(small), 0.5)
-        .scale_host(window.spans_of_sources(_launched_alone(window, small)), 0.5)
+        .scale_host(window.spans_of_sources(alone), 0.5)
     )
     top = small.group_by("name").len().sort("len", "name", descending=[True, False])
     return replayed_finding(
         subject,
-        window,
         changes,
         rule="many-small-kernels",
         title=(
@@ -186,11 +181,8 @@ def find_many_small_kernels(subject: Subject) -> list[Finding]:
     )
 
 
-def _launched_alone(window: WindowView, small: pl.DataFrame) -> pl.DataFrame:
-    return small.filter(pl.Series(graph_places(window.trace, small) == GraphPlace.NONE))
-
-
-def find_synchronisation(subject: Subject) -> list[Finding]:
+@about_gpu_work
+def find_synchronisation(subject: Subject, window: WindowView) -> list[Finding]:
     """Synchronisation: blocking calls make the host wait for the GPU, and then has to catch up.
 
     Measured as the time in calls that block until the device has caught up
@@ -198,19 +190,10 @@ def find_synchronisation(subject: Subject) -> list[Finding]:
     nothing where the GPU is the bottleneck; the saving is what the replay finds when these calls
     return at once.
     """
-    window = subject.window
-    if window is None or not window.has_gpu:
-        return []
     calls = _blocking_calls(window)
     waited_ns = window.waits_of(calls).total_ns
     if window.share(waited_ns) < subject.thresholds.synchronisation_wait:
         return []
-    graph = window.graph
-    changes = (
-        unchanged(graph)
-        .drop_waits_of_calls(calls["event"].to_numpy())
-        .scale_host(window.spans(calls))
-    )
     evidence = [
         Evidence("blocking calls per step", len(calls) / window.steps, "count"),
         Evidence("time in them per step", window.per_step(waited_ns), "ns"),
@@ -218,8 +201,7 @@ def find_synchronisation(subject: Subject) -> list[Finding]:
     evidence += [Evidence("at", place, "text") for place in waiting_places(window, calls)]
     return replayed_finding(
         subject,
-        window,
-        changes,
+        window.without_waiting_in(calls),
         rule="synchronisation",
         title="blocking calls make the host wait for the GPU",
         assumption="these calls return at once and nothing in the step needs their results",

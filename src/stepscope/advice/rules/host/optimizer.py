@@ -70,7 +70,6 @@ def find_unfused_optimizer(subject: Subject) -> list[Finding]:
     fused[known] = fusible.rows["fused_ns"].to_numpy()[fusible.are_of(ADAM, ZERO_GRAD)]
     return replayed_finding(
         subject,
-        window,
         unchanged(window.graph).scale_host(spans, 0.1).shorten_work(fused),
         rule="unfused-optimizer",
         title=_title(window, len(updating), "launches", "kernels"),
@@ -152,7 +151,6 @@ def _on_cpu(subject: Subject, window: WindowView) -> list[Finding]:
     lanes = (window.graph.main_lane,)
     return replayed_finding(
         subject,
-        window,
         unchanged(window.graph).scale_host(spans, left, lanes=lanes),
         rule="unfused-optimizer",
         title=_title(window, len(names), "calls", "operators"),

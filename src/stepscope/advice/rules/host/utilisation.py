@@ -8,7 +8,7 @@ import polars as pl
 
 from stepscope.advice.evidence.believable import loss_of
 from stepscope.advice.evidence.replayed import replayed_finding
-from stepscope.advice.evidence.subject import Subject, plain_finding
+from stepscope.advice.evidence.subject import Subject, about_gpu_work, plain_finding
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.analysis.calls.allocations import memory_peaks
@@ -55,7 +55,8 @@ def is_explained(finding: Finding, others: Sequence[Finding]) -> bool:
     )
 
 
-def find_low_gpu_utilisation(subject: Subject) -> list[Finding]:
+@about_gpu_work
+def find_low_gpu_utilisation(subject: Subject, window: WindowView) -> list[Finding]:
     """Low GPU utilisation: kernels run less than half of the time; no other finding says why.
 
     Measured as the device's time in which any kernel runs, without what one-off calls kept it idle.
@@ -63,8 +64,7 @@ def find_low_gpu_utilisation(subject: Subject) -> list[Finding]:
     finding explains why the device is idle, that one says more, and this one is left out
     (`is_explained`).
     """
-    window = subject.window
-    if window is None or not window.has_gpu or loss_of(window).leaves_nothing:
+    if loss_of(window).leaves_nothing:
         return []
     runs = window.work["kind"].is_in(["compute", "communication"])
     spans = window.work["device", "start_ns", "end_ns"].filter(runs)
@@ -192,7 +192,8 @@ def _uses_a_gpu(window: WindowView) -> bool:
     return bool(names_that(trace, shown).any()) or len(memory_peaks(window.trace)) > 0
 
 
-def find_cpu_operators(subject: Subject) -> list[Finding]:
+@about_gpu_work
+def find_cpu_operators(subject: Subject, window: WindowView) -> list[Finding]:
     """Operators on the CPU: operators of a GPU training that compute on the CPU hold up the step.
 
     Measured as the moments of threads that feed the GPU in operators of half a millisecond or more
@@ -200,9 +201,6 @@ def find_cpu_operators(subject: Subject) -> list[Finding]:
     such work beside its other work, or another process did it before. What copies of their results
     to the GPU take stays.
     """
-    window = subject.window
-    if window is None or not window.has_gpu:
-        return []
     graph = window.graph
     moments = graph.host.of(HostCause.CPU_OPERATOR)
     spent = intervals.clip(moments, *window.window)
@@ -227,7 +225,6 @@ def find_cpu_operators(subject: Subject) -> list[Finding]:
     draws = bool(by_name["name"].str.contains(DRAWS).any())
     return replayed_finding(
         subject,
-        window,
         unchanged(graph).scale_host(moments),
         rule="cpu-operators",
         title=f"operators compute on the CPU: {names[0]} takes {first_ns} of each step",

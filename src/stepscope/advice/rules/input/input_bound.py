@@ -36,6 +36,7 @@ from stepscope.trace.arrays import intervals
 WORKERS_LABEL = "loader workers to begin with"
 ALONE_LABEL = "step with these workers alone"
 TRANSFER_LABEL = "receiving a batch from a worker, about"
+_AT_STARTS = "left out: waits at the start of epochs, per step"
 _RECORD, _HOST, _REPLAY = "step record", "trace", "trace, replayed"
 _SHARE_LABELS = {
     _RECORD: "share of waiting in the step",
@@ -93,12 +94,13 @@ def _evidence(
     subject: Subject, measured: _Measured, of_the_loader: tuple[Evidence, ...]
 ) -> tuple[Evidence, ...]:
     step_ns, _, share, source, steps, waited_ns = measured
+    starts_ns = _at_starts_ns(subject, source)
     return (
         Evidence("step now", step_ns, "ns"),
         Evidence("wait for input per step", waited_ns, "ns"),
         Evidence(_SHARE_LABELS[source], share, "share"),
         *_median_step(subject, source, step_ns),
-        *_of_starts(subject, source),
+        *([Evidence(_AT_STARTS, starts_ns, "ns")] if starts_ns else []),
         Evidence("steps measured", steps, "count"),
         *of_the_loader,
         Evidence("measured by", source, "text"),
@@ -112,30 +114,17 @@ def _at_starts_ns(subject: Subject, source: str) -> int:
     return subject.steps.epoch_starts.wait_ns // len(subject.steps.steps)
 
 
-def _of_starts(subject: Subject, source: str) -> tuple[Evidence, ...]:
-    waits_ns = _at_starts_ns(subject, source)
-    if not waits_ns:
-        return ()
-    return (Evidence("left out: waits at the start of epochs, per step", waits_ns, "ns"),)
-
-
 def _of_the_loader(facts: LoaderFacts, loader: LoaderAdvice) -> tuple[Evidence, ...]:
-    found = []
-    if facts.workers is not None:
-        found.append(Evidence("loader workers now", facts.workers, "count"))
-    if facts.cpus is not None:
-        found.append(Evidence("CPUs for this rank", facts.cpus, "count"))
-    if facts.cpu_share is not None:
-        found.append(Evidence("share of loading that is work for a CPU", facts.cpu_share, "share"))
-    if facts.batch_bytes is not None:
-        found.append(Evidence("size of a batch", facts.batch_bytes, "bytes"))
-    if loader.transfer_ns:
-        found.append(Evidence(TRANSFER_LABEL, loader.transfer_ns, "ns"))
-    if loader.workers is not None:
-        found.append(Evidence(WORKERS_LABEL, loader.workers, "count"))
-    if loader.alone_ns is not None:
-        found.append(Evidence(ALONE_LABEL, loader.alone_ns, "ns"))
-    return tuple(found)
+    known = (
+        ("loader workers now", facts.workers, "count"),
+        ("CPUs for this rank", facts.cpus, "count"),
+        ("share of loading that is work for a CPU", facts.cpu_share, "share"),
+        ("size of a batch", facts.batch_bytes, "bytes"),
+        (TRANSFER_LABEL, loader.transfer_ns or None, "ns"),
+        (WORKERS_LABEL, loader.workers, "count"),
+        (ALONE_LABEL, loader.alone_ns, "ns"),
+    )
+    return tuple(Evidence(label, one, unit) for label, one, unit in known if one is not None)
 
 
 _Measured = tuple[int, int, float, str, int, int]

@@ -24,7 +24,7 @@ import polars as pl
 
 from stepscope.advice.evidence.loader_advice import KEEP_WORKERS, facts_of
 from stepscope.advice.evidence.replayed import replayed_finding
-from stepscope.advice.evidence.subject import Subject
+from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.thresholds import Thresholds
@@ -92,39 +92,35 @@ def find_slow_epoch_start(subject: Subject) -> list[Finding]:
     )
     times = len(starts.steps)
     each_ns = starts.excess_wait_ns // times
-    return [
-        Finding(
-            id="slow-epoch-start",
-            title=f"each epoch begins with a wait of {duration(each_ns)}{why}",
-            severity=severity_of_input(share, subject.thresholds),
-            rank=subject.rank,
-            saving_ns=saving_ns,
-            saving_reason=reason,
-            assumption=assumption if saving_ns else "",
-            predicted_step_ns=summary.mean_ns - saving_ns if saving_ns else None,
-            evidence=(
-                Evidence("steps in which an epoch begins", times, "count"),
-                Evidence("steps measured", count, "count"),
-                Evidence(
-                    "wait beyond other steps', each time", starts.excess_wait_ns // times, "ns"
-                ),
-                Evidence("until the sampler's first indices", starts.sampler_ns // times, "ns"),
-                Evidence("ending and starting workers", starts.workers_ns // times, "ns"),
-                Evidence("until the first batch", starts.first_batches_ns // times, "ns"),
-                Evidence("longest", starts.longest_ns, "ns"),
-                Evidence("over all steps, per step", cost_ns, "ns"),
-                Evidence("share of the time", share, "share"),
-                *(
-                    [Evidence(KEPT_LABEL, min(kept_ns // count, saved.bound_ns), "ns")]
-                    if kept_ns
-                    else ()
-                ),
-                Evidence("measured by", "step record", "text"),
+    return plain_finding(
+        subject,
+        rule="slow-epoch-start",
+        title=f"each epoch begins with a wait of {duration(each_ns)}{why}",
+        severity=severity_of_input(share, subject.thresholds),
+        step_ns=summary.mean_ns,
+        saving_ns=saving_ns,
+        reason=reason,
+        assumption=assumption,
+        evidence=(
+            Evidence("steps in which an epoch begins", times, "count"),
+            Evidence("steps measured", count, "count"),
+            Evidence("wait beyond other steps', each time", starts.excess_wait_ns // times, "ns"),
+            Evidence("until the sampler's first indices", starts.sampler_ns // times, "ns"),
+            Evidence("ending and starting workers", starts.workers_ns // times, "ns"),
+            Evidence("until the first batch", starts.first_batches_ns // times, "ns"),
+            Evidence("longest", starts.longest_ns, "ns"),
+            Evidence("over all steps, per step", cost_ns, "ns"),
+            Evidence("share of the time", share, "share"),
+            *(
+                [Evidence(KEPT_LABEL, min(kept_ns // count, saved.bound_ns), "ns")]
+                if kept_ns
+                else ()
             ),
-            steps=starts.steps,
-            advice=advice,
-        )
-    ]
+            Evidence("measured by", "step record", "text"),
+        ),
+        steps=starts.steps,
+        advice=advice,
+    )
 
 
 @dataclass(frozen=True)
@@ -218,7 +214,6 @@ def _seen_in_window(subject: Subject) -> list[Finding]:
     advice = _SAMPLER if keeps else f"{KEEP_WORKERS}. If they are kept already: {_SAMPLER}"
     return replayed_finding(
         subject,
-        window,
         unchanged(graph).scale_host(found, 0.0, lanes=(graph.main_lane,)),
         rule="slow-epoch-start",
         title=f"the host spends {duration(each_ns)} between epochs, before it waits for a batch",

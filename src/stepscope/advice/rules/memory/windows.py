@@ -15,7 +15,6 @@ from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, Severity, short
 from stepscope.analysis.calls.allocations import gets_or_frees_device_memory, memory_peaks
 from stepscope.analysis.calls.one_off import one_off_calls
-from stepscope.analysis.graph.replay import unchanged
 from stepscope.run.figures import percent
 
 if TYPE_CHECKING:
@@ -122,15 +121,9 @@ def find_allocator_churn(subject: Subject) -> list[Finding]:
     after = " after the first" if steps < window.steps else ""
     # Threads may be in such calls at the same time: the time is that in which any of them is.
     spent_ns = window.spans(calls).total_ns
-    changes = (
-        unchanged(window.graph)
-        .drop_waits_of_calls(calls["event"].to_numpy())
-        .scale_host(window.spans(calls))
-    )
     return replayed_finding(
         subject,
-        window,
-        changes,
+        window.without_waiting_in(calls),
         rule="allocator-churn",
         title="steady steps still allocate and free driver memory",
         assumption="no steady step allocates or frees driver memory",

@@ -134,7 +134,6 @@ def _from_trace(subject: Subject) -> list[Finding]:
         evidence.append(Evidence("compilations per step", count / window.steps, "count"))
     return replayed_finding(
         subject,
-        window,
         unchanged(graph).scale_host(moments),
         rule="recompilation",
         title=f"{int(heavy.sum())} of {len(heavy)} recorded steps compile code again",

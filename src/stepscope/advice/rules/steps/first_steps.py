@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.advice.evidence.odd_steps import extra_time, one_off_parts, one_offs_of_steps
-from stepscope.advice.evidence.subject import Subject, plain_finding
+from stepscope.advice.evidence.subject import Subject, about_gpu_work, plain_finding
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, Severity, short
 from stepscope.analysis.calls.one_off import (
@@ -49,20 +49,15 @@ def _from_record(summary: StepSummary) -> _Start | None:
     begins_epoch_ns = starts.others_ns + starts.longest_ns if starts.steps else 0
     if not summary.first_steps or summary.first_worst_ns <= FIRST_FACTOR * begins_epoch_ns:
         return None
+    compiling_ns = summary.first_compile_ns
     return _Start(
         summary.first_steps,
         summary.first_excess_ns,
         summary.first_worst_ns,
         summary.median_ns,
         summary.observed_ns,
-        _compiled(summary),
+        (Evidence("compiling in them", compiling_ns, "ns"),) if compiling_ns else (),
     )
-
-
-def _compiled(summary: StepSummary) -> tuple[Evidence, ...]:
-    if not summary.first_compile_ns:
-        return ()
-    return (Evidence("compiling in them", summary.first_compile_ns, "ns"),)
 
 
 def _from_trace(subject: Subject) -> _Start | None:
@@ -106,11 +101,14 @@ def find_slow_first_steps(subject: Subject) -> list[Finding]:
     if lost_steps < limits.slow_first_steps_steps:
         return []
     share = start.excess_ns / max(1, start.observed_ns)
-    count = len(start.steps)
+    window = subject.window
+    one_offs: tuple[Evidence, ...] = ()
+    if window is not None and window.has_gpu:
+        one_offs = one_off_parts(one_offs_of_steps(window, start.steps))
     return plain_finding(
         subject,
         rule="slow-first-steps",
-        title=_title(count, start),
+        title=_title(start),
         severity=Severity.MEDIUM if share >= limits.slow_first_steps_medium else Severity.LOW,
         reason="a cost at the start of the run, paid once and not in every step",
         evidence=(
@@ -121,7 +119,7 @@ def find_slow_first_steps(subject: Subject) -> list[Finding]:
             Evidence("steady step", start.median_ns, "ns"),
             Evidence("slow means, times the median", START_UP_FACTOR, "factor"),
             *start.extra,
-            *_one_offs(subject, start.steps),
+            *one_offs,
         ),
         steps=start.steps,
         advice=(
@@ -133,15 +131,9 @@ def find_slow_first_steps(subject: Subject) -> list[Finding]:
     )
 
 
-def _one_offs(subject: Subject, steps: tuple[int, ...]) -> tuple[Evidence, ...]:
-    if subject.window is None or not subject.window.has_gpu:
-        return ()
-    return one_off_parts(one_offs_of_steps(subject.window, steps))
-
-
-def _title(count: int, start: _Start) -> str:
-    if count > 1:
-        return f"the first {count} steps are slow: up to {duration(start.worst_ns)}"
+def _title(start: _Start) -> str:
+    if len(start.steps) > 1:
+        return f"the first {len(start.steps)} steps are slow: up to {duration(start.worst_ns)}"
     times = significant(start.worst_ns / max(1, start.median_ns))
     return f"the first step takes {duration(start.worst_ns)}, {times} times the others"
 
@@ -166,7 +158,8 @@ _ADVICE_OF = {
 }
 
 
-def find_one_off_costs(subject: Subject) -> list[Finding]:
+@about_gpu_work
+def find_one_off_costs(subject: Subject, window: WindowView) -> list[Finding]:
     """One-off costs: single calls and first runs that cost far more than their like, and the start.
 
     Measured are the host calls that `calls.one_off` finds, each by what it takes beyond its like,
@@ -174,9 +167,6 @@ def find_one_off_costs(subject: Subject) -> list[Finding]:
     are no part of the step, and no saving rests on them. What lies in slow first steps belongs to
     `slow-first-steps`, which names it.
     """
-    window = subject.window
-    if window is None or not window.has_gpu:
-        return []
     rows = _rows(subject, window)
     before_ns, parts = _before_first_work(window) if _starts_once(window, rows) else (0, ())
     recorded_ns = max(1, _recorded_ns(window))

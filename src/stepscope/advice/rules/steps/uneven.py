@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -66,8 +66,8 @@ def find_uneven_steps(subject: Subject) -> list[Finding]:
         return []
     if 2 * sum(slow[step] for step in slow.keys() & set(summary.queued_steps)) >= excess_ns:
         return _of_busy_cpus(subject, summary, slow)
-    if summary.shift is not None and _is_of_shift(slow, summary.shift):
-        return _of_shift(subject, summary, summary.shift, slow)
+    if summary.shift is not None and (found := _of_shift(subject, summary, summary.shift, slow)):
+        return found
     regular = find_cycle(summary.steps, slow)
     if regular is not None:
         return _regular(subject, summary, regular)
@@ -140,18 +140,14 @@ def _lengths(summary: StepSummary, share: float, longest_ns: int) -> Iterator[Ev
     yield Evidence("median step", summary.median_ns, "ns")
 
 
-def _is_of_shift(slow: Mapping[int, int], shift: LevelShift) -> bool:
-    is_later = shift.after_ns > shift.before_ns
-    mine = sum((step >= shift.step) is is_later for step in slow)
-    return mine >= _MOSTLY * len(slow)
-
-
 def _of_shift(
     subject: Subject, summary: StepSummary, shift: LevelShift, slow: dict[int, int]
 ) -> list[Finding]:
+    is_later = shift.after_ns > shift.before_ns
+    if sum((step >= shift.step) is is_later for step in slow) < _MOSTLY * len(slow):
+        return []
     excess_ns = sum(slow.values())
     share = excess_ns / max(1, summary.partition.total_ns)
-    is_later = shift.after_ns > shift.before_ns
     ratio = shift.ratio if is_later else 1 / shift.ratio
     when = f"from step {shift.step} on" if is_later else f"until step {shift.step}"
     return plain_finding(
