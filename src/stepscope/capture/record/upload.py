@@ -30,7 +30,6 @@ _GROWING_S = 60.0
 _GROWING = frozenset({STEPS_FILE, METRICS_FILE, MANIFEST_FILE, MEMORY_LOG_FILE})
 _PAUSES_S = (1.0, 4.0)
 """Pauses between the first and second attempt, and the second and third."""
-_BLOCK_BYTES = 4 << 20
 _OF_A_RANK = re.compile(r"rank(\d+)[_.]")
 
 
@@ -83,7 +82,7 @@ class Uploader:
             return
         path = self._own / MANIFEST_FILE
         thread = threading.Thread(
-            target=lambda: self._copy_all([path]), name="stepscope upload", daemon=True
+            target=self._copy_all, args=([path],), name="stepscope upload", daemon=True
         )
         thread.start()
         self._wait(thread, limit_s)
@@ -91,7 +90,7 @@ class Uploader:
     @property
     def is_complete(self) -> bool:
         """Whether all files have been uploaded as they are now."""
-        return not self._thread.is_alive() and not any(self._is_new(path) for path in self._files())
+        return not self._thread.is_alive() and not any(map(self._is_new, self._files()))
 
     def problems(self) -> list[str]:
         """What could not be uploaded and stays local, for the manifest."""
@@ -99,64 +98,51 @@ class Uploader:
             return [f"nothing was copied to {self.target}: {self._problem}"]
         left = [path for path in self._files() if path.name != MANIFEST_FILE and self._is_new(path)]
         return [
-            f"{path.relative_to(self._base(path))} was not copied and stays at {path}: "
-            f"{self._failed.get(path, 'there was no time left')}"
+            f"{path.name} was not copied and stays at {path}: "
+            f"{self._failed.get(path) or 'there was no time left'}"
             for path in left
         ]
 
     # -- the thread -----------------------------------------------------------------------------
 
     def _work(self) -> None:
-        while True:
+        is_last = False
+        while not is_last:
             is_last = self._is_ending
             with contextlib.suppress(FileNotFoundError):  # a folder was removed in the meantime
-                self._copy_all(self._due(is_last=is_last))
-            if is_last:
-                return
-            self._wake.wait(self._look_s)
-            self._wake.clear()
+                self._copy_all([path for path in self._files() if self._is_due(path, is_last)])
+            if not is_last:
+                self._wake.wait(self._look_s)
+                self._wake.clear()
 
-    def _due(self, *, is_last: bool) -> list[Path]:
-        """The files to upload now, the manifest last."""
-        now = time.monotonic()
-        due = []
-        for path in self._files():
-            if not self._is_new(path):
-                continue
-            is_young = now - self._copied_at.get(path, -_GROWING_S) < _GROWING_S
-            if path.name == MANIFEST_FILE and is_last:
-                continue
-            if not is_last and path.name in _GROWING and is_young:
-                continue
-            due.append(path)
-        return sorted(due, key=lambda path: (path.name == MANIFEST_FILE, path))
+    def _is_due(self, path: Path, is_last: bool) -> bool:
+        """Whether to upload a file now; the last manifest is not written yet at the last look."""
+        if is_last:
+            return path.name != MANIFEST_FILE and self._is_new(path)
+        since_s = time.monotonic() - self._copied_at.get(path, -_GROWING_S)
+        return (path.name not in _GROWING or since_s >= _GROWING_S) and self._is_new(path)
 
     def _copy_all(self, paths: list[Path]) -> None:
-        for path in paths:
-            problem = self._connect() or self._try(path)
-            if not problem:
-                self._failed.pop(path, None)
-                continue
-            self._failed[path] = problem
-            if not self._has_warned:
-                self._has_warned = True
-                log.warning("stepscope: %s is not copied to %s: %s", path, self.target, problem)
-            if self._file_system is None:
-                return
-
-    def _connect(self) -> str:
-        """Resolve the URL; returns the problem, or an empty string."""
         if self._file_system is None:
             try:
                 from fsspec.core import url_to_fs
 
-                self._file_system, path = url_to_fs(self.target)
-                self._remote = path.rstrip("/")
+                self._file_system, remote = url_to_fs(self.target)
+                self._remote = remote.rstrip("/").rpartition("/")[0]
+                self._problem = ""
             except Exception as error:  # noqa: BLE001 - a service can fail in any way
                 self._problem = error_in_words(error)
-                return self._problem
-        self._problem = ""
-        return ""
+                self._warn(f"the run is not copied to {self.target}: {self._problem}")
+                return
+        for path in paths:
+            problem = self._failed[path] = self._try(path)
+            if problem:
+                self._warn(f"{path} is not copied to {self.target}: {problem}")
+
+    def _warn(self, message: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning("stepscope: %s", message)
 
     def _try(self, path: Path) -> str:
         """Upload one file; returns the problem, or an empty string."""
@@ -168,11 +154,9 @@ class Uploader:
                 self._wake.wait(pause_s)
             try:
                 self._copy(path)
-            except FileNotFoundError as error:
+            except Exception as error:  # noqa: BLE001 - a service can fail in any way
                 if not path.exists():
                     return ""  # removed to stay within the disk limit
-                problem = error_in_words(error)
-            except Exception as error:  # noqa: BLE001 - a service can fail in any way
                 problem = error_in_words(error)
             else:
                 return ""
@@ -180,22 +164,13 @@ class Uploader:
 
     def _copy(self, path: Path) -> None:
         version = _version(path)
-        base = self._base(path)
-        folder = self._remote if base == self._root else self._remote.rpartition("/")[0]
-        remote = f"{folder}/{path.relative_to(base).as_posix()}"
+        remote = f"{self._remote}/{path.relative_to(self._root.parent).as_posix()}"
         parent = remote.rpartition("/")[0]
         self._file_system.makedirs(parent, exist_ok=True)
-        left = version[0]
-        with path.open("rb") as source, self._file_system.open(remote, "wb") as sink:
-            while left:
-                block = source.read(min(left, _BLOCK_BYTES))
-                if not block:
-                    break
-                sink.write(block)
-                left -= len(block)
+        self._file_system.put_file(str(path), remote)
         self._file_system.invalidate_cache(parent)
         arrived = self._file_system.info(remote)["size"]
-        if arrived != version[0]:
+        if arrived < version[0]:  # more than that of a file that grows
             raise OSError(f"{arrived} of {version[0]} bytes arrived")
         self._copied[path] = version
         self._copied_at[path] = time.monotonic()
@@ -203,32 +178,25 @@ class Uploader:
     # -- what there is ---------------------------------------------------------------------------
 
     def _files(self) -> Iterator[Path]:
-        """This rank's files; for the first rank, also those that belong to no rank."""
+        """This rank's files, its manifest last; for the first rank, also those of no rank."""
         # Another rank may be removing its folder, so it is not entered; a folder that disappears is
-        # skipped.
-        found = []
+        # skipped. Names that begin with a dot belong to files that are still being written.
+        found = set(self._beside)
         for folder, folders, names in os.walk(self._root):
             if folder == str(self._root):
                 folders[:] = [name for name in folders if self._is_mine(name)]
-            # Names that begin with a dot belong to files that are still being written.
             folders[:] = [name for name in folders if not name.startswith(".")]
-            found += [Path(folder, name) for name in names if not name.startswith(".")]
-        for path in sorted(found):
-            if self._own not in path.parents:
-                named = _OF_A_RANK.match(path.name)
-                if self._rank != (int(named.group(1)) if named else 0):
-                    continue
+            found.update(Path(folder, name) for name in names if not name.startswith("."))
+        for path in sorted(found, key=lambda path: (path.name == MANIFEST_FILE, path)):
+            named = _OF_A_RANK.match(path.name)
+            is_common = path.is_relative_to(self._root) and self._own not in path.parents
+            if is_common and self._rank != (int(named.group(1)) if named else 0):
+                continue
             if path.is_file() and path.name != RING_FILE:
                 yield path
-        # A copy of the set: the training thread adds to it.
-        yield from sorted(path for path in tuple(self._beside) if path.is_file())
 
     def _is_mine(self, folder: str) -> bool:
         return RunLayout.rank_of(folder) is None or folder == self._own.name
-
-    def _base(self, path: Path) -> Path:
-        """The folder to which a file's path in the copy is relative."""
-        return self._root if path.is_relative_to(self._root) else self._root.parent
 
     def _is_new(self, path: Path) -> bool:
         try:
