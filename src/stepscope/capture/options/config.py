@@ -237,12 +237,6 @@ class CaptureConfig:
     # -- memory ---------------------------------------------------------------------------------
 
     memory_history: bool = option(False, "Record the history of the CUDA allocator.")
-    memory_history_steps: tuple[int, int] | None = option(
-        None,
-        "First and last step of the allocator's history; the whole run if unset.",
-        "A snapshot is taken after the last step.",
-        kind="pair",
-    )
     memory_max_entries: int = option(
         100_000, "Maximum number of entries in the allocator's history.", least=1
     )

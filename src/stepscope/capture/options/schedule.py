@@ -199,14 +199,6 @@ def _memory(values: Values) -> None:
         values["profile_memory"] = True
     if values["memory_timeline"] == "torch":
         values["record_shapes"] = values["with_stack"] = True
-    steps: Sequence[int] | None = values["memory_history_steps"]
-    if steps is None:
-        return
-    if len(steps) != 2 or not 0 <= steps[0] <= steps[1]:
-        raise ConfigError(
-            f"memory_history_steps={steps!r}: give the first and the last step, as (10, 20)"
-        )
-    values["memory_history_steps"] = tuple(steps)
 
 
 def _activities(values: Values) -> None:

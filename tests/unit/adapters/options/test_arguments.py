@@ -108,7 +108,7 @@ def test_a_dialect_names_only_options_that_exist_and_its_defaults_work(name):
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_every_flag_of_every_dialect_reaches_its_option(name):
-    others = {"word": None, "path": "elsewhere", "ranks": "1", "words": "cpu", "pair": "3,4"}
+    others = {"word": None, "path": "elsewhere", "ranks": "1", "words": "cpu"}
     others["size"] = "2MB"
     for flag in DIALECTS[name].flags:
         option = OPTIONS[flag.option]

@@ -61,8 +61,6 @@ from stepscope.errors import StepscopeError, UsageError
         ({"coordinates": {"dp": -1}}, ("coordinates", "-1", "whole numbers")),
         ({"coordinates": {"": 1}}, ("coordinates", "''", "names")),
         ({"memory_timeline": "html"}, ("memory_timeline", "'html'", "torch")),
-        ({"memory_history_steps": (5, 3)}, ("memory_history_steps", "(5, 3)", "(10, 20)")),
-        ({"memory_history_steps": (5,)}, ("memory_history_steps", "(5,)", "(10, 20)")),
         ({"memory_max_entries": 0}, ("memory_max_entries", "0", "1 or more")),
         ({"memory_log_steps": 0}, ("memory_log_steps", "0", "1 or more")),
         ({"on_trace_ready": 5}, ("on_trace_ready", "5", "function")),
