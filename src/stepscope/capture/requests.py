@@ -16,7 +16,7 @@ from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.ranks import RankIdentity
 from stepscope.capture.record.home import Clock
 from stepscope.capture.record.journal import Journal
-from stepscope.capture.triggers import SlowStepWatch, TriggerDesk
+from stepscope.capture.triggers import TriggerDesk
 from stepscope.capture.windows.planner import WindowPlanner
 
 if TYPE_CHECKING:
@@ -47,25 +47,9 @@ def open_desk(
         from stepscope.capture.clock_sync import ClockRounds
 
         clocks = ClockRounds(
-            identity.rank,
-            identity.local_rank,
-            identity.world_size,
-            lambda: clock.epoch(time.perf_counter_ns()),
-            journal.note_clock,
+            identity, lambda: clock.epoch(time.perf_counter_ns()), journal.note_clock
         )
-    factor = config.slow_step_factor
-    desk = TriggerDesk(
-        run,
-        identity,
-        connect,
-        planner.request,
-        clocks,
-        active=config.active,
-        warmup=max(1, config.warmup),
-        room_for=config.schedule.room_for,
-        step_now=step_now,
-        slow=None if factor is None else SlowStepWatch(factor, config.slow_step_cooldown),
-    )
+    desk = TriggerDesk(config, run, identity, connect, planner.request, step_now, clocks)
     desk.start()
     return desk
 
