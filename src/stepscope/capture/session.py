@@ -30,7 +30,6 @@ from stepscope.capture.record.journal import Journal
 from stepscope.capture.record.step_writer import StepWriter
 from stepscope.capture.requests import SignalWatch, TerminationSignalError, open_desk
 from stepscope.capture.steps.core import StepCore
-from stepscope.capture.steps.devices import DeviceProbe
 from stepscope.capture.steps.loaders import LoaderWatch
 from stepscope.capture.steps.pauses import GcPauses
 from stepscope.capture.windows.control import WindowControl
@@ -211,6 +210,8 @@ class CaptureSession:
                 self._writer.start()
 
     def _open(self) -> None:
+        import torch
+
         clock = Clock.start()
         self.identity = self.given_identity or identify()
         self.journal = Journal.open(self.config, self.identity, clock)
@@ -224,8 +225,7 @@ class CaptureSession:
         steps.loaders = LoaderWatch(journal.note_loader)
         steps.exchanging = journal.note_exchanges
         steps.training_phase = journal.note_training_phase
-        probe = DeviceProbe()
-        steps.probe = probe if probe.is_available else None
+        steps.probe = torch.cuda.is_initialized if torch.cuda.is_available() else None
         layout = journal.layout.rank(self.identity.rank)
         self._writer = StepWriter(steps, self._wall, journal.lines, layout.ring)
         self._start_memory(layout, journal)
