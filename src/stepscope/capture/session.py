@@ -214,7 +214,7 @@ class CaptureSession:
 
         clock = Clock.start()
         self.identity = self.given_identity or identify()
-        self.journal = Journal.open(self.config, self.identity, clock)
+        self.journal = Journal(self.config, self.identity, clock)
         if self.config.tensorboard_dir is not None:
             # The training may change its working directory.
             folder = Path(self.config.tensorboard_dir).absolute()

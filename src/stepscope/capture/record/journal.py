@@ -17,7 +17,6 @@ from stepscope.capture.ranks import RankIdentity
 from stepscope.capture.record.home import Clock, choose_home, describe_job
 from stepscope.run.figures import error_in_words
 from stepscope.run.files import LineFile, write_atomically
-from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import (
     ArtifactRecord,
     ClockSample,
@@ -49,34 +48,13 @@ class Journal:
             window, once it exists; must not raise.
     """
 
-    def __init__(
-        self,
-        layout: RunLayout,
-        identity: RankIdentity,
-        manifest: RankManifest,
-        lines: LineFile | None,
-    ) -> None:
-        self.layout = layout
-        self._identity = identity
-        self._manifest = manifest
-        self.lines = lines
-        self.steps: Callable[[], int] = int
-        self._windows: dict[int, WindowRecord] = {}
-        self._has_failed = False
-        self._lock = threading.RLock()
-        self._gc_calls: list[str] = []
-        self.window_ready: Callable[[WindowRecord], list[Path]] | None = None
-        self.file_ready: Callable[[ArtifactRecord], None] | None = None
-
-    @classmethod
-    def open(cls, config: CaptureConfig, identity: RankIdentity, clock: Clock) -> Journal:
+    def __init__(self, config: CaptureConfig, identity: RankIdentity, clock: Clock) -> None:
         """Create the run directory, describe the job and begin the manifest."""
-        layout = choose_home(config, identity, clock)
-        rank = layout.rank(identity.rank)
-        rank.root.mkdir(parents=True, exist_ok=True)
+        layout = self.layout = choose_home(config, identity, clock)
+        rank = self._rank = layout.rank(identity.rank)
         if identity.rank == 0:
             write_record(layout.run_file, describe_job(config, identity, clock, layout.root.name))
-        manifest = RankManifest(
+        self._manifest = RankManifest(
             rank=identity.rank,
             local_rank=identity.local_rank,
             world_size=identity.world_size,
@@ -91,9 +69,15 @@ class Journal:
             if config.upload_to
             else "",
         )
-        write_record(rank.manifest, manifest)
-        lines = LineFile(rank.steps) if config.step_record else None
-        return cls(layout, identity, manifest, lines)
+        write_record(rank.manifest, self._manifest)
+        self.lines = LineFile(rank.steps) if config.step_record else None
+        self.steps: Callable[[], int] = int
+        self._windows: dict[int, WindowRecord] = {}
+        self._has_failed = False
+        self._lock = threading.RLock()
+        self._gc_calls: list[str] = []
+        self.window_ready: Callable[[WindowRecord], list[Path]] | None = None
+        self.file_ready: Callable[[ArtifactRecord], None] | None = None
 
     @property
     def windows(self) -> tuple[WindowRecord, ...]:
@@ -132,7 +116,7 @@ class Journal:
 
     def add_text(self, kind: str, name: str, text: str) -> Path | None:
         """Write a text file into the rank's folder and note it; returns None if that fails."""
-        path = self.layout.rank(self._identity.rank).root / name
+        path = self._rank.root / name
         try:
             write_atomically(path, text.encode("utf-8", errors="replace"))
             record = ArtifactRecord.of(kind, path, path.parent)
@@ -246,4 +230,4 @@ class Journal:
     def _write(self) -> None:
         places = tuple(dict.fromkeys(self._gc_calls))[:_MOST_PLACES]
         self._change(windows=self.windows, steps=self.steps(), gc_calls=places)
-        write_record(self.layout.rank(self._identity.rank).manifest, self._manifest)
+        write_record(self._rank.manifest, self._manifest)
