@@ -7,9 +7,11 @@ addition and multiplication.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import orjson
@@ -199,6 +201,15 @@ def nested(calls: list[Call], *kinds: str) -> Iterator[Call]:
         call.parent = stack[-1] if stack else None
         stack.append(call)
     yield from chosen
+
+
+def innermost(calls: list[Call], time_ns: int) -> Call | None:
+    """The innermost of a thread's calls at a time; they come from `nested`."""
+    position = bisect.bisect_right(calls, time_ns, key=attrgetter("start_ns")) - 1
+    call: Call | None = calls[position] if position >= 0 else None
+    while call is not None and call.start_ns + call.dur_ns < time_ns:
+        call = call.parent
+    return call
 
 
 def nanoseconds(microseconds: object) -> int:

@@ -11,7 +11,7 @@ from isal import igzip
 
 from stepscope.artifacts.job import blocks_with_names
 from stepscope.run.figures import error_in_words
-from stepscope.run.files import digest_of, replacing
+from stepscope.run.files import replacing
 from stepscope.run.manifest import ArtifactRecord
 
 
@@ -26,24 +26,12 @@ def make_file(
     check: Callable[[Path], None] | None = None,
 ) -> ArtifactRecord:
     """Make one file; an error becomes the record's problem and leaves no file."""
-    relative = f"{path.parent.name}/{path.name}"
     try:
         with replacing(path, check) as temporary:
             fill(temporary)
-        return ArtifactRecord(kind, relative, path.stat().st_size, digest_of(path))
+        return ArtifactRecord.of(kind, path, path.parent.parent)
     except Exception as error:  # noqa: BLE001 - one artifact must not affect the others
-        return ArtifactRecord(kind, relative, problem=error_in_words(error))
-
-
-def listed(kind: str, path: Path) -> ArtifactRecord:
-    """A file that the training process wrote itself."""
-    relative = f"{path.parent.name}/{path.name}"
-    try:
-        size = path.stat().st_size
-        if not size:
-            raise EmptyArtifactError("the file is empty")
-        return ArtifactRecord(kind, relative, size, digest_of(path))
-    except (OSError, EmptyArtifactError) as error:
+        relative = f"{path.parent.name}/{path.name}"
         return ArtifactRecord(kind, relative, problem=error_in_words(error))
 
 

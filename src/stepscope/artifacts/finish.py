@@ -6,6 +6,7 @@ Each kind of file is a module of this package with a function `make`, and option
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import time
 from collections.abc import Callable
@@ -16,7 +17,6 @@ from stepscope.artifacts.calls import WindowCalls, gather
 from stepscope.artifacts.compress import check_compressed, compress, make_file
 from stepscope.artifacts.job import FinishJob, RawTrace, RawTraceError
 from stepscope.run.figures import error_in_words
-from stepscope.run.files import digest_of, replacing
 from stepscope.run.manifest import ArtifactRecord, FinishedRecord, write_record
 
 Maker = Callable[[FinishJob, WindowCalls, dict[str, Any]], list[ArtifactRecord]]
@@ -109,12 +109,10 @@ def _put_into_tensorboard(job: FinishJob) -> ArtifactRecord:
     # The end of the window, so that two windows that are finished at once keep their order.
     name = f"{job.tensorboard_worker}.{job.tensorboard_ns}.pt.trace.{suffix}"
     path = Path(job.tensorboard_directory) / name
-    try:
-        with replacing(path) as temporary:
-            compress(job.raw_path, temporary, suffix, job.renames)
-        return ArtifactRecord("tensorboard", str(path), path.stat().st_size, digest_of(path))
-    except Exception as error:  # noqa: BLE001 - one artifact must not affect the others
-        return ArtifactRecord("tensorboard", str(path), problem=error_in_words(error))
+    record = make_file(
+        "tensorboard", path, lambda to: compress(job.raw_path, to, suffix, job.renames)
+    )
+    return dataclasses.replace(record, path=str(path))
 
 
 def _problem_of(job: FinishJob, raw: RawTrace, window: WindowCalls) -> str:

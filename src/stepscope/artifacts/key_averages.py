@@ -11,7 +11,6 @@ Grouped by shape or source, a row is a name with these input shapes, or called f
 
 from __future__ import annotations
 
-import bisect
 import csv
 import dataclasses
 from collections import Counter
@@ -29,6 +28,7 @@ from stepscope.artifacts.calls import (
     Call,
     MemoryChange,
     WindowCalls,
+    innermost,
     nested,
 )
 from stepscope.artifacts.compress import make_file
@@ -60,15 +60,6 @@ class OperatorRow:
     source: str = ""
 
 
-@dataclass
-class DeviceRow:
-    """Sums over the kernels, copies and fills of one name."""
-
-    name: str
-    calls: int = 0
-    device_ns: int = 0
-
-
 @dataclass(frozen=True)
 class KeyAverages:
     """Both tables of a window, unsorted.
@@ -81,7 +72,7 @@ class KeyAverages:
     """
 
     operators: list[OperatorRow]
-    device: list[DeviceRow]
+    device: list[OperatorRow]
     has_memory: bool
     unlinked_device_ns: int
     has_shapes: bool = False
@@ -149,11 +140,12 @@ def key_averages(window: WindowCalls, by: str = "name") -> KeyAverages:
             if call.kind == RUNTIME and call.correlation:
                 by_correlation[call.correlation] = call
     unlinked_ns = 0
-    device: dict[str, DeviceRow] = {}
+    device: dict[str, OperatorRow] = {}
     for work in window.device_work:
-        device_row = device.setdefault(work.name, DeviceRow(work.name))
-        device_row.calls += 1
-        device_row.device_ns += work.dur_ns
+        row = device.setdefault(work.name, OperatorRow(work.name))
+        row.calls += 1
+        row.self_device_ns += work.dur_ns
+        row.device_ns += work.dur_ns
         launcher = by_external_id.get(work.external_id)
         if launcher is None and work.correlation in by_correlation:
             launcher = by_correlation[work.correlation].parent
@@ -270,13 +262,10 @@ def write_csv(averages: KeyAverages, path: Path) -> None:
     with path.open("w", encoding="utf-8", errors="replace", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["kind", *names])
-        for row in _by_self_time(averages)[1]:
-            writer.writerow(["host", *(getattr(row, name) for name in names)])
-        for work in sorted(averages.device, key=lambda row: row.device_ns, reverse=True):
-            filled = OperatorRow(
-                work.name, work.calls, self_device_ns=work.device_ns, device_ns=work.device_ns
-            )
-            writer.writerow(["device", *(getattr(filled, name) for name in names)])
+        device = sorted(averages.device, key=lambda row: row.device_ns, reverse=True)
+        for kind, rows in (("host", _by_self_time(averages)[1]), ("device", device)):
+            for row in rows:
+                writer.writerow([kind, *(getattr(row, name) for name in names)])
 
 
 def _device_lines(averages: KeyAverages, device_ns: int, rows: int) -> list[str]:
@@ -314,15 +303,8 @@ def _add_memory(
     threads: dict[object, list[Call]],
     changes: list[MemoryChange],
 ) -> None:
-    starts = {thread: [call.start_ns for call in calls] for thread, calls in threads.items()}
     for change in changes:
-        calls = threads.get(change.thread)
-        if not calls:
-            continue
-        position = bisect.bisect_right(starts[change.thread], change.time_ns) - 1
-        call: Call | None = calls[position] if position >= 0 else None
-        while call is not None and call.start_ns + call.dur_ns < change.time_ns:
-            call = call.parent
+        call = innermost(threads.get(change.thread, []), change.time_ns)
         if call is None:
             continue
         if change.is_cpu:

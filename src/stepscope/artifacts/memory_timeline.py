@@ -11,12 +11,10 @@ the page shows phases.
 
 from __future__ import annotations
 
-import bisect
-import functools
 import gzip
 import html
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,9 +27,10 @@ from stepscope.artifacts.calls import (
     Call,
     MemoryChange,
     WindowCalls,
+    innermost,
     nested,
 )
-from stepscope.artifacts.compress import EmptyArtifactError, listed, make_file
+from stepscope.artifacts.compress import EmptyArtifactError, make_file
 from stepscope.artifacts.job import TORCH_TIMELINE, FinishJob
 from stepscope.run.manifest import ArtifactRecord
 from stepscope.run.step_record import BACKWARD
@@ -78,8 +77,10 @@ def make(job: FinishJob, window: WindowCalls, options: dict[str, Any]) -> list[A
         return []
     by_torch = job.window_path / TORCH_TIMELINE
     if by_torch.is_file():
-        read = functools.partial(_torch_timeline, by_torch)
-        return [_page(job, window, lambda: [read()]), listed("memory_timeline_torch", by_torch)]
+        return [
+            _page(job, window, lambda: [_torch_timeline(by_torch)]),
+            ArtifactRecord.of("memory_timeline_torch", by_torch, by_torch.parent.parent),
+        ]
     timelines = memory_timelines(window)
     return [
         _page(job, window, lambda: timelines),
@@ -135,9 +136,12 @@ def memory_timelines(window: WindowCalls) -> list[MemoryTimeline]:
     by_device: dict[str, list[MemoryChange]] = defaultdict(list)
     for change in window.memory:
         by_device["cpu" if change.is_cpu else f"gpu {change.device}"].append(change)
-    phases = _Phases(window)
+    threads = {
+        thread: list(nested(calls, OPERATOR, ANNOTATION))
+        for thread, calls in window.threads.items()
+    }
     return [
-        _timeline(device, sorted(changes, key=lambda change: change.time_ns), phases)
+        _timeline(device, sorted(changes, key=lambda change: change.time_ns), threads)
         for device, changes in sorted(by_device.items())
     ]
 
@@ -166,36 +170,21 @@ def write_html(
     )
 
 
-class _Phases:
-    """Finds the phase of a thread at a given time."""
-
-    def __init__(self, window: WindowCalls) -> None:
-        self._calls: dict[object, list[Call]] = {}
-        self._starts: dict[object, list[int]] = {}
-        for thread, calls in window.threads.items():
-            chosen = list(nested(calls, OPERATOR, ANNOTATION))
-            self._calls[thread] = chosen
-            self._starts[thread] = [call.start_ns for call in chosen]
-
-    def at(self, thread: object, time_ns: int) -> str:
-        calls = self._calls.get(thread)
-        if not calls:
-            return OPERATORS
-        position = bisect.bisect_right(self._starts[thread], time_ns) - 1
-        call: Call | None = calls[position] if position >= 0 else None
-        while call is not None and call.start_ns + call.dur_ns < time_ns:
-            call = call.parent
-        found = OPERATORS
-        while call is not None:
-            if call.kind == ANNOTATION and not call.name.startswith("ProfilerStep#"):
-                found = call.name
-            elif call.name.startswith("autograd::engine::"):
-                return BACKWARD
-            call = call.parent
-        return found
+def _phase(calls: list[Call], time_ns: int) -> str:
+    """The phase of a thread at a time."""
+    found, call = OPERATORS, innermost(calls, time_ns)
+    while call is not None:
+        if call.kind == ANNOTATION and not call.name.startswith("ProfilerStep#"):
+            found = call.name
+        elif call.name.startswith("autograd::engine::"):
+            return BACKWARD
+        call = call.parent
+    return found
 
 
-def _timeline(device: str, changes: list[MemoryChange], phases: _Phases) -> MemoryTimeline:
+def _timeline(
+    device: str, changes: list[MemoryChange], threads: Mapping[object, list[Call]]
+) -> MemoryTimeline:
     first = changes[0]
     live: dict[int, tuple[str, int]] = {}
     sums: dict[str, int] = defaultdict(int)
@@ -205,7 +194,7 @@ def _timeline(device: str, changes: list[MemoryChange], phases: _Phases) -> Memo
     best: tuple[int, int, int, dict[str, int]] | None = None
     for number, change in enumerate(changes, start=1):
         if change.bytes >= 0:
-            phase = phases.at(change.thread, change.time_ns)
+            phase = _phase(threads.get(change.thread, []), change.time_ns)
             live[change.address] = (phase, change.bytes)
             sums[phase] += change.bytes
         else:
