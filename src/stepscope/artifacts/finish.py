@@ -105,12 +105,11 @@ def _make_trace(job: FinishJob) -> ArtifactRecord:
 
 def _put_into_tensorboard(job: FinishJob) -> ArtifactRecord:
     """A copy of the trace under a name that TensorBoard recognises."""
-    suffix = "json.gz" if job.trace_format == "json.gz" else "json"
     # The end of the window, so that two windows that are finished at once keep their order.
-    name = f"{job.tensorboard_worker}.{job.tensorboard_ns}.pt.trace.{suffix}"
+    name = f"{job.tensorboard_worker}.{job.tensorboard_ns}.pt.trace.{job.trace_format}"
     path = Path(job.tensorboard_directory) / name
     record = make_file(
-        "tensorboard", path, lambda to: compress(job.raw_path, to, suffix, job.renames)
+        "tensorboard", path, lambda to: compress(job.raw_path, to, job.trace_format, job.renames)
     )
     return dataclasses.replace(record, path=str(path))
 

@@ -164,9 +164,8 @@ class CaptureConfig:
     export_trace: bool = option(True, "Write the trace of each window.")
     trace_format: str = option(
         "json.gz",
-        "Format of the trace: json.gz, json or json.zst.",
-        '"json.zst" needs the package zstandard.',
-        choices=("json.gz", "json", "json.zst"),
+        "Format of the trace: json.gz or json.",
+        choices=("json.gz", "json"),
     )
     tensorboard_dir: str | os.PathLike[str] | None = option(
         None, "Also write each trace to this folder under TensorBoard's file names.", kind="path"

@@ -45,7 +45,7 @@ from stepscope.errors import StepscopeError, UsageError
         ({"run_name": ""}, ("run_name", "''", "letters")),
         ({"run_name": ".hidden"}, ("run_name", "'.hidden'", "letters")),
         ({"output_dir": 3}, ("output_dir", "3", "path")),
-        ({"trace_format": "zip"}, ("trace_format", "'zip'", "json.zst")),
+        ({"trace_format": "zip"}, ("trace_format", "'zip'", "json.gz")),
         ({"export_timeout_s": 0}, ("export_timeout_s", "0", "seconds")),
         ({"grace_s": float("nan")}, ("grace_s", "nan", "seconds")),
         ({"max_pause_s": "1"}, ("max_pause_s", "'1'", "seconds")),
