@@ -30,7 +30,6 @@ from stepscope.run.manifest import (
 log = logging.getLogger("stepscope")
 
 _MOST_PROBLEMS = 100
-_MOST_PLACES = 8
 _MOST_WINDOWS = 1000
 _MOST_CLOCK_SAMPLES = 64
 _FILELESS = frozenset({"removed", "skipped", "abandoned", "empty", "failed"})
@@ -228,6 +227,6 @@ class Journal:
             self._has_failed = True
 
     def _write(self) -> None:
-        places = tuple(dict.fromkeys(self._gc_calls))[:_MOST_PLACES]
+        places = tuple(dict.fromkeys(self._gc_calls))
         self._change(windows=self.windows, steps=self.steps(), gc_calls=places)
         write_record(self._rank.manifest, self._manifest)
