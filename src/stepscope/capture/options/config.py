@@ -310,13 +310,6 @@ class CaptureConfig:
         kind="size",
         least=1,
     )
-    max_run_bytes: int | None = option(
-        None,
-        "Maximum size of a rank's windows on disk.",
-        "The oldest windows are removed; the newest is always kept.",
-        kind="size",
-        least=1,
-    )
     min_free_bytes: int = option(
         256 << 20, "Free disk space that is required to open a window.", kind="size", least=0
     )

@@ -208,13 +208,13 @@ def test_sfm_writes_for_tensorboard_only_if_asked():
 
 
 def test_flag_before_environment_before_default(monkeypatch):
-    for name, value in (("WAIT", "21"), ("WARMUP", "22"), ("MAX_RUN_BYTES", "2GB")):
+    for name, value in (("WAIT", "21"), ("WARMUP", "22"), ("MAX_WINDOW_BYTES", "2GB")):
         monkeypatch.setenv(f"STEPSCOPE_{name}", value)
     settings = resolve(find_dialect("hf"), {"wait": ("31", "--profiler-wait-steps")})
     found = {name: (row.value, row.origin) for name, row in settings.settings.items()}
     assert found["wait"] == (31, "--profiler-wait-steps")
     assert found["warmup"] == (22, "STEPSCOPE_WARMUP")
-    assert found["max_run_bytes"][0] == 2_000_000_000
+    assert found["max_window_bytes"][0] == 2_000_000_000
     assert found["ranks"] == ("node-first", "default of hf")
     assert found["repeat"] == (1, "default")
 

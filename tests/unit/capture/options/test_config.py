@@ -52,7 +52,6 @@ from stepscope.errors import StepscopeError, UsageError
         ({"max_window_bytes": 0}, ("max_window_bytes", "0", "1 or more")),
         ({"max_pause_s": 1.0, "warmup": 0}, ("max_pause_s", "1.0", "warmup=1")),
         ({"max_window_bytes": 9, "warmup": 0}, ("max_window_bytes", "9", "warmup=1")),
-        ({"max_run_bytes": -1}, ("max_run_bytes", "-1", "1 or more")),
         ({"min_free_bytes": -1}, ("min_free_bytes", "-1", "0 or more")),
         ({"keep_windows": 1.0}, ("keep_windows", "1.0", "whole number")),
         ({"slow_step_factor": 0.5}, ("slow_step_factor", "0.5", "1 or more")),
