@@ -214,11 +214,6 @@ def innermost(calls: list[Call], time_ns: int) -> Call | None:
 
 def nanoseconds(microseconds: object) -> int:
     """A time of the trace in integer nanoseconds; 0 if it is not a number."""
-    if isinstance(microseconds, str):
-        try:
-            microseconds = float(microseconds)
-        except ValueError:
-            return 0
     return round(microseconds * 1000) if isinstance(microseconds, (int, float)) else 0
 
 
