@@ -8,7 +8,7 @@ import dataclasses
 import importlib
 import logging
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from stepscope.capture.record.census import MemoryCensus
     from stepscope.capture.record.memory import MemoryWatch
     from stepscope.capture.record.monitoring import RankMonitor
-    from stepscope.capture.record.upload import Uploader
     from stepscope.capture.triggers import TriggerDesk
     from stepscope.capture.windows.saving import WindowSaver
 
@@ -118,7 +117,6 @@ class CaptureSession:
         self.watch_ends_steps = True
         self._signals: SignalWatch | None = None
         self._monitor: RankMonitor | None = None
-        self._uploader: Uploader | None = None
         self._census: MemoryCensus | None = None
         self._writer: StepWriter | None = None
         self._is_started = False
@@ -260,11 +258,6 @@ class CaptureSession:
         )
         if self.requests is not None:
             self._writer.takers.append(("looking for requests", self.requests.take))
-        if self.config.upload_to is not None:
-            from stepscope.capture.record.upload import Uploader
-
-            self._uploader = Uploader(self.config.upload_to, journal.layout, self.identity.rank)
-            self._uploader.start()
         if self.config.flush_on_sigterm:
             self._signals = SignalWatch(self._on_terminate)
             self._signals.install()
@@ -323,12 +316,6 @@ class CaptureSession:
         if self.is_on and self.journal is not None:
             with self.contain("adding a file"):
                 self.journal.add_text(kind, name, text)
-
-    def copy_beside(self, paths: Iterable[Path]) -> None:
-        """Also upload files that lie beside the run, if the run is uploaded."""
-        if self._uploader is not None:
-            for path in paths:
-                self._uploader.add_beside(path)
 
     def _write_steps(self) -> None:
         """Write finished steps whose device time is known to the step record."""
@@ -431,12 +418,6 @@ class CaptureSession:
                 function()
         # Relative as it was given: whoever reads the line sits where the training was started.
         run = str(Path(self.config.output_dir) / journal.layout.root.name)
-        if self._uploader is not None:
-            with self.contain("copying the run", is_exclusive=False):
-                from stepscope.capture.ending import finish_upload
-
-                ended = self._ending(error, note)
-                run = finish_upload(self._uploader, journal, self._patience_s, ended, steps.number)
         with self.contain("printing the location of the run"):
             if self.config.announce and self.identity.rank == 0:
                 if self.says_where:

@@ -45,19 +45,13 @@ class CaptureConfig:
     output_dir: str | os.PathLike[str] = option(
         DEFAULT_OUTPUT_DIR,
         "Folder in which the run directory is created.",
-        'An fsspec URL, such as "s3://bucket/profiles", is the same as `upload_to` with the '
-        "default folder.",
+        "A local folder, or a mounted one.",
         kind="path",
     )
     run_name: str | None = option(
         None,
         "Name of the run directory; derived from the start time if unset.",
         "It is the same on all ranks of a job.",
-    )
-    upload_to: str | None = option(
-        None,
-        "URL to which the run is copied while it grows.",
-        "An fsspec URL of a folder. Files that cannot be copied stay local.",
     )
     announce: bool = option(
         True,

@@ -226,10 +226,10 @@ def _folders(values: Values) -> None:
             ". _ + = @ -, beginning with a letter or digit"
         )
     if _is_url(output):
-        values["upload_to"] = values["upload_to"] or output
-        values["output_dir"] = DEFAULT_OUTPUT_DIR
-    if values["upload_to"] is not None:
-        _check_url(values["upload_to"])
+        raise ConfigError(
+            f"output_dir={output!r} is a URL: give a local folder, and let the tool of your storage "
+            "copy it, also while the run grows"
+        )
     worker = str(values["tensorboard_worker"])
     if not _WORKER.fullmatch(re.sub(r"\{(rank|host|pid)\}", "x", worker)):
         raise ConfigError(
@@ -238,8 +238,7 @@ def _folders(values: Values) -> None:
         )
     if _is_url(str(values["tensorboard_dir"] or "")):
         raise ConfigError(
-            f"tensorboard_dir={values['tensorboard_dir']!r}: give a local folder; one inside the "
-            "run's own is copied with it to upload_to"
+            f"tensorboard_dir={values['tensorboard_dir']!r}: give a local folder"
         )
     try:
         values["output_dir"] = Path(values["output_dir"])
@@ -263,14 +262,3 @@ def _is_url(value: object) -> bool:
 
     return is_url(value)
 
-
-def _check_url(url: object) -> None:
-    """Check that the URL can be written to in principle, without accessing the network."""
-    if not isinstance(url, str) or not _is_url(url):
-        raise ConfigError(f"upload_to={url!r} is not a URL: give one such as s3://bucket/profiles")
-    import fsspec
-
-    try:
-        fsspec.get_filesystem_class(url.partition("://")[0])
-    except (ImportError, ValueError) as error:
-        raise ConfigError(f"upload_to={url!r} cannot be written to: {error}") from None

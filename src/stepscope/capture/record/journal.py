@@ -64,9 +64,6 @@ class Journal:
             clock_monotonic_ns=clock.monotonic_ns,
             node=identity.node,
             coordinates=dict(config.coordinates or {}),
-            uploaded_to=f"{config.upload_to.rstrip('/')}/{layout.root.name}"
-            if config.upload_to
-            else "",
         )
         write_record(rank.manifest, self._manifest)
         self.lines = LineFile(rank.steps) if config.step_record else None

@@ -563,12 +563,7 @@ def test_a_shared_flag_that_the_script_does_not_know_is_explained(
         assert "unrecognized arguments: --debug" in printed
 
 
-def test_a_url_as_the_output_folder_leaves_local_folders_local(monkeypatch):
+def test_a_url_as_the_output_folder_is_refused(monkeypatch):
     monkeypatch.setenv("STEPSCOPE_OUTPUT_DIR", "memory://bucket/profiles")
-    monkeypatch.setenv("STEPSCOPE_TENSORBOARD", "1")
-    settings = resolve(find_dialect("native"), {})
-    assert settings.value("upload_to") == "memory://bucket/profiles"
-    assert settings.value("output_dir") == "profiles"
-    assert not str(settings.value("tensorboard_dir")).startswith("memory")
-    config = settings.config(enabled=True)
-    assert (config.upload_to, str(config.output_dir)) == ("memory://bucket/profiles", "profiles")
+    with pytest.raises(ConfigError, match="is a URL: give a local folder"):
+        resolve(find_dialect("native"), {}).config(enabled=True)
