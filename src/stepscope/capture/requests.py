@@ -72,7 +72,6 @@ class SignalWatch:
         self._terminate = terminate
         self._process_id = os.getpid()
         self._previous: Any = None
-        self._is_installed = False
         self._is_postponed = False
 
     def install(self) -> None:
@@ -84,13 +83,11 @@ class SignalWatch:
         # None means that it was set outside Python, and we could not call it in turn.
         if current is signal.SIG_DFL or callable(current):
             self._previous = signal.signal(signal.SIGTERM, self._on_terminate)
-            self._is_installed = True
 
     def remove(self) -> None:
         """Restore the previous handler, unless other code has replaced ours."""
-        if threading.current_thread() is not threading.main_thread() or not self._is_installed:
+        if threading.current_thread() is not threading.main_thread():
             return
-        self._is_installed = False
         if signal.getsignal(signal.SIGTERM) == self._on_terminate:
             with contextlib.suppress(OSError, ValueError, TypeError):
                 signal.signal(signal.SIGTERM, self._previous)

@@ -150,7 +150,7 @@ class CaptureSession:
     def rank_path(self) -> Path | None:
         """This rank's folder in the run directory; None if it could not be created."""
         journal = self.journal
-        return None if journal is None else journal.layout.rank(self.identity.rank).root
+        return None if journal is None else journal.rank.root
 
     def restart_step(self, kind: str = "") -> None:
         """Restart the current step: what came before belongs to no step.
@@ -224,7 +224,7 @@ class CaptureSession:
         steps.exchanging = journal.note_exchanges
         steps.training_phase = journal.note_training_phase
         steps.probe = torch.cuda.is_initialized if torch.cuda.is_available() else None
-        layout = journal.layout.rank(self.identity.rank)
+        layout = journal.rank
         self._writer = StepWriter(steps, self._wall, journal.lines, layout.ring)
         self._start_memory(layout, journal)
         if self.config.memory_census and records(self.config.ranks, self.identity):

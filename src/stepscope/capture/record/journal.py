@@ -39,6 +39,8 @@ class Journal:
     """The files of one rank of one run, kept up to date.
 
     Attributes:
+        layout: Where the run lies.
+        rank: Where this rank's files lie in it.
         lines: The file of the step record; None if there is none.
         steps: Returns the number of steps that have ended.
         window_ready: Called with the record of a window whose files exist; returns the files that
@@ -50,7 +52,7 @@ class Journal:
     def __init__(self, config: CaptureConfig, identity: RankIdentity, clock: Clock) -> None:
         """Create the run directory, describe the job and begin the manifest."""
         layout = self.layout = choose_home(config, identity, clock)
-        rank = self._rank = layout.rank(identity.rank)
+        rank = self.rank = layout.rank(identity.rank)
         if identity.rank == 0:
             write_record(layout.run_file, describe_job(config, identity, clock, layout.root.name))
         self._manifest = RankManifest(
@@ -110,9 +112,9 @@ class Journal:
             self._change(snapshots=(*self._manifest.snapshots, record)[-_MOST_PROBLEMS:])
         self._noted(record)
 
-    def add_text(self, kind: str, name: str, text: str) -> Path | None:
-        """Write a text file into the rank's folder and note it; returns None if that fails."""
-        path = self._rank.root / name
+    def add_text(self, kind: str, name: str, text: str) -> None:
+        """Write a text file into the rank's folder and note it."""
+        path = self.rank.root / name
         try:
             write_atomically(path, text.encode("utf-8", errors="replace"))
             record = ArtifactRecord.of(kind, path, path.parent)
@@ -120,7 +122,6 @@ class Journal:
             record = ArtifactRecord(kind, name, problem=error_in_words(error))
             log.warning("stepscope: %s could not be written: %s", name, error)
         self.add_artifact(record)
-        return None if record.problem else path
 
     def add_artifact(self, record: ArtifactRecord) -> None:
         """Note a file that belongs to no window; replaces an older one with the same path."""
@@ -226,4 +227,4 @@ class Journal:
     def _write(self) -> None:
         places = tuple(dict.fromkeys(self._gc_calls))
         self._change(windows=self.windows, steps=self.steps(), gc_calls=places)
-        write_record(self._rank.manifest, self._manifest)
+        write_record(self.rank.manifest, self._manifest)
