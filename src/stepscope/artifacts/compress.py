@@ -18,15 +18,10 @@ class EmptyArtifactError(Exception):
     """An artifact is unexpectedly empty."""
 
 
-def make_file(
-    kind: str,
-    path: Path,
-    fill: Callable[[Path], object],
-    check: Callable[[Path], None] | None = None,
-) -> ArtifactRecord:
+def make_file(kind: str, path: Path, fill: Callable[[Path], object]) -> ArtifactRecord:
     """Make one file; an error becomes the record's problem and leaves no file."""
     try:
-        with replacing(path, check) as temporary:
+        with replacing(path) as temporary:
             fill(temporary)
         return ArtifactRecord.of(kind, path, path.parent.parent)
     except Exception as error:  # noqa: BLE001 - one artifact must not affect the others

@@ -91,16 +91,11 @@ def _make_one(
 
 
 def _make_trace(job: FinishJob) -> ArtifactRecord:
-    written = 0
-
     def fill(temporary: Path) -> None:
-        nonlocal written
         written = compress(job.raw_path, temporary, job.trace_format, job.renames)
-
-    def check(temporary: Path) -> None:
         check_compressed(temporary, job.trace_format, written)
 
-    return make_file("trace", job.trace_path, fill, check)
+    return make_file("trace", job.trace_path, fill)
 
 
 def _put_into_tensorboard(job: FinishJob) -> ArtifactRecord:
