@@ -137,7 +137,6 @@ class MemoryChange:
     is_cpu: bool
     device: int
     allocated_bytes: int
-    reserved_bytes: int
     address: int = 0
 
 
@@ -266,7 +265,6 @@ def _add_memory(window: WindowCalls, event: dict[str, Any]) -> None:
             _whole(arguments.get("Device Type")) == _CPU_DEVICE_TYPE,
             _whole(arguments.get("Device Id")),
             _whole(arguments.get("Total Allocated")),
-            _whole(arguments.get("Total Reserved")),
             _whole(arguments.get("Addr")),
         )
     )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import gzip
 import html
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,6 @@ _CATEGORIES = (
 )  # fmt: skip
 """Torch's categories, in the order of its columns."""
 _HTML_FILE = "memory_timeline.html"
-_JSON_FILE = "memory_timeline.json"
 _MOST_POINTS = 2000
 _MOST_PARTS = 8
 _REST = "other phases"
@@ -58,7 +57,6 @@ class MemoryTimeline:
         device: "cpu", or "gpu 0" and so on.
         time_ns: Points in time, from the first memory event on.
         allocated_bytes: Total at each point: the maximum of the events that it represents.
-        reserved_bytes: What the allocator held at the same time; zeros if it does not report it.
         parts: The total by where it was allocated; they add up to `allocated_bytes`.
         changes: Number of events; more than points if they were thinned out.
     """
@@ -66,7 +64,6 @@ class MemoryTimeline:
     device: str
     time_ns: list[int]
     allocated_bytes: list[int]
-    reserved_bytes: list[int]
     parts: dict[str, list[int]]
     changes: int
 
@@ -76,36 +73,18 @@ def make(job: FinishJob, window: WindowCalls, options: dict[str, Any]) -> list[A
     if options["memory_timeline"] == "off":
         return []
     by_torch = job.window_path / TORCH_TIMELINE
-    if by_torch.is_file():
-        return [
-            _page(job, window, lambda: [_torch_timeline(by_torch)]),
-            ArtifactRecord.of("memory_timeline_torch", by_torch, by_torch.parent.parent),
-        ]
-    timelines = memory_timelines(window)
-    return [
-        _page(job, window, lambda: timelines),
-        make_file(
-            "memory_timeline_json",
-            job.window_path / _JSON_FILE,
-            lambda path: write_json(_check(timelines), path),
-        ),
-    ]
+    has_torchs = by_torch.is_file()
 
+    def fill(path: Path) -> None:
+        timelines = [_torch_timeline(by_torch)] if has_torchs else memory_timelines(window)
+        if not timelines:
+            raise EmptyArtifactError("no memory events were recorded")
+        write_html(timelines, window.step_bounds, path)
 
-def _page(
-    job: FinishJob, window: WindowCalls, timelines: Callable[[], list[MemoryTimeline]]
-) -> ArtifactRecord:
-    return make_file(
-        "memory_timeline",
-        job.window_path / _HTML_FILE,
-        lambda path: write_html(_check(timelines()), window.step_bounds, path),
-    )
-
-
-def _check(timelines: list[MemoryTimeline]) -> list[MemoryTimeline]:
-    if not timelines:
-        raise EmptyArtifactError("no memory events were recorded")
-    return timelines
+    page = make_file("memory_timeline", job.window_path / _HTML_FILE, fill)
+    if not has_torchs:
+        return [page]
+    return [page, ArtifactRecord.of("memory_timeline_torch", by_torch, by_torch.parent.parent)]
 
 
 def _torch_timeline(path: Path) -> MemoryTimeline:
@@ -125,7 +104,6 @@ def _torch_timeline(path: Path) -> MemoryTimeline:
         "by torch's categories",
         [times[row] * 1000 for row in best],
         [sum(sizes[row]) for row in best],
-        [0] * len(best),
         parts,
         len(times),
     )
@@ -144,11 +122,6 @@ def memory_timelines(window: WindowCalls) -> list[MemoryTimeline]:
         _timeline(device, sorted(changes, key=lambda change: change.time_ns), threads)
         for device, changes in sorted(by_device.items())
     ]
-
-
-def write_json(timelines: list[MemoryTimeline], path: Path) -> None:
-    """Write the timelines for programs."""
-    path.write_bytes(orjson.dumps({"format": "stepscope-memory-timeline", "devices": timelines}))
 
 
 def write_html(
@@ -189,9 +162,9 @@ def _timeline(
     live: dict[int, tuple[str, int]] = {}
     sums: dict[str, int] = defaultdict(int)
     sums[BEFORE] = max(0, first.allocated_bytes - first.bytes)
-    rows: list[tuple[int, int, int, dict[str, int]]] = []
+    rows: list[tuple[int, int, dict[str, int]]] = []
     bucket = max(1, -(-len(changes) // _MOST_POINTS))
-    best: tuple[int, int, int, dict[str, int]] | None = None
+    best: tuple[int, int, dict[str, int]] | None = None
     for number, change in enumerate(changes, start=1):
         if change.bytes >= 0:
             phase = _phase(threads.get(change.thread, []), change.time_ns)
@@ -203,22 +176,21 @@ def _timeline(
         total = sum(sums.values())
         # Each bucket is represented by its peak, so that thinning out loses no peak.
         if best is None or total > best[1]:
-            best = (change.time_ns, total, change.reserved_bytes, dict(sums))
+            best = (change.time_ns, total, dict(sums))
         if number % bucket == 0 or number == len(changes):
             rows.append(best)
             best = None
     names = sorted(
-        sums, key=lambda name: (name != BEFORE, -max(row[3].get(name, 0) for row in rows))
+        sums, key=lambda name: (name != BEFORE, -max(row[2].get(name, 0) for row in rows))
     )
     shown = names[:_MOST_PARTS]
-    parts = {name: [row[3].get(name, 0) for row in rows] for name in shown}
+    parts = {name: [row[2].get(name, 0) for row in rows] for name in shown}
     if len(names) > len(shown):
-        parts[_REST] = [sum(row[3].get(name, 0) for name in names[_MOST_PARTS:]) for row in rows]
+        parts[_REST] = [sum(row[2].get(name, 0) for name in names[_MOST_PARTS:]) for row in rows]
     return MemoryTimeline(
         device,
         [row[0] for row in rows],
         [row[1] for row in rows],
-        [row[2] for row in rows],
         parts,
         len(changes),
     )

@@ -192,8 +192,8 @@ class CaptureConfig:
     memory_timeline: str = option(
         "off",
         "Draw memory over time: off, trace (from the trace) or torch (by torch itself).",
-        '"trace" draws memory by phase in `memory_timeline.html` and `.json`, and implies '
-        'profile_memory. "torch" draws it by torch\'s categories (parameters, gradients, '
+        '"trace" draws memory by phase in `memory_timeline.html`, and implies profile_memory. '
+        '"torch" draws it by torch\'s categories (parameters, gradients, '
         "activations and so on); torch finds these on the training thread, which takes up to "
         "minutes, and they imply profile_memory, record_shapes and with_stack. Where it fails, "
         "phases are drawn.",
