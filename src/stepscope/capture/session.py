@@ -221,8 +221,7 @@ class CaptureSession:
         journal.steps = lambda: steps.number
         steps.open(clock.epoch(0), GcPauses(journal.note_gc_call))
         steps.loaders = LoaderWatch(journal.note_loader)
-        steps.exchanging = journal.note_exchanges
-        steps.training_phase = journal.note_training_phase
+        steps.journal = journal
         steps.probe = torch.cuda.is_initialized if torch.cuda.is_available() else None
         layout = journal.rank
         self._writer = StepWriter(steps, self._wall, journal.lines, layout.ring)

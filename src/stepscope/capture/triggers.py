@@ -39,6 +39,8 @@ _HEAR_S = 3.0
 """Time within which every rank looks once more."""
 _LEAST_STEPS = 4
 """Steps that show how long one takes: the first ones are slow in every run."""
+_USUAL_STEPS, _LEAST_USUAL = 50, 10
+"""A step is slow beside the median of the last ones, and only if so many are known."""
 _CLOSE_S = 2.0
 _TURN_S = 0.01
 """Time per rank in a round of clock comparison, while the others wait for their turn."""
@@ -75,8 +77,10 @@ class TriggerDesk:
         self._active = config.active
         self._warmup = max(1, config.warmup)
         self._schedule = config.schedule
-        factor = config.slow_step_factor
-        self._slow = None if factor is None else SlowStepWatch(factor, config.slow_step_cooldown)
+        self._slow_factor = config.slow_step_factor
+        self._cooldown = config.slow_step_cooldown
+        self._usual_ns: collections.deque[int] = collections.deque(maxlen=_USUAL_STEPS)
+        self._quiet_until = 0
         self._agreed: Trigger | None = None
         self._recent_s: collections.deque[float] = collections.deque(maxlen=20)
         self._seen: set[str] = {path.name for path in files.asked(run)}
@@ -109,8 +113,14 @@ class TriggerDesk:
         """
         self._recent_s.append(record.dur_ns / 1e9)
         # Steps inside a window are slower because of it, which means nothing.
-        is_usual = record.window is None and record.kind == TRAIN
-        if self._slow is not None and is_usual and self._slow.is_slow(record.step, record.dur_ns):
+        factor, is_usual = self._slow_factor, record.window is None and record.kind == TRAIN
+        if factor is None or not is_usual:
+            return
+        known, step = len(self._usual_ns), record.step
+        median_ns = statistics.median(self._usual_ns) if known >= _LEAST_USUAL else math.inf
+        self._usual_ns.append(record.dur_ns)
+        if record.dur_ns > factor * median_ns and step >= self._quiet_until:
+            self._quiet_until = step + self._cooldown
             self.ask(Trigger("slow step"))
 
     def ask(self, trigger: Trigger) -> None:
@@ -245,25 +255,3 @@ class TriggerDesk:
         if not self._is_closed:
             self._accept(trigger)
 
-
-class SlowStepWatch:
-    """Detects steps of `factor` times the rolling median; after one, none within the cooldown."""
-
-    _MEMORY = 50
-    _LEAST = 10
-
-    def __init__(self, factor: float, cooldown: int) -> None:
-        self._factor = factor
-        self._cooldown = cooldown
-        self._durations: collections.deque[int] = collections.deque(maxlen=self._MEMORY)
-        self._quiet_until = 0
-
-    def is_slow(self, step: int, duration_ns: int) -> bool:
-        """Whether the step was slow. Call it for every step that was not slowed down by us."""
-        known = len(self._durations)
-        median_ns = statistics.median(self._durations) if known >= self._LEAST else math.inf
-        self._durations.append(duration_ns)
-        if duration_ns <= self._factor * median_ns or step < self._quiet_until:
-            return False
-        self._quiet_until = step + self._cooldown
-        return True

@@ -16,7 +16,7 @@ from stepscope.capture.options.schedule import Action
 from stepscope.capture.pause import PauseTogether
 from stepscope.capture.ranks import RankIdentity
 from stepscope.capture.shared_store import SharedStore
-from stepscope.capture.triggers import SlowStepWatch, TriggerDesk
+from stepscope.capture.triggers import TriggerDesk
 from stepscope.capture.windows.planner import WindowPlanner
 from stepscope.commands.trigger import command
 from stepscope.errors import StepscopeError, UsageError
@@ -345,16 +345,25 @@ def test_whom_a_trigger_is_for(tmp_path, ranks, scheduled, expected):
 # -- slow steps -----------------------------------------------------------------------------------
 
 
-def test_a_slow_step_is_noticed_once_within_the_cooldown():
-    watch = SlowStepWatch(factor=3.0, cooldown=20)
+def slow_steps(run, durations, **options):
+    """The steps after which a window is requested."""
+    accepted, found = [], []
+    desk = make_desk(run, 0, 1, accepted, ended=(), **options)
+    for step, duration_ns in enumerate(durations):
+        before = len(accepted)
+        desk.take(StepRecord(step, 0, duration_ns))
+        found += [step] * (len(accepted) - before)
+    return found
+
+
+def test_a_slow_step_is_noticed_once_within_the_cooldown(tmp_path):
     durations = [10] * 15 + [29, 31, 100, 10, 10] + [10] * 20 + [50]
-    slow = [step for step, duration in enumerate(durations) if watch.is_slow(step, duration)]
-    assert slow == [16, 40]
+    assert slow_steps(tmp_path, durations, slow_step_factor=3.0, slow_step_cooldown=20) == [16, 40]
 
 
-def test_nothing_is_slow_before_the_usual_is_known():
-    watch = SlowStepWatch(factor=2.0, cooldown=5)
-    assert not any(watch.is_slow(step, 10 * 2**step) for step in range(10))
+def test_nothing_is_slow_before_the_usual_is_known(tmp_path):
+    durations = [10 * 2**step for step in range(10)]
+    assert slow_steps(tmp_path, durations, slow_step_factor=2.0, slow_step_cooldown=5) == []
 
 
 # -- pauses together ------------------------------------------------------------------------------
