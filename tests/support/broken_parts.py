@@ -59,7 +59,6 @@ SPARED = {
     "options.schedule._activities",
     "options.schedule._folders",
     "options.schedule._functions",
-    "options.schedule._is_url",
     "steps.pauses.GcPauses.__init__",
     "steps.phase_times.PhaseTimes.__init__",
     "steps.pauses.CompileClock.__init__",

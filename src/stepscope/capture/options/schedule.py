@@ -133,6 +133,7 @@ class Schedule:
 DEFAULT_OUTPUT_DIR = "profiles"
 ACTIVITIES = ("cpu", "cuda", "xpu")
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]{0,199}")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _WORKER = re.compile(r"[A-Za-z0-9_+=@-]{1,100}")
 
 Values = dict[str, Any]
@@ -225,20 +226,17 @@ def _folders(values: Values) -> None:
             f"run_name={name!r} is not a valid directory name: use up to 200 letters, digits and "
             ". _ + = @ -, beginning with a letter or digit"
         )
-    if _is_url(output):
-        raise ConfigError(
-            f"output_dir={output!r} is a URL: give a local folder, and let the tool of your storage "
-            "copy it, also while the run grows"
-        )
+    for option in ("output_dir", "tensorboard_dir"):
+        if _URL.match(str(values[option])):
+            raise ConfigError(
+                f"{option}={values[option]!r} is a URL: give a local folder; the tool of your "
+                "storage copies it, also while the run grows"
+            )
     worker = str(values["tensorboard_worker"])
     if not _WORKER.fullmatch(re.sub(r"\{(rank|host|pid)\}", "x", worker)):
         raise ConfigError(
             f"tensorboard_worker={worker!r} is not part of a file name: use letters, digits, _ - "
             "and {rank}, {host}, {pid}"
-        )
-    if _is_url(str(values["tensorboard_dir"] or "")):
-        raise ConfigError(
-            f"tensorboard_dir={values['tensorboard_dir']!r}: give a local folder"
         )
     try:
         values["output_dir"] = Path(values["output_dir"])
@@ -253,12 +251,4 @@ def _functions(value: object) -> tuple[Callable[..., Any], ...]:
             message = "cannot be called: give a function of one argument"
             raise ConfigError(f"on_trace_ready={one!r} {message}")
     return tuple(given)
-
-
-def _is_url(value: object) -> bool:
-    if not isinstance(value, str) or "://" not in value:
-        return False
-    from stepscope.run.remote import is_url
-
-    return is_url(value)
 
