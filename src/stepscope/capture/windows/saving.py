@@ -114,7 +114,7 @@ class WindowSaver:
         try:
             stop_ns = window.stop()
             whole = window.ranges.whole_steps
-            record, interruption = window.save(
+            record = window.save(
                 _record_of(
                     plan,
                     "saving",
@@ -139,8 +139,8 @@ class WindowSaver:
         if record.state != "saving":
             self.announcer.saved(record, [])
             self._prune()
-        if interruption is not None:
-            raise interruption
+        if window.interruption is not None:
+            raise window.interruption
 
 
 def _record_of(plan: WindowPlan, state: str, **more: Any) -> WindowRecord:

@@ -164,9 +164,7 @@ class TorchWindow(Window):
             with contextlib.suppress(Exception):
                 record_nothing()
 
-    def save(
-        self, record: WindowRecord, step_number: int
-    ) -> tuple[WindowRecord, BaseException | None]:
+    def save(self, record: WindowRecord, step_number: int) -> WindowRecord:
         """Hand the events to the process that makes the files, after calling the user's functions.
 
         `step_number` is their `step_num`, as torch.profiler counts it.
@@ -174,7 +172,6 @@ class TorchWindow(Window):
         tools, job, handlers = self._tools, self._job(), self._tools.config.handlers
         tools.write_steps()
         job.raw_path.parent.mkdir(parents=True, exist_ok=True)
-        interruption: BaseException | None = None
         if handlers:
             started_ns = time.perf_counter_ns()
             self.profiler.export_chrome_trace(job.raw)
@@ -186,13 +183,12 @@ class TorchWindow(Window):
                 problems = _call_handlers(handlers, self.profiler)
                 record = dataclasses.replace(record, artifacts=tuple(problems))
             except BaseException as error:  # noqa: BLE001 - raised again once the window is safe
-                interruption = error
+                self.interruption = error
         if tools.config.memory_timeline == "torch":
             problem = _torch_memory_timeline(self.profiler, job.window_path)
             if problem is not None:
                 record = dataclasses.replace(record, artifacts=(*record.artifacts, problem))
-        record = tools.finisher.submit(self.profiler, job, record, is_raw_there=bool(handlers))
-        return record, interruption
+        return tools.finisher.submit(self.profiler, job, record, is_raw_there=bool(handlers))
 
     def _job(self) -> FinishJob:
         """The job of the finishing process."""
