@@ -500,33 +500,25 @@ class StepCore(StepNotes):
             self._end()
         self._restart()
 
-    def leave_loop(self) -> None:
-        """Drop the step that was opened for the next batch: the loader is exhausted."""
-        if self._is_outside:
-            return
-        if self.windows is not None:
-            self.windows.leave_step()
-        self._cancel_step()
-
-    def _cancel_step(self) -> None:
-        """Drop the open step. What comes between two loops, or after the last, is none.
+    def leave_loop(self, *, is_broken_off: bool = False) -> None:
+        """Drop the open step: what comes between two loops, or after the last, is none.
 
         It may be an evaluation, if phases are detected.
-        """
-        self._cancel()
-        if self.detector is not None and self.detector.finds_evaluations:
-            self._restart()
-            self._is_between_loops = True
 
-    def break_off(self) -> None:
-        """Close the current step as partial: the loop was left from inside."""
+        Args:
+            is_broken_off: Whether the loop was left from inside, so that the step is a partial one,
+                and not that of a batch that does not come.
+        """
         if not self.is_on or self._is_outside:
             return
         if self.windows is not None:
             self.windows.leave_step()
-        if self.begun is not None:
+        if is_broken_off and self.begun is not None:
             self._end(is_partial=True)
-        self._cancel_step()
+        self._cancel()
+        if self.detector is not None and self.detector.finds_evaluations:
+            self._restart()
+            self._is_between_loops = True
 
     @contextlib.contextmanager
     def outside_steps(self, kind: str) -> Iterator[None]:
