@@ -47,6 +47,10 @@ _MOST_EVENTS = 4096
 """Events after which their times are taken at once, in steps that do not end."""
 JUST_NOW_NS = 20_000
 """Within so short a time, what was read is not read again."""
+_TOO_MANY_PHASES = (
+    f"more than {MOST_PHASE_NAMES} different names of phases: further ones are recorded as "
+    f"'{MORE_PHASES}'; give each phase one name, without numbers"
+)
 WaitBegan = tuple[Any, int, int, bytes]
 """A wait for a batch: its range in the trace, and the readings of the clocks as it began."""
 
@@ -63,16 +67,6 @@ class Read(NamedTuple):
     duration_ns: int = 0
     cpu_ns: int = 0
     is_beside: bool = False
-
-
-class TooManyPhasesError(Exception):
-    """The loop's names of phases have numbers in them."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            f"more than {MOST_PHASE_NAMES} different names of phases: further ones are recorded as "
-            f"'{MORE_PHASES}'; give each phase one name, without numbers"
-        )
 
 
 class StepNotes:
@@ -294,7 +288,7 @@ class StepNotes:
         if name not in names and len(names) >= MOST_PHASE_NAMES:
             if MORE_PHASES not in names:
                 names[MORE_PHASES] = MORE_PHASES
-                self._failed("naming phases", TooManyPhasesError())
+                self._containment.admit("naming phases", _TOO_MANY_PHASES)
             return MORE_PHASES
         names[name] = name
         return name
