@@ -14,8 +14,8 @@ from stepscope.run.files import replacing
 from stepscope.run.manifest import ArtifactRecord
 
 
-class EmptyArtifactError(Exception):
-    """An artifact is unexpectedly empty."""
+class ArtifactError(Exception):
+    """An artifact is unexpectedly empty, or does not contain what was written to it."""
 
 
 def make_file(kind: str, path: Path, fill: Callable[[Path], object]) -> ArtifactRecord:
@@ -31,10 +31,6 @@ def make_file(kind: str, path: Path, fill: Callable[[Path], object]) -> Artifact
 
 _BLOCK_BYTES = 4 << 20
 _GZIP_LEVEL = 1  # isal's levels 0 to 3 differ little in size and much in time
-
-
-class CompressionError(Exception):
-    """A compressed file does not contain what was written to it."""
 
 
 def format_of(path: Path) -> str:
@@ -56,14 +52,14 @@ def check_compressed(path: Path, trace_format: str, expected: int) -> None:
     """Read a file back to its end.
 
     Raises:
-        CompressionError: The number of bytes differs from what was written.
+        ArtifactError: The number of bytes differs from what was written.
     """
     unpacked = 0
     with _opened(trace_format, path, "rb") as file:
         while block := file.read(_BLOCK_BYTES):
             unpacked += len(block)
     if unpacked != expected:
-        raise CompressionError(f"the compressed trace has {unpacked} of {expected} bytes")
+        raise ArtifactError(f"the compressed trace has {unpacked} of {expected} bytes")
 
 
 def _opened(trace_format: str, path: Path, mode: str) -> IO[bytes]:

@@ -30,7 +30,7 @@ from stepscope.artifacts.calls import (
     innermost,
     nested,
 )
-from stepscope.artifacts.compress import EmptyArtifactError, make_file
+from stepscope.artifacts.compress import ArtifactError, make_file
 from stepscope.artifacts.job import TORCH_TIMELINE, FinishJob
 from stepscope.run.manifest import ArtifactRecord
 from stepscope.run.step_record import BACKWARD
@@ -43,6 +43,15 @@ _CATEGORIES = (
 )  # fmt: skip
 """Torch's categories, in the order of its columns."""
 _HTML_FILE = "memory_timeline.html"
+_HEAD = (
+    "<!doctype html><html lang=en><meta charset=utf-8><title>Memory over time</title>"
+    "<style>:root{color-scheme:light dark}"
+    "body{font:14px system-ui,sans-serif;margin:2em auto;padding:0 1em;max-width:1100px}"
+    "svg{width:100%;height:320px;border:1px solid #8886}"
+    "line{stroke:currentColor;stroke-dasharray:4;opacity:.7}"
+    ".key span{display:inline-block;margin-right:1.2em}"
+    ".key i{display:inline-block;width:.9em;height:.9em;margin-right:.4em}</style>"
+)
 _MOST_POINTS = 2000
 _MOST_PARTS = 8
 _REST = "other phases"
@@ -78,13 +87,15 @@ def make(job: FinishJob, window: WindowCalls, options: dict[str, Any]) -> list[A
     def fill(path: Path) -> None:
         timelines = [_torch_timeline(by_torch)] if has_torchs else memory_timelines(window)
         if not timelines:
-            raise EmptyArtifactError("no memory events were recorded")
-        write_html(timelines, window.step_bounds, path)
+            raise ArtifactError("no memory events were recorded")
+        charts = "\n".join(_chart(timeline, window.step_bounds) for timeline in timelines)
+        page = f"{_HEAD}<h1>Memory over time</h1>\n{charts}</html>\n"
+        path.write_text(page, encoding="utf-8", errors="replace")
 
-    page = make_file("memory_timeline", job.window_path / _HTML_FILE, fill)
+    record = make_file("memory_timeline", job.window_path / _HTML_FILE, fill)
     if not has_torchs:
-        return [page]
-    return [page, ArtifactRecord.of("memory_timeline_torch", by_torch, by_torch.parent.parent)]
+        return [record]
+    return [record, ArtifactRecord.of("memory_timeline_torch", by_torch, by_torch.parent.parent)]
 
 
 def _torch_timeline(path: Path) -> MemoryTimeline:
@@ -92,7 +103,7 @@ def _torch_timeline(path: Path) -> MemoryTimeline:
     with gzip.open(path) as file:
         times, sizes = orjson.loads(file.read())
     if not times:
-        raise EmptyArtifactError("torch's timeline is empty")
+        raise ArtifactError("torch's timeline is empty")
     bucket = -(-len(times) // _MOST_POINTS)
     best = [
         max(range(first, min(first + bucket, len(times))), key=lambda row: sum(sizes[row]))
@@ -122,25 +133,6 @@ def memory_timelines(window: WindowCalls) -> list[MemoryTimeline]:
         _timeline(device, sorted(changes, key=lambda change: change.time_ns), threads)
         for device, changes in sorted(by_device.items())
     ]
-
-
-def write_html(
-    timelines: list[MemoryTimeline], steps: dict[str, tuple[int, int]], path: Path
-) -> None:
-    """Write the timelines as one self-contained page."""
-    charts = "\n".join(_chart(timeline, steps) for timeline in timelines)
-    path.write_text(
-        "<!doctype html><html lang=en><meta charset=utf-8><title>Memory over time</title>"
-        "<style>:root{color-scheme:light dark}"
-        "body{font:14px system-ui,sans-serif;margin:2em auto;padding:0 1em;max-width:1100px}"
-        "svg{width:100%;height:320px;border:1px solid #8886}"
-        "line{stroke:currentColor;stroke-dasharray:4;opacity:.7}"
-        ".key span{display:inline-block;margin-right:1.2em}"
-        ".key i{display:inline-block;width:.9em;height:.9em;margin-right:.4em}</style>"
-        f"<h1>Memory over time</h1>\n{charts}</html>\n",
-        encoding="utf-8",
-        errors="replace",
-    )
 
 
 def _phase(calls: list[Call], time_ns: int) -> str:

@@ -22,7 +22,7 @@ from stepscope.artifacts.calls import (
     WindowCalls,
     nested,
 )
-from stepscope.artifacts.compress import EmptyArtifactError, make_file
+from stepscope.artifacts.compress import ArtifactError, make_file
 from stepscope.artifacts.job import FinishJob
 from stepscope.run.layout import STACKS_FILE
 from stepscope.run.manifest import ArtifactRecord
@@ -143,7 +143,7 @@ def make(job: FinishJob, window: WindowCalls, options: dict[str, Any]) -> list[A
 
         def fill(temporary: Path, stacks: dict[str, int] = stacks) -> None:
             if not write_folded(stacks, temporary):
-                raise EmptyArtifactError("no stacks were recorded")
+                raise ArtifactError("no stacks were recorded")
 
         records.append(make_file(kind, job.window_path / name, fill))
     return records
