@@ -240,9 +240,8 @@ class CaptureSession:
         def make_saver() -> WindowSaver:
             from stepscope.capture.windows.saving import WindowSaver
 
-            snapshot, write_steps = self.snapshot, self._write_steps
             return WindowSaver(
-                config, journal, layout, identity, snapshot, write_steps, announcer, pauses
+                config, journal, identity, self.snapshot, self._write_steps, announcer, pauses
             )
 
         steps.windows = WindowControl(config, layout, identity, make_saver, pauses)

@@ -18,7 +18,6 @@ from stepscope.capture.record.journal import Journal
 from stepscope.capture.windows.finishing import WindowFinisher
 from stepscope.capture.windows.planner import Budget, WindowPlan, another_profiler_runs
 from stepscope.capture.windows.recorder import SCRATCH, Window, WindowTools
-from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import WindowRecord
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ class WindowSaver:
         self,
         config: CaptureConfig,
         journal: Journal,
-        layout: RankLayout,
         identity: RankIdentity,
         snapshot: Callable[[str], object],
         write_steps: Callable[[], object],
@@ -52,7 +50,7 @@ class WindowSaver:
             if module
             else Window
         )
-        self.budget = Budget(config, layout)
+        self.budget = Budget(config, journal.rank)
         self.finisher = WindowFinisher(config.export_timeout_s, self.settle)
         self._tools = WindowTools(config, identity, self.finisher, write_steps)
 
