@@ -14,7 +14,6 @@ from __future__ import annotations
 import gzip
 import html
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,7 +124,7 @@ def memory_timelines(window: WindowCalls) -> list[MemoryTimeline]:
     by_device: dict[str, list[MemoryChange]] = defaultdict(list)
     for change in window.memory:
         by_device["cpu" if change.is_cpu else f"gpu {change.device}"].append(change)
-    threads = {
+    threads: dict[object, list[Call]] = {
         thread: list(nested(calls, OPERATOR, ANNOTATION))
         for thread, calls in window.threads.items()
     }
@@ -148,7 +147,7 @@ def _phase(calls: list[Call], time_ns: int) -> str:
 
 
 def _timeline(
-    device: str, changes: list[MemoryChange], threads: Mapping[object, list[Call]]
+    device: str, changes: list[MemoryChange], threads: dict[object, list[Call]]
 ) -> MemoryTimeline:
     first = changes[0]
     live: dict[int, tuple[str, int]] = {}

@@ -78,9 +78,7 @@ class ClockRounds:
         if samples:
             self._found(min(samples, key=lambda sample: sample.error_ns))
 
-    def _measured(
-        self, store: Any, prefix: str, is_over: Callable[[], bool]
-    ) -> list[ClockSample]:
+    def _measured(self, store: Any, prefix: str, is_over: Callable[[], bool]) -> list[ClockSample]:
         """Ask rank 0 for the time in this round, as often as it answers."""
         samples: list[ClockSample] = []
         try:

@@ -254,4 +254,3 @@ class TriggerDesk:
     def _hand_out(self, trigger: Trigger) -> None:
         if not self._is_closed:
             self._accept(trigger)
-

@@ -251,4 +251,3 @@ def _functions(value: object) -> tuple[Callable[..., Any], ...]:
             message = "cannot be called: give a function of one argument"
             raise ConfigError(f"on_trace_ready={one!r} {message}")
     return tuple(given)
-

@@ -222,9 +222,7 @@ class StepTally:
             )
         slowest_ns = statistics.quantiles(self._recent, n=20)[-1]
         if slowest_ns >= _UNEVEN * median_ns:
-            worst = ", ".join(
-                f"{step} ({duration(dur_ns)})" for dur_ns, step in self._worst[::-1]
-            )
+            worst = ", ".join(f"{step} ({duration(dur_ns)})" for dur_ns, step in self._worst[::-1])
             findings.append(
                 f"uneven, one step in twenty takes {slowest_ns / median_ns:.1f} times the median "
                 f"or more; the worst were steps {worst}"

@@ -212,6 +212,4 @@ def cuda_steps(rows: deque[Reading]) -> DeviceSteps:
 
     cuda: Any = torch.cuda
     is_capturing = getattr(cuda, "is_current_stream_capturing", bool)
-    return DeviceSteps(
-        rows, lambda: cuda.Event(enable_timing=True), PeakMemory(cuda), is_capturing
-    )
+    return DeviceSteps(rows, lambda: cuda.Event(enable_timing=True), PeakMemory(cuda), is_capturing)

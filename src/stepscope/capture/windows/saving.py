@@ -148,4 +148,3 @@ class WindowSaver:
 def _record_of(plan: WindowPlan, state: str, **more: Any) -> WindowRecord:
     steps, cause, note = plan.steps, plan.cause, plan.note
     return WindowRecord(plan.index, state, planned_steps=steps, cause=cause, note=note, **more)
-

@@ -198,8 +198,7 @@ def test_a_request_waits_until_a_few_steps_have_shown_how_long_one_takes(tmp_pat
     accepted = [[], []]
     store = FakeStore()
     desks = [
-        make_desk(tmp_path, rank, 2, accepted[rank], store, (), lambda: 20)
-        for rank in range(2)
+        make_desk(tmp_path, rank, 2, accepted[rank], store, (), lambda: 20) for rank in range(2)
     ]
     desks[1].ask(Trigger("code", 2))
     for known in ([], [2_000_000_000], [20_000_000] * 3):
@@ -273,7 +272,8 @@ def test_windows_that_are_asked_for_do_not_meet_the_schedules(tmp_path):
     options = {"skip_first": 0, "wait": 30, "warmup": 2, "active": 5, "repeat": 0}
     schedule, step = CaptureConfig(**options).schedule, 0
     desk = make_desk(tmp_path, 0, 2, accepted, at=lambda: step, **options)
-    for step in range(0, 80, 7):
+    for now in range(0, 80, 7):
+        step = now
         desk.ask(Trigger("file", 3))
         desk.look()
     for trigger in accepted:
