@@ -256,7 +256,7 @@ def test_arguments_stay_plain_values():
         ("WAIT", "soon", "whole number"),
         ("WAIT", "true", "whole number"),
         ("WITH_STACK", "perhaps", "true or false"),
-        ("MAX_RUN_BYTES", "much", "500MB"),
+        ("MAX_WINDOW_BYTES", "much", "500MB"),
         ("TRACE_FORMAT", "xml", "json.gz"),
     ],
 )
