@@ -121,8 +121,8 @@ def test_only_the_newest_windows_are_kept(tmp_path):
     assert [window.index for window in open_run(tmp_path).windows if window.trace_path] == kept
 
 
-def test_a_share_of_the_disk_is_kept(tmp_path):
-    config = CaptureConfig(max_run_bytes=250)
+def test_the_files_of_the_oldest_windows_are_removed(tmp_path):
+    config = CaptureConfig(keep_windows=2)
     layout = RankLayout(tmp_path)
     records = []
     for index in range(5):
@@ -133,8 +133,8 @@ def test_a_share_of_the_disk_is_kept(tmp_path):
     removed = Budget(config, layout).prune(tuple(records))
     assert [record.index for record in removed] == [0, 1, 2]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["window-0003", "window-0004"]
-    huge = WindowRecord(9, "complete", artifacts=(ArtifactRecord("trace", "x", 10**9),))
-    assert Budget(config, layout).prune((huge,)) == [], "the newest is always kept"
+    assert Budget(config, layout).prune(tuple(records[-2:])) == []
+    assert Budget(CaptureConfig(), layout).prune(tuple(records)) == []
 
 
 def test_a_trial_that_the_loop_cuts_off_is_told(tmp_path):

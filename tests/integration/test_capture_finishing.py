@@ -17,7 +17,7 @@ from tests.support.training import SmallTraining, bare_losses, batches
 import stepscope
 from stepscope import open_run
 from stepscope.capture.windows import finishing
-from stepscope.capture.windows.finishing import WindowFinisher
+from stepscope.capture.windows.torch_recorder import release_events
 from stepscope.run.manifest import read_rank
 
 QUICK = {"wait": 1, "warmup": 1, "active": 2, "repeat": 2, "activities": "cpu"}
@@ -193,13 +193,12 @@ def test_events_are_freed_without_the_garbage_collector(tmp_path, monkeypatch):
     import weakref
 
     made = []
-    real = WindowFinisher.submit
 
-    def watched(self, profiler, job, record, *, is_raw_there):
+    def watched(profiler, *, keep_events):
         made.append(weakref.ref(profiler))
-        return real(self, profiler, job, record, is_raw_there=is_raw_there)
+        release_events(profiler, keep_events=keep_events)
 
-    monkeypatch.setattr(WindowFinisher, "submit", watched)
+    monkeypatch.setattr("stepscope.capture.windows.torch_window.release_events", watched)
     gc.disable()
     try:
         train(tmp_path)

@@ -44,14 +44,8 @@ def test_memory_over_time_is_drawn_from_the_trace(tmp_path):
     page = (directory / artifacts_of(window, "memory_timeline")[0].path).read_text()
     assert "<svg" in page
     assert "<script" not in page
-    data = json.loads(
-        (directory / artifacts_of(window, "memory_timeline_json")[0].path).read_text()
-    )
-    (device,) = data["devices"]
-    assert device["device"] == "cpu"
-    for position, total in enumerate(device["allocated_bytes"]):
-        assert sum(values[position] for values in device["parts"].values()) == total
-    assert "forward and more" in device["parts"]
+    assert "<h2>cpu: peak " in page
+    assert "forward and more" in page
 
 
 def test_the_timeline_follows_the_allocators_own_total(tmp_path):

@@ -318,7 +318,7 @@ def test_the_range_is_opened_and_closed_at_the_windows_borders():
     assert fake.calls == ["nvtx on, shapes True", "start", "synchronize", "stop", "nvtx off"]
     assert window.ranges.whole_steps == (5, 6)
     record = WindowRecord(0, "saving", first_step=5, last_step=6)
-    assert window.save(record, 7) == (replace(record, state="complete"), None)
+    assert window.save(record, 7) == replace(record, state="complete")
 
 
 def test_other_ranks_of_the_machine_only_name_their_steps():

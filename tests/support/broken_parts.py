@@ -59,8 +59,6 @@ SPARED = {
     "options.schedule._activities",
     "options.schedule._folders",
     "options.schedule._functions",
-    "options.schedule._is_url",
-    "options.schedule._check_url",
     "steps.pauses.GcPauses.__init__",
     "steps.phase_times.PhaseTimes.__init__",
     "steps.pauses.CompileClock.__init__",
@@ -68,7 +66,6 @@ SPARED = {
 OPTIONS = {
     "windows.python_memory": {"window_recorder": "tracemalloc"},
     "record.monitoring": {"monitor": True},
-    "record.upload": {"upload_to": "memory://copies"},
 }
 """More options, by module, for parts that only work where they are asked for."""
 

@@ -311,7 +311,7 @@ class Profiler:
                 except GeneratorExit:
                     with session.contain("leaving the loop"):
                         if not core.was_stepped:
-                            core.break_off()
+                            core.leave_loop(is_broken_off=True)
                     raise
                 batches += 1
                 steps_itself |= core.was_stepped or not session.watch_ends_steps

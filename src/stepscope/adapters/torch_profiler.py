@@ -196,9 +196,7 @@ class _RunOfTorch(Profiler):
             job, journal = self._job, self.session.journal
             if record is not None and job is not None and journal is not None:
                 with self.session.contain("handing a trace of torch.profiler over"):
-                    # Not torch's profiler, which continues: the finisher frees the one that it
-                    # gets.
-                    record = self._finisher.submit(None, job, record, is_raw_there=True)
+                    record = self._finisher.submit(job, record)
                     pause_ns = time.perf_counter_ns() - started_ns
                     journal.add_window(
                         dataclasses.replace(record, export_ns=export_ns, pause_ns=pause_ns)

@@ -7,9 +7,11 @@ addition and multiplication.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import orjson
@@ -135,7 +137,6 @@ class MemoryChange:
     is_cpu: bool
     device: int
     allocated_bytes: int
-    reserved_bytes: int
     address: int = 0
 
 
@@ -201,13 +202,17 @@ def nested(calls: list[Call], *kinds: str) -> Iterator[Call]:
     yield from chosen
 
 
+def innermost(calls: list[Call], time_ns: int) -> Call | None:
+    """The innermost of a thread's calls at a time; they come from `nested`."""
+    position = bisect.bisect_right(calls, time_ns, key=attrgetter("start_ns")) - 1
+    call: Call | None = calls[position] if position >= 0 else None
+    while call is not None and call.start_ns + call.dur_ns < time_ns:
+        call = call.parent
+    return call
+
+
 def nanoseconds(microseconds: object) -> int:
     """A time of the trace in integer nanoseconds; 0 if it is not a number."""
-    if isinstance(microseconds, str):
-        try:
-            microseconds = float(microseconds)
-        except ValueError:
-            return 0
     return round(microseconds * 1000) if isinstance(microseconds, (int, float)) else 0
 
 
@@ -260,7 +265,6 @@ def _add_memory(window: WindowCalls, event: dict[str, Any]) -> None:
             _whole(arguments.get("Device Type")) == _CPU_DEVICE_TYPE,
             _whole(arguments.get("Device Id")),
             _whole(arguments.get("Total Allocated")),
-            _whole(arguments.get("Total Reserved")),
             _whole(arguments.get("Addr")),
         )
     )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -11,60 +10,38 @@ from isal import igzip
 
 from stepscope.artifacts.job import blocks_with_names
 from stepscope.run.figures import error_in_words
-from stepscope.run.files import digest_of, replacing
+from stepscope.run.files import replacing
 from stepscope.run.manifest import ArtifactRecord
 
 
-class EmptyArtifactError(Exception):
-    """An artifact is unexpectedly empty."""
+class ArtifactError(Exception):
+    """An artifact is unexpectedly empty, or does not contain what was written to it."""
 
 
-def make_file(
-    kind: str,
-    path: Path,
-    fill: Callable[[Path], object],
-    check: Callable[[Path], None] | None = None,
-) -> ArtifactRecord:
+def make_file(kind: str, path: Path, fill: Callable[[Path], object]) -> ArtifactRecord:
     """Make one file; an error becomes the record's problem and leaves no file."""
-    relative = f"{path.parent.name}/{path.name}"
     try:
-        with replacing(path, check) as temporary:
+        with replacing(path) as temporary:
             fill(temporary)
-        return ArtifactRecord(kind, relative, path.stat().st_size, digest_of(path))
+        return ArtifactRecord.of(kind, path, path.parent.parent)
     except Exception as error:  # noqa: BLE001 - one artifact must not affect the others
-        return ArtifactRecord(kind, relative, problem=error_in_words(error))
-
-
-def listed(kind: str, path: Path) -> ArtifactRecord:
-    """A file that the training process wrote itself."""
-    relative = f"{path.parent.name}/{path.name}"
-    try:
-        size = path.stat().st_size
-        if not size:
-            raise EmptyArtifactError("the file is empty")
-        return ArtifactRecord(kind, relative, size, digest_of(path))
-    except (OSError, EmptyArtifactError) as error:
+        relative = f"{path.parent.name}/{path.name}"
         return ArtifactRecord(kind, relative, problem=error_in_words(error))
 
 
 _BLOCK_BYTES = 4 << 20
 _GZIP_LEVEL = 1  # isal's levels 0 to 3 differ little in size and much in time
-_ZSTD_LEVEL = 3
-
-
-class CompressionError(Exception):
-    """A compressed file does not contain what was written to it."""
 
 
 def format_of(path: Path) -> str:
     """The format of a trace with this name."""
-    return {".gz": "json.gz", ".zst": "json.zst"}.get(path.suffix, "json")
+    return "json.gz" if path.suffix == ".gz" else "json"
 
 
 def compress(source: Path, target: Path, trace_format: str, renames: dict[str, str]) -> int:
     """Write `source` to `target`, step ranges renamed; returns the bytes before compression."""
     total = 0
-    with _opener(trace_format, target, "wb") as sink:
+    with _opened(trace_format, target, "wb") as sink:
         for block in blocks_with_names(source, renames):
             sink.write(block)
             total += len(block)
@@ -75,41 +52,18 @@ def check_compressed(path: Path, trace_format: str, expected: int) -> None:
     """Read a file back to its end.
 
     Raises:
-        CompressionError: The number of bytes differs from what was written.
+        ArtifactError: The number of bytes differs from what was written.
     """
     unpacked = 0
-    with _opener(trace_format, path, "rb") as file:
+    with _opened(trace_format, path, "rb") as file:
         while block := file.read(_BLOCK_BYTES):
             unpacked += len(block)
     if unpacked != expected:
-        raise CompressionError(f"the compressed trace has {unpacked} of {expected} bytes")
+        raise ArtifactError(f"the compressed trace has {unpacked} of {expected} bytes")
 
 
-@contextlib.contextmanager
-def _opener(trace_format: str, path: Path, mode: str) -> Iterator[IO[bytes]]:
+def _opened(trace_format: str, path: Path, mode: str) -> IO[bytes]:
     if trace_format == "json.gz":
-        with igzip.open(path, mode, compresslevel=_GZIP_LEVEL) as file:
-            yield file
-    elif trace_format == "json.zst":
-        with _zstandard(path, mode) as file:
-            yield file
-    else:
-        with path.open(mode) as file:
-            yield file
-
-
-@contextlib.contextmanager
-def _zstandard(path: Path, mode: str) -> Iterator[IO[bytes]]:
-    try:
-        import zstandard
-    except ImportError as error:
-        raise CompressionError(
-            "trace_format='json.zst' needs the package zstandard: pip install 'stepscope[zstd]'"
-        ) from error
-    with path.open(mode) as file:
-        if mode == "rb":
-            with zstandard.ZstdDecompressor().stream_reader(file) as reader:
-                yield reader
-        else:
-            with zstandard.ZstdCompressor(level=_ZSTD_LEVEL).stream_writer(file) as writer:
-                yield writer
+        file: IO[bytes] = igzip.open(path, mode, compresslevel=_GZIP_LEVEL)
+        return file
+    return path.open(mode)

@@ -6,6 +6,7 @@ Each kind of file is a module of this package with a function `make`, and option
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import time
 from collections.abc import Callable
@@ -16,7 +17,6 @@ from stepscope.artifacts.calls import WindowCalls, gather
 from stepscope.artifacts.compress import check_compressed, compress, make_file
 from stepscope.artifacts.job import FinishJob, RawTrace, RawTraceError
 from stepscope.run.figures import error_in_words
-from stepscope.run.files import digest_of, replacing
 from stepscope.run.manifest import ArtifactRecord, FinishedRecord, write_record
 
 Maker = Callable[[FinishJob, WindowCalls, dict[str, Any]], list[ArtifactRecord]]
@@ -91,30 +91,22 @@ def _make_one(
 
 
 def _make_trace(job: FinishJob) -> ArtifactRecord:
-    written = 0
-
     def fill(temporary: Path) -> None:
-        nonlocal written
         written = compress(job.raw_path, temporary, job.trace_format, job.renames)
-
-    def check(temporary: Path) -> None:
         check_compressed(temporary, job.trace_format, written)
 
-    return make_file("trace", job.trace_path, fill, check)
+    return make_file("trace", job.trace_path, fill)
 
 
 def _put_into_tensorboard(job: FinishJob) -> ArtifactRecord:
     """A copy of the trace under a name that TensorBoard recognises."""
-    suffix = "json.gz" if job.trace_format == "json.gz" else "json"
     # The end of the window, so that two windows that are finished at once keep their order.
-    name = f"{job.tensorboard_worker}.{job.tensorboard_ns}.pt.trace.{suffix}"
+    name = f"{job.tensorboard_worker}.{job.tensorboard_ns}.pt.trace.{job.trace_format}"
     path = Path(job.tensorboard_directory) / name
-    try:
-        with replacing(path) as temporary:
-            compress(job.raw_path, temporary, suffix, job.renames)
-        return ArtifactRecord("tensorboard", str(path), path.stat().st_size, digest_of(path))
-    except Exception as error:  # noqa: BLE001 - one artifact must not affect the others
-        return ArtifactRecord("tensorboard", str(path), problem=error_in_words(error))
+    record = make_file(
+        "tensorboard", path, lambda to: compress(job.raw_path, to, job.trace_format, job.renames)
+    )
+    return dataclasses.replace(record, path=str(path))
 
 
 def _problem_of(job: FinishJob, raw: RawTrace, window: WindowCalls) -> str:

@@ -26,7 +26,7 @@ class FinishJob:
         steps: The steps that the trace must contain.
         needs_kernels: Whether GPU activity was requested, so that kernels are required.
         renames: Names of step ranges that were opened but did not become steps, to new names.
-        trace_format: "json.gz", "json" or "json.zst".
+        trace_format: "json.gz" or "json".
         artifacts: Modules of `stepscope.artifacts` that make further files, each with its options.
         tensorboard_directory: Where to put a copy under TensorBoard's names; empty for none.
         tensorboard_ns: The time in those names, nanoseconds since the epoch: when the window ended.

@@ -11,11 +11,10 @@ Grouped by shape or source, a row is a name with these input shapes, or called f
 
 from __future__ import annotations
 
-import bisect
 import csv
 import dataclasses
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -29,6 +28,7 @@ from stepscope.artifacts.calls import (
     Call,
     MemoryChange,
     WindowCalls,
+    innermost,
     nested,
 )
 from stepscope.artifacts.compress import make_file
@@ -60,15 +60,6 @@ class OperatorRow:
     source: str = ""
 
 
-@dataclass
-class DeviceRow:
-    """Sums over the kernels, copies and fills of one name."""
-
-    name: str
-    calls: int = 0
-    device_ns: int = 0
-
-
 @dataclass(frozen=True)
 class KeyAverages:
     """Both tables of a window, unsorted.
@@ -81,7 +72,7 @@ class KeyAverages:
     """
 
     operators: list[OperatorRow]
-    device: list[DeviceRow]
+    device: list[OperatorRow]
     has_memory: bool
     unlinked_device_ns: int
     has_shapes: bool = False
@@ -109,6 +100,8 @@ def make(job: FinishJob, window: WindowCalls, options: dict[str, Any]) -> list[A
 
 
 _Key = tuple[str, str, str]
+_Column = tuple[str, Callable[[OperatorRow], str]]
+"""The title of a column of text, and what a row has there."""
 
 
 def key_averages(window: WindowCalls, by: str = "name") -> KeyAverages:
@@ -149,11 +142,12 @@ def key_averages(window: WindowCalls, by: str = "name") -> KeyAverages:
             if call.kind == RUNTIME and call.correlation:
                 by_correlation[call.correlation] = call
     unlinked_ns = 0
-    device: dict[str, DeviceRow] = {}
+    device: dict[str, OperatorRow] = {}
     for work in window.device_work:
-        device_row = device.setdefault(work.name, DeviceRow(work.name))
-        device_row.calls += 1
-        device_row.device_ns += work.dur_ns
+        row = device.setdefault(work.name, OperatorRow(work.name))
+        row.calls += 1
+        row.self_device_ns += work.dur_ns
+        row.device_ns += work.dur_ns
         launcher = by_external_id.get(work.external_id)
         if launcher is None and work.correlation in by_correlation:
             launcher = by_correlation[work.correlation].parent
@@ -215,50 +209,56 @@ def write_text(averages: KeyAverages, path: Path, rows: int) -> None:
     shown = operators if rows < 0 else operators[:rows]
     cpu_ns = sum(row.self_cpu_ns for row in operators)
     device_ns = sum(row.device_ns for row in averages.device)
-    lines = [f"sorted by {column}", ""]
-    head = ["Name", "Self CPU %", "Self CPU", "CPU total %", "CPU total", "CPU avg"]
+    columns: list[_Column] = [
+        ("Name", lambda row: _short(row.name)),
+        ("Self CPU %", lambda row: _share(row.self_cpu_ns, cpu_ns)),
+        ("Self CPU", lambda row: _time(row.self_cpu_ns)),
+        ("CPU total %", lambda row: _share(row.cpu_ns, cpu_ns)),
+        ("CPU total", lambda row: _time(row.cpu_ns)),
+        ("CPU avg", lambda row: _time(row.cpu_ns / row.calls)),
+    ]
     if averages.device:
-        head += ["Self device", "Self device %", "Device total", "Device avg"]
-    if averages.has_memory:
-        head += ["CPU mem", "Self CPU mem"]
-        head += ["Device mem", "Self device mem"] if averages.device else []
-    has_flops = any(row.flops for row in operators)
-    head += ["Calls", "GFLOP"] if has_flops else ["Calls"]
-    head += ["Input shapes"] if averages.has_shapes else []
-    head += ["Source"] if averages.has_sources else []
-    table = [head]
-    for row in shown:
-        cells = [
-            _short(row.name),
-            _share(row.self_cpu_ns, cpu_ns),
-            _time(row.self_cpu_ns),
-            _share(row.cpu_ns, cpu_ns),
-            _time(row.cpu_ns),
-            _time(row.cpu_ns / row.calls),
+        columns += [
+            ("Self device", lambda row: _time(row.self_device_ns)),
+            ("Self device %", lambda row: _share(row.self_device_ns, device_ns)),
+            ("Device total", lambda row: _time(row.device_ns)),
+            ("Device avg", lambda row: _time(row.device_ns / row.calls)),
         ]
-        if averages.device:
-            cells += [
-                _time(row.self_device_ns),
-                _share(row.self_device_ns, device_ns),
-                _time(row.device_ns),
-                _time(row.device_ns / row.calls),
-            ]
-        if averages.has_memory:
-            cells += [_bytes(row.cpu_bytes), _bytes(row.self_cpu_bytes)]
-            if averages.device:
-                cells += [_bytes(row.device_bytes), _bytes(row.self_device_bytes)]
-        cells.append(str(row.calls))
-        if has_flops:
-            cells.append(f"{row.flops / 1e9:.3f}" if row.flops else "-")
-        cells += [_short(row.shapes)] if averages.has_shapes else []
-        cells += [_end(row.source)] if averages.has_sources else []
-        table.append(cells)
-    lines += _columns(table)
+    if averages.has_memory:
+        columns += [
+            ("CPU mem", lambda row: _bytes(row.cpu_bytes)),
+            ("Self CPU mem", lambda row: _bytes(row.self_cpu_bytes)),
+        ]
+    if averages.has_memory and averages.device:
+        columns += [
+            ("Device mem", lambda row: _bytes(row.device_bytes)),
+            ("Self device mem", lambda row: _bytes(row.self_device_bytes)),
+        ]
+    columns.append(("Calls", lambda row: str(row.calls)))
+    if any(row.flops for row in operators):
+        columns.append(("GFLOP", lambda row: f"{row.flops / 1e9:.3f}" if row.flops else "-"))
+    if averages.has_shapes:
+        columns.append(("Input shapes", lambda row: _short(row.shapes)))
+    if averages.has_sources:
+        columns.append(("Source", lambda row: _end(row.source)))
+    lines = [f"sorted by {column}", "", *_table(columns, shown)]
     if len(shown) < len(operators):
         lines.append(f"({len(operators) - len(shown)} more rows in key_averages.csv)")
     lines += ["", f"Self CPU time total: {_time(cpu_ns)}"]
     if averages.device:
-        lines += _device_lines(averages, device_ns, rows)
+        work = sorted(averages.device, key=lambda row: row.device_ns, reverse=True)
+        columns = [
+            ("Device work", lambda row: _short(row.name)),
+            ("Device %", lambda row: _share(row.device_ns, device_ns)),
+            ("Device total", lambda row: _time(row.device_ns)),
+            ("Device avg", lambda row: _time(row.device_ns / row.calls)),
+            ("Calls", lambda row: str(row.calls)),
+        ]
+        lines += ["", *_table(columns, work if rows < 0 else work[:rows])]
+        lines += ["", f"Device time total: {_time(device_ns)}"]
+        if averages.unlinked_device_ns:
+            unlinked = _time(averages.unlinked_device_ns)
+            lines.append(f"of which without a known operator: {unlinked}")
     path.write_text("\n".join(lines) + "\n", encoding="utf-8", errors="replace")
 
 
@@ -270,32 +270,10 @@ def write_csv(averages: KeyAverages, path: Path) -> None:
     with path.open("w", encoding="utf-8", errors="replace", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["kind", *names])
-        for row in _by_self_time(averages)[1]:
-            writer.writerow(["host", *(getattr(row, name) for name in names)])
-        for work in sorted(averages.device, key=lambda row: row.device_ns, reverse=True):
-            filled = OperatorRow(
-                work.name, work.calls, self_device_ns=work.device_ns, device_ns=work.device_ns
-            )
-            writer.writerow(["device", *(getattr(filled, name) for name in names)])
-
-
-def _device_lines(averages: KeyAverages, device_ns: int, rows: int) -> list[str]:
-    work = sorted(averages.device, key=lambda row: row.device_ns, reverse=True)
-    table = [["Device work", "Device %", "Device total", "Device avg", "Calls"]]
-    table += [
-        [
-            _short(row.name),
-            _share(row.device_ns, device_ns),
-            _time(row.device_ns),
-            _time(row.device_ns / row.calls),
-            str(row.calls),
-        ]
-        for row in (work if rows < 0 else work[:rows])
-    ]
-    lines = ["", *_columns(table), "", f"Device time total: {_time(device_ns)}"]
-    if averages.unlinked_device_ns:
-        lines.append(f"of which without a known operator: {_time(averages.unlinked_device_ns)}")
-    return lines
+        device = sorted(averages.device, key=lambda row: row.device_ns, reverse=True)
+        for kind, rows in (("host", _by_self_time(averages)[1]), ("device", device)):
+            for row in rows:
+                writer.writerow([kind, *(getattr(row, name) for name in names)])
 
 
 def _groups_around(call: Call, key: Callable[[Call], _Key]) -> set[_Key]:
@@ -314,15 +292,8 @@ def _add_memory(
     threads: dict[object, list[Call]],
     changes: list[MemoryChange],
 ) -> None:
-    starts = {thread: [call.start_ns for call in calls] for thread, calls in threads.items()}
     for change in changes:
-        calls = threads.get(change.thread)
-        if not calls:
-            continue
-        position = bisect.bisect_right(starts[change.thread], change.time_ns) - 1
-        call: Call | None = calls[position] if position >= 0 else None
-        while call is not None and call.start_ns + call.dur_ns < change.time_ns:
-            call = call.parent
+        call = innermost(threads.get(change.thread, []), change.time_ns)
         if call is None:
             continue
         if change.is_cpu:
@@ -336,16 +307,15 @@ def _add_memory(
                 rows[group].device_bytes += change.bytes
 
 
-def _columns(table: list[list[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+def _table(columns: Sequence[_Column], rows: Iterable[OperatorRow]) -> list[str]:
+    table = [[title for title, _ in columns], *([cell(row) for _, cell in columns] for row in rows)]
+    widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
     lines = []
-    for number, row in enumerate(table):
+    for row in table:
         cells = [row[0].ljust(widths[0])]
         cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
         lines.append("  ".join(cells).rstrip())
-        if number == 0:
-            lines.append("  ".join("-" * width for width in widths))
-    return lines
+    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]
 
 
 def _short(name: str) -> str:

@@ -11,12 +11,9 @@ the page shows phases.
 
 from __future__ import annotations
 
-import bisect
-import functools
 import gzip
 import html
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,9 +26,10 @@ from stepscope.artifacts.calls import (
     Call,
     MemoryChange,
     WindowCalls,
+    innermost,
     nested,
 )
-from stepscope.artifacts.compress import EmptyArtifactError, listed, make_file
+from stepscope.artifacts.compress import ArtifactError, make_file
 from stepscope.artifacts.job import TORCH_TIMELINE, FinishJob
 from stepscope.run.manifest import ArtifactRecord
 from stepscope.run.step_record import BACKWARD
@@ -44,7 +42,15 @@ _CATEGORIES = (
 )  # fmt: skip
 """Torch's categories, in the order of its columns."""
 _HTML_FILE = "memory_timeline.html"
-_JSON_FILE = "memory_timeline.json"
+_HEAD = (
+    "<!doctype html><html lang=en><meta charset=utf-8><title>Memory over time</title>"
+    "<style>:root{color-scheme:light dark}"
+    "body{font:14px system-ui,sans-serif;margin:2em auto;padding:0 1em;max-width:1100px}"
+    "svg{width:100%;height:320px;border:1px solid #8886}"
+    "line{stroke:currentColor;stroke-dasharray:4;opacity:.7}"
+    ".key span{display:inline-block;margin-right:1.2em}"
+    ".key i{display:inline-block;width:.9em;height:.9em;margin-right:.4em}</style>"
+)
 _MOST_POINTS = 2000
 _MOST_PARTS = 8
 _REST = "other phases"
@@ -59,7 +65,6 @@ class MemoryTimeline:
         device: "cpu", or "gpu 0" and so on.
         time_ns: Points in time, from the first memory event on.
         allocated_bytes: Total at each point: the maximum of the events that it represents.
-        reserved_bytes: What the allocator held at the same time; zeros if it does not report it.
         parts: The total by where it was allocated; they add up to `allocated_bytes`.
         changes: Number of events; more than points if they were thinned out.
     """
@@ -67,7 +72,6 @@ class MemoryTimeline:
     device: str
     time_ns: list[int]
     allocated_bytes: list[int]
-    reserved_bytes: list[int]
     parts: dict[str, list[int]]
     changes: int
 
@@ -77,34 +81,20 @@ def make(job: FinishJob, window: WindowCalls, options: dict[str, Any]) -> list[A
     if options["memory_timeline"] == "off":
         return []
     by_torch = job.window_path / TORCH_TIMELINE
-    if by_torch.is_file():
-        read = functools.partial(_torch_timeline, by_torch)
-        return [_page(job, window, lambda: [read()]), listed("memory_timeline_torch", by_torch)]
-    timelines = memory_timelines(window)
-    return [
-        _page(job, window, lambda: timelines),
-        make_file(
-            "memory_timeline_json",
-            job.window_path / _JSON_FILE,
-            lambda path: write_json(_check(timelines), path),
-        ),
-    ]
+    has_torchs = by_torch.is_file()
 
+    def fill(path: Path) -> None:
+        timelines = [_torch_timeline(by_torch)] if has_torchs else memory_timelines(window)
+        if not timelines:
+            raise ArtifactError("no memory events were recorded")
+        charts = "\n".join(_chart(timeline, window.step_bounds) for timeline in timelines)
+        page = f"{_HEAD}<h1>Memory over time</h1>\n{charts}</html>\n"
+        path.write_text(page, encoding="utf-8", errors="replace")
 
-def _page(
-    job: FinishJob, window: WindowCalls, timelines: Callable[[], list[MemoryTimeline]]
-) -> ArtifactRecord:
-    return make_file(
-        "memory_timeline",
-        job.window_path / _HTML_FILE,
-        lambda path: write_html(_check(timelines()), window.step_bounds, path),
-    )
-
-
-def _check(timelines: list[MemoryTimeline]) -> list[MemoryTimeline]:
-    if not timelines:
-        raise EmptyArtifactError("no memory events were recorded")
-    return timelines
+    record = make_file("memory_timeline", job.window_path / _HTML_FILE, fill)
+    if not has_torchs:
+        return [record]
+    return [record, ArtifactRecord.of("memory_timeline_torch", by_torch, by_torch.parent.parent)]
 
 
 def _torch_timeline(path: Path) -> MemoryTimeline:
@@ -112,7 +102,7 @@ def _torch_timeline(path: Path) -> MemoryTimeline:
     with gzip.open(path) as file:
         times, sizes = orjson.loads(file.read())
     if not times:
-        raise EmptyArtifactError("torch's timeline is empty")
+        raise ArtifactError("torch's timeline is empty")
     bucket = -(-len(times) // _MOST_POINTS)
     best = [
         max(range(first, min(first + bucket, len(times))), key=lambda row: sum(sizes[row]))
@@ -124,7 +114,6 @@ def _torch_timeline(path: Path) -> MemoryTimeline:
         "by torch's categories",
         [times[row] * 1000 for row in best],
         [sum(sizes[row]) for row in best],
-        [0] * len(best),
         parts,
         len(times),
     )
@@ -135,77 +124,41 @@ def memory_timelines(window: WindowCalls) -> list[MemoryTimeline]:
     by_device: dict[str, list[MemoryChange]] = defaultdict(list)
     for change in window.memory:
         by_device["cpu" if change.is_cpu else f"gpu {change.device}"].append(change)
-    phases = _Phases(window)
+    threads: dict[object, list[Call]] = {
+        thread: list(nested(calls, OPERATOR, ANNOTATION))
+        for thread, calls in window.threads.items()
+    }
     return [
-        _timeline(device, sorted(changes, key=lambda change: change.time_ns), phases)
+        _timeline(device, sorted(changes, key=lambda change: change.time_ns), threads)
         for device, changes in sorted(by_device.items())
     ]
 
 
-def write_json(timelines: list[MemoryTimeline], path: Path) -> None:
-    """Write the timelines for programs."""
-    path.write_bytes(orjson.dumps({"format": "stepscope-memory-timeline", "devices": timelines}))
+def _phase(calls: list[Call], time_ns: int) -> str:
+    """The phase of a thread at a time."""
+    found, call = OPERATORS, innermost(calls, time_ns)
+    while call is not None:
+        if call.kind == ANNOTATION and not call.name.startswith("ProfilerStep#"):
+            found = call.name
+        elif call.name.startswith("autograd::engine::"):
+            return BACKWARD
+        call = call.parent
+    return found
 
 
-def write_html(
-    timelines: list[MemoryTimeline], steps: dict[str, tuple[int, int]], path: Path
-) -> None:
-    """Write the timelines as one self-contained page."""
-    charts = "\n".join(_chart(timeline, steps) for timeline in timelines)
-    path.write_text(
-        "<!doctype html><html lang=en><meta charset=utf-8><title>Memory over time</title>"
-        "<style>:root{color-scheme:light dark}"
-        "body{font:14px system-ui,sans-serif;margin:2em auto;padding:0 1em;max-width:1100px}"
-        "svg{width:100%;height:320px;border:1px solid #8886}"
-        "line{stroke:currentColor;stroke-dasharray:4;opacity:.7}"
-        ".key span{display:inline-block;margin-right:1.2em}"
-        ".key i{display:inline-block;width:.9em;height:.9em;margin-right:.4em}</style>"
-        f"<h1>Memory over time</h1>\n{charts}</html>\n",
-        encoding="utf-8",
-        errors="replace",
-    )
-
-
-class _Phases:
-    """Finds the phase of a thread at a given time."""
-
-    def __init__(self, window: WindowCalls) -> None:
-        self._calls: dict[object, list[Call]] = {}
-        self._starts: dict[object, list[int]] = {}
-        for thread, calls in window.threads.items():
-            chosen = list(nested(calls, OPERATOR, ANNOTATION))
-            self._calls[thread] = chosen
-            self._starts[thread] = [call.start_ns for call in chosen]
-
-    def at(self, thread: object, time_ns: int) -> str:
-        calls = self._calls.get(thread)
-        if not calls:
-            return OPERATORS
-        position = bisect.bisect_right(self._starts[thread], time_ns) - 1
-        call: Call | None = calls[position] if position >= 0 else None
-        while call is not None and call.start_ns + call.dur_ns < time_ns:
-            call = call.parent
-        found = OPERATORS
-        while call is not None:
-            if call.kind == ANNOTATION and not call.name.startswith("ProfilerStep#"):
-                found = call.name
-            elif call.name.startswith("autograd::engine::"):
-                return BACKWARD
-            call = call.parent
-        return found
-
-
-def _timeline(device: str, changes: list[MemoryChange], phases: _Phases) -> MemoryTimeline:
+def _timeline(
+    device: str, changes: list[MemoryChange], threads: dict[object, list[Call]]
+) -> MemoryTimeline:
     first = changes[0]
     live: dict[int, tuple[str, int]] = {}
     sums: dict[str, int] = defaultdict(int)
     sums[BEFORE] = max(0, first.allocated_bytes - first.bytes)
-    rows: list[tuple[int, int, int, dict[str, int]]] = []
+    rows: list[tuple[int, int, dict[str, int]]] = []
     bucket = max(1, -(-len(changes) // _MOST_POINTS))
-    best: tuple[int, int, int, dict[str, int]] | None = None
+    best: tuple[int, int, dict[str, int]] | None = None
     for number, change in enumerate(changes, start=1):
         if change.bytes >= 0:
-            phase = phases.at(change.thread, change.time_ns)
+            phase = _phase(threads.get(change.thread, []), change.time_ns)
             live[change.address] = (phase, change.bytes)
             sums[phase] += change.bytes
         else:
@@ -214,22 +167,21 @@ def _timeline(device: str, changes: list[MemoryChange], phases: _Phases) -> Memo
         total = sum(sums.values())
         # Each bucket is represented by its peak, so that thinning out loses no peak.
         if best is None or total > best[1]:
-            best = (change.time_ns, total, change.reserved_bytes, dict(sums))
+            best = (change.time_ns, total, dict(sums))
         if number % bucket == 0 or number == len(changes):
             rows.append(best)
             best = None
     names = sorted(
-        sums, key=lambda name: (name != BEFORE, -max(row[3].get(name, 0) for row in rows))
+        sums, key=lambda name: (name != BEFORE, -max(row[2].get(name, 0) for row in rows))
     )
     shown = names[:_MOST_PARTS]
-    parts = {name: [row[3].get(name, 0) for row in rows] for name in shown}
+    parts = {name: [row[2].get(name, 0) for row in rows] for name in shown}
     if len(names) > len(shown):
-        parts[_REST] = [sum(row[3].get(name, 0) for name in names[_MOST_PARTS:]) for row in rows]
+        parts[_REST] = [sum(row[2].get(name, 0) for name in names[_MOST_PARTS:]) for row in rows]
     return MemoryTimeline(
         device,
         [row[0] for row in rows],
         [row[1] for row in rows],
-        [row[2] for row in rows],
         parts,
         len(changes),
     )

@@ -7,6 +7,7 @@ minus what rounds to zero and minus the threads and frames of Stepscope itself.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -21,7 +22,7 @@ from stepscope.artifacts.calls import (
     WindowCalls,
     nested,
 )
-from stepscope.artifacts.compress import EmptyArtifactError, make_file
+from stepscope.artifacts.compress import ArtifactError, make_file
 from stepscope.artifacts.job import FinishJob
 from stepscope.run.layout import STACKS_FILE
 from stepscope.run.manifest import ArtifactRecord
@@ -71,16 +72,15 @@ def folded(window: WindowCalls) -> tuple[dict[str, int], dict[str, int]]:
     host: dict[int, int] = defaultdict(int)
     launchers: dict[int, int] = {}
     operators: dict[int, int] = {}
-    kinds = _Names()
     for calls in window.threads.values():
         ordered = list(nested(calls, *_KINDS))
-        if _is_own_thread(ordered, kinds):
+        if _is_own_thread(ordered):
             continue
         nodes: dict[int, int] = {}
         own: set[int] = set()
         for call in ordered:
             parent = nodes[id(call.parent)] if call.parent is not None else -1
-            if call.kind == PYTHON and kinds.is_own(call, own):
+            if call.kind == PYTHON and _is_own(call, own):
                 own.add(id(call))
                 nodes[id(call)] = parent
                 continue
@@ -100,39 +100,32 @@ def folded(window: WindowCalls) -> tuple[dict[str, int], dict[str, int]]:
     )
 
 
-class _Names:
-    """What the names of Python's calls say, each looked at once."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, str], bool] = {}
-
-    def matches(self, pattern: str, name: str) -> bool:
-        found = self._known.get((pattern, name))
-        if found is None:
-            found = self._known[pattern, name] = re.search(pattern, name) is not None
-        return found
-
-    def is_own(self, call: Call, own: set[int]) -> bool:
-        """Whether a call is Stepscope's own, by its name and the call around it."""
-        if self.matches(OWN_FILE, call.name):
-            return True
-        parent = call.parent
-        if parent is None or id(parent) not in own or not self.matches(CALLED, call.name):
-            return False
-        is_for_training = self.matches(PASSED_ON, call.name)
-        return not (is_for_training and self.matches(OWN_FILE, parent.name))
+@functools.cache
+def _matches(pattern: str, name: str) -> bool:
+    """Whether the name of a call of Python is of a kind: calls are many, names are few."""
+    return re.search(pattern, name) is not None
 
 
-def _is_own_thread(calls: list[Call], names: _Names) -> bool:
+def _is_own(call: Call, own: set[int]) -> bool:
+    """Whether a call is Stepscope's own, by its name and the call around it."""
+    if _matches(OWN_FILE, call.name):
+        return True
+    parent = call.parent
+    if parent is None or id(parent) not in own or not _matches(CALLED, call.name):
+        return False
+    return not (_matches(PASSED_ON, call.name) and _matches(OWN_FILE, parent.name))
+
+
+def _is_own_thread(calls: list[Call]) -> bool:
     """Whether Stepscope started the thread: its frame is the first above those that begin it."""
     begun = set()
     for call in calls:
         if call.kind != PYTHON:
             continue
-        if names.matches(THREADING, call.name):
+        if _matches(THREADING, call.name):
             if call.parent is None or id(call.parent) in begun:
                 begun.add(id(call))
-        elif id(call.parent) in begun and names.matches(OWN_FILE, call.name):
+        elif id(call.parent) in begun and _matches(OWN_FILE, call.name):
             return True
     return False
 
@@ -150,7 +143,7 @@ def make(job: FinishJob, window: WindowCalls, options: dict[str, Any]) -> list[A
 
         def fill(temporary: Path, stacks: dict[str, int] = stacks) -> None:
             if not write_folded(stacks, temporary):
-                raise EmptyArtifactError("no stacks were recorded")
+                raise ArtifactError("no stacks were recorded")
 
         records.append(make_file(kind, job.window_path / name, fill))
     return records

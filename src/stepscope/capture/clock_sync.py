@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from stepscope.capture.ranks import RankIdentity
 from stepscope.run.manifest import ClockSample
 
 log = logging.getLogger("stepscope")
@@ -42,18 +43,11 @@ class ClockRounds:
     """
 
     def __init__(
-        self,
-        rank: int,
-        local_rank: int,
-        world_size: int,
-        read_clock: ReadClock,
-        found: Callable[[ClockSample], None],
+        self, identity: RankIdentity, read_clock: ReadClock, found: Callable[[ClockSample], None]
     ) -> None:
-        self._rank = rank
-        self._local_rank = local_rank
+        self._identity = identity
         self._has_come = False
         self._all_who_came = 0
-        self._world_size = world_size
         self._read_clock = read_clock
         self._found = found
         self._round = 0
@@ -61,95 +55,71 @@ class ClockRounds:
 
     def look(self, store: Any, prefix: str, is_over: Callable[[], bool] = lambda: False) -> None:
         """Hold a round if one is due (rank 0), or join one that was announced (the others)."""
-        if self._rank == 0:
+        prefix = f"{prefix}clock/"
+        if self._identity.rank == 0:
             if time.monotonic() < self._next_s:
                 return
             self._round += 1
-            self._all_who_came += tell(
-                store, prefix, self._round, self._world_size, self._read_clock, is_over
-            )
+            self._all_who_came += self._tell(store, prefix, is_over)
             # At first, some ranks may not be there yet.
-            is_waited_for = (
-                self._all_who_came < self._world_size - 1 and self._round < _FIRST_ROUNDS
-            )
+            others = self._identity.world_size - 1
+            is_waited_for = self._all_who_came < others and self._round < _FIRST_ROUNDS
             self._next_s = time.monotonic() + (_SOON_S if is_waited_for else _EVERY_S)
             return
-        if self._has_come and self._local_rank:
+        if self._has_come and self._identity.local_rank:
             return
-        key = f"{prefix}clock/round"
+        key = f"{prefix}round"
         announced = int(store.get(key)) if store.check([key]) else 0
         if announced <= self._round:
             return
         self._round = announced
-        offset = measure(store, prefix, announced, self._read_clock, is_over)
-        self._has_come = offset is not None
-        if offset is not None:
-            self._found(offset)
+        samples = self._measured(store, prefix, is_over)
+        self._has_come = bool(samples)
+        if samples:
+            self._found(min(samples, key=lambda sample: sample.error_ns))
 
-
-def measure(
-    store: Any,
-    prefix: str,
-    number: int,
-    read_clock: ReadClock,
-    is_over: Callable[[], bool] = lambda: False,
-) -> ClockSample | None:
-    """Ask rank 0 for the time in a round; None if it does not answer."""
-    best: ClockSample | None = None
-    try:
-        turn = store.add(f"{prefix}clock/{number}/come", 1)
-    except Exception as error:  # noqa: BLE001 - a store can fail in many ways
-        log.debug("stepscope: no turn in a clock round: %s", error)
-        return None
-    for question in range(_QUESTIONS):
-        key = f"{prefix}clock/{number}/{turn}/{question}"
-        asked_ns = read_clock()
+    def _measured(self, store: Any, prefix: str, is_over: Callable[[], bool]) -> list[ClockSample]:
+        """Ask rank 0 for the time in this round, as often as it answers."""
+        samples: list[ClockSample] = []
         try:
-            store.set(f"{key}/ask", b"?")
-            _wait(store, f"{key}/answer", _PATIENCE_S, is_over, is_first=question == 0)
-            answer_ns = int(store.get(f"{key}/answer"))
+            turn = store.add(f"{prefix}{self._round}/come", 1)
+            for question in range(_QUESTIONS):
+                key = f"{prefix}{self._round}/{turn}/{question}"
+                asked_ns = self._read_clock()
+                store.set(f"{key}/ask", b"?")
+                _wait(store, f"{key}/answer", _PATIENCE_S, is_over, is_first=question == 0)
+                answer_ns = int(store.get(f"{key}/answer"))
+                told_ns = self._read_clock()
+                _remove(store, f"{key}/ask", f"{key}/answer")
+                offset_ns = answer_ns - (asked_ns + told_ns) // 2
+                samples.append(ClockSample(told_ns, offset_ns, (told_ns - asked_ns + 1) // 2))
         except Exception as error:  # noqa: BLE001 - a store can fail in many ways
             log.debug("stepscope: rank 0 did not answer with its time: %s", error)
-            return best
-        told_ns = read_clock()
-        _remove(store, f"{key}/ask", f"{key}/answer")
-        error_ns = (told_ns - asked_ns + 1) // 2
-        offset_ns = answer_ns - (asked_ns + told_ns) // 2
-        if best is None or error_ns < best.error_ns:
-            best = ClockSample(told_ns, offset_ns, error_ns)
-    return best
+        return samples
 
-
-def tell(
-    store: Any,
-    prefix: str,
-    number: int,
-    world_size: int,
-    read_clock: ReadClock,
-    is_over: Callable[[], bool] = lambda: False,
-) -> int:
-    """Announce a round, and answer every rank that joins; returns how many did. Only on rank 0."""
-    came = 0
-    store.set(f"{prefix}clock/round", str(number).encode())
-    until_s = time.monotonic() + _COME_S
-    for turn in range(1, world_size):
-        for question in range(_QUESTIONS):
-            key = f"{prefix}clock/{number}/{turn}/{question}"
-            patience_s = max(0.01, until_s - time.monotonic()) if question == 0 else 1.0
-            try:
-                _wait(store, f"{key}/ask", patience_s, is_over, is_first=question == 0)
-                store.set(f"{key}/answer", str(read_clock()).encode())
-            except Exception as error:  # noqa: BLE001 - one silent rank must not cost the others
-                log.debug("stepscope: turn %d of round %d is not taken: %s", turn, number, error)
-                break
-        else:
-            came += 1
-            continue
-        if question == 0:
-            break  # turns are taken in order: nobody else has joined
-    store.set(f"{prefix}clock/round", b"0")
-    _remove(store, f"{prefix}clock/{number - 1}/come")
-    return came
+    def _tell(self, store: Any, prefix: str, is_over: Callable[[], bool]) -> int:
+        """Announce a round, and answer every rank that joins; returns how many did."""
+        came = 0
+        store.set(f"{prefix}round", str(self._round).encode())
+        until_s = time.monotonic() + _COME_S
+        for turn in range(1, self._identity.world_size):
+            for question in range(_QUESTIONS):
+                key = f"{prefix}{self._round}/{turn}/{question}"
+                patience_s = max(0.01, until_s - time.monotonic()) if question == 0 else 1.0
+                try:
+                    _wait(store, f"{key}/ask", patience_s, is_over, is_first=question == 0)
+                    store.set(f"{key}/answer", str(self._read_clock()).encode())
+                except Exception as error:  # noqa: BLE001 - one silent rank must not cost the others
+                    log.debug("stepscope: turn %d of a round is not taken: %s", turn, error)
+                    break
+            else:
+                came += 1
+                continue
+            if question == 0:
+                break  # turns are taken in order: nobody else has joined
+        store.set(f"{prefix}round", b"0")
+        _remove(store, f"{prefix}{self._round - 1}/come")
+        return came
 
 
 def _wait(

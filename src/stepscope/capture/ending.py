@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from stepscope.capture.messages import listed, steps_text
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import OptionNames
 from stepscope.capture.ranks import NOBODY, RankIdentity, records
-from stepscope.capture.record.journal import Journal
 from stepscope.capture.requests import TerminationSignalError
 from stepscope.run.figures import plural, ranks_in_words, said_by
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import WindowRecord, exit_text
-
-if TYPE_CHECKING:
-    from stepscope.capture.record.upload import Uploader
 
 log = logging.getLogger("stepscope")
 
@@ -69,26 +64,6 @@ def late_ranks(layout: RunLayout, world_size: int) -> str:
 
     skew = rank_skew(last_ranks(layout))
     return f"; {skew.accusation()}" if skew is not None and skew.accuses else ""
-
-
-def finish_upload(
-    uploader: Uploader,
-    journal: Journal,
-    patience_s: Callable[[], float],
-    ended: str,
-    step: int,
-) -> str:
-    """Upload the rest of the run, note what could not be, and return where to read the run."""
-    uploader.finish(patience_s)
-    problems = uploader.problems()
-    for problem in problems:
-        journal.note("copying the run", problem, step)
-    journal.end(ended)
-    uploader.finish_manifest(patience_s)
-    if problems or not uploader.is_complete:
-        log.warning("stepscope: not all of the run was copied to %s", uploader.target)
-        return str(journal.layout.root)
-    return uploader.target
 
 
 _RECORDED = frozenset({"complete", "partial", "removed", "saving"})

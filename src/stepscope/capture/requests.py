@@ -16,7 +16,7 @@ from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.ranks import RankIdentity
 from stepscope.capture.record.home import Clock
 from stepscope.capture.record.journal import Journal
-from stepscope.capture.triggers import SlowStepWatch, TriggerDesk
+from stepscope.capture.triggers import TriggerDesk
 from stepscope.capture.windows.planner import WindowPlanner
 
 if TYPE_CHECKING:
@@ -47,25 +47,9 @@ def open_desk(
         from stepscope.capture.clock_sync import ClockRounds
 
         clocks = ClockRounds(
-            identity.rank,
-            identity.local_rank,
-            identity.world_size,
-            lambda: clock.epoch(time.perf_counter_ns()),
-            journal.note_clock,
+            identity, lambda: clock.epoch(time.perf_counter_ns()), journal.note_clock
         )
-    factor = config.slow_step_factor
-    desk = TriggerDesk(
-        run,
-        identity,
-        connect,
-        planner.request,
-        clocks,
-        active=config.active,
-        warmup=max(1, config.warmup),
-        room_for=config.schedule.room_for,
-        step_now=step_now,
-        slow=None if factor is None else SlowStepWatch(factor, config.slow_step_cooldown),
-    )
+    desk = TriggerDesk(config, run, identity, connect, planner.request, step_now, clocks)
     desk.start()
     return desk
 
@@ -88,7 +72,6 @@ class SignalWatch:
         self._terminate = terminate
         self._process_id = os.getpid()
         self._previous: Any = None
-        self._is_installed = False
         self._is_postponed = False
 
     def install(self) -> None:
@@ -100,13 +83,11 @@ class SignalWatch:
         # None means that it was set outside Python, and we could not call it in turn.
         if current is signal.SIG_DFL or callable(current):
             self._previous = signal.signal(signal.SIGTERM, self._on_terminate)
-            self._is_installed = True
 
     def remove(self) -> None:
         """Restore the previous handler, unless other code has replaced ours."""
-        if threading.current_thread() is not threading.main_thread() or not self._is_installed:
+        if threading.current_thread() is not threading.main_thread():
             return
-        self._is_installed = False
         if signal.getsignal(signal.SIGTERM) == self._on_terminate:
             with contextlib.suppress(OSError, ValueError, TypeError):
                 signal.signal(signal.SIGTERM, self._previous)

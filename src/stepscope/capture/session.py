@@ -8,7 +8,7 @@ import dataclasses
 import importlib
 import logging
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,6 @@ from stepscope.capture.record.journal import Journal
 from stepscope.capture.record.step_writer import StepWriter
 from stepscope.capture.requests import SignalWatch, TerminationSignalError, open_desk
 from stepscope.capture.steps.core import StepCore
-from stepscope.capture.steps.devices import DeviceProbe
 from stepscope.capture.steps.loaders import LoaderWatch
 from stepscope.capture.steps.pauses import GcPauses
 from stepscope.capture.windows.control import WindowControl
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from stepscope.capture.record.census import MemoryCensus
     from stepscope.capture.record.memory import MemoryWatch
     from stepscope.capture.record.monitoring import RankMonitor
-    from stepscope.capture.record.upload import Uploader
     from stepscope.capture.triggers import TriggerDesk
     from stepscope.capture.windows.saving import WindowSaver
 
@@ -119,7 +117,6 @@ class CaptureSession:
         self.watch_ends_steps = True
         self._signals: SignalWatch | None = None
         self._monitor: RankMonitor | None = None
-        self._uploader: Uploader | None = None
         self._census: MemoryCensus | None = None
         self._writer: StepWriter | None = None
         self._is_started = False
@@ -153,7 +150,7 @@ class CaptureSession:
     def rank_path(self) -> Path | None:
         """This rank's folder in the run directory; None if it could not be created."""
         journal = self.journal
-        return None if journal is None else journal.layout.rank(self.identity.rank).root
+        return None if journal is None else journal.rank.root
 
     def restart_step(self, kind: str = "") -> None:
         """Restart the current step: what came before belongs to no step.
@@ -211,9 +208,11 @@ class CaptureSession:
                 self._writer.start()
 
     def _open(self) -> None:
+        import torch
+
         clock = Clock.start()
         self.identity = self.given_identity or identify()
-        self.journal = Journal.open(self.config, self.identity, clock)
+        self.journal = Journal(self.config, self.identity, clock)
         if self.config.tensorboard_dir is not None:
             # The training may change its working directory.
             folder = Path(self.config.tensorboard_dir).absolute()
@@ -222,11 +221,9 @@ class CaptureSession:
         journal.steps = lambda: steps.number
         steps.open(clock.epoch(0), GcPauses(journal.note_gc_call))
         steps.loaders = LoaderWatch(journal.note_loader)
-        steps.exchanging = journal.note_exchanges
-        steps.training_phase = journal.note_training_phase
-        probe = DeviceProbe()
-        steps.probe = probe if probe.is_available else None
-        layout = journal.layout.rank(self.identity.rank)
+        steps.journal = journal
+        steps.probe = torch.cuda.is_initialized if torch.cuda.is_available() else None
+        layout = journal.rank
         self._writer = StepWriter(steps, self._wall, journal.lines, layout.ring)
         self._start_memory(layout, journal)
         if self.config.memory_census and records(self.config.ranks, self.identity):
@@ -243,9 +240,8 @@ class CaptureSession:
         def make_saver() -> WindowSaver:
             from stepscope.capture.windows.saving import WindowSaver
 
-            snapshot, write_steps = self.snapshot, self._write_steps
             return WindowSaver(
-                config, journal, layout, identity, snapshot, write_steps, announcer, pauses
+                config, journal, identity, self.snapshot, self._write_steps, announcer, pauses
             )
 
         steps.windows = WindowControl(config, layout, identity, make_saver, pauses)
@@ -260,11 +256,6 @@ class CaptureSession:
         )
         if self.requests is not None:
             self._writer.takers.append(("looking for requests", self.requests.take))
-        if self.config.upload_to is not None:
-            from stepscope.capture.record.upload import Uploader
-
-            self._uploader = Uploader(self.config.upload_to, journal.layout, self.identity.rank)
-            self._uploader.start()
         if self.config.flush_on_sigterm:
             self._signals = SignalWatch(self._on_terminate)
             self._signals.install()
@@ -323,12 +314,6 @@ class CaptureSession:
         if self.is_on and self.journal is not None:
             with self.contain("adding a file"):
                 self.journal.add_text(kind, name, text)
-
-    def copy_beside(self, paths: Iterable[Path]) -> None:
-        """Also upload files that lie beside the run, if the run is uploaded."""
-        if self._uploader is not None:
-            for path in paths:
-                self._uploader.add_beside(path)
 
     def _write_steps(self) -> None:
         """Write finished steps whose device time is known to the step record."""
@@ -431,12 +416,6 @@ class CaptureSession:
                 function()
         # Relative as it was given: whoever reads the line sits where the training was started.
         run = str(Path(self.config.output_dir) / journal.layout.root.name)
-        if self._uploader is not None:
-            with self.contain("copying the run", is_exclusive=False):
-                from stepscope.capture.ending import finish_upload
-
-                ended = self._ending(error, note)
-                run = finish_upload(self._uploader, journal, self._patience_s, ended, steps.number)
         with self.contain("printing the location of the run"):
             if self.config.announce and self.identity.rank == 0:
                 if self.says_where:

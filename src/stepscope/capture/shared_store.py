@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 log = logging.getLogger("stepscope")
+
+_Result = TypeVar("_Result")
 
 
 class SharedStore:
@@ -41,7 +44,7 @@ class SharedStore:
 
     def put(self, key: str, value: bytes) -> bool:
         """Set a key; False if the store failed."""
-        return self._try(lambda: self.store.set(self.prefix + key, value)) is not False
+        return self._try(lambda: self.store.set(self.prefix + key, value) or True, False)
 
     def get(self, key: str) -> bytes | None:
         """The value of a key, or None if it is not set or the store failed."""
@@ -50,20 +53,18 @@ class SharedStore:
             name = self.prefix + key
             return bytes(self.store.get(name)) if self.store.check([name]) else None
 
-        value = self._try(read)
-        return value if isinstance(value, bytes) else None
+        return self._try(read, None)
 
     def add(self, key: str, amount: int) -> int:
         """Add to a counter and return it; 0 reads it. Returns -1 if the store failed."""
-        value = self._try(lambda: int(self.store.add(self.prefix + key, amount)))
-        return value if isinstance(value, int) and not isinstance(value, bool) else -1
+        return self._try(lambda: int(self.store.add(self.prefix + key, amount)), -1)
 
-    def _try(self, call: Any) -> Any:
+    def _try(self, call: Callable[[], _Result], otherwise: _Result) -> _Result:
         if not self.is_usable:
-            return False
+            return otherwise
         try:
             return call()
         except Exception as error:  # noqa: BLE001 - a store can fail in many ways
             self.is_usable = False
             log.warning("stepscope: the process group's store is gone: %s", error)
-            return False
+            return otherwise

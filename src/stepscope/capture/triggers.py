@@ -28,15 +28,19 @@ from stepscope.run.triggers import Trigger
 
 if TYPE_CHECKING:
     from stepscope.capture.clock_sync import ClockRounds
+    from stepscope.capture.options.config import CaptureConfig
     from stepscope.capture.shared_store import SharedStore
     from stepscope.run.step_record import StepRecord
 
 log = logging.getLogger("stepscope")
 
+_POLL_S = 1.0
 _HEAR_S = 3.0
 """Time within which every rank looks once more."""
 _LEAST_STEPS = 4
 """Steps that show how long one takes: the first ones are slow in every run."""
+_USUAL_STEPS, _LEAST_USUAL = 50, 10
+"""A step is slow beside the median of the last ones, and only if so many are known."""
 _CLOSE_S = 2.0
 _TURN_S = 0.01
 """Time per rank in a round of clock comparison, while the others wait for their turn."""
@@ -49,45 +53,35 @@ class TriggerDesk:
         connect: Returns the process group's store, or None until there is one; called in the
             listening thread.
         accept: Called with each agreed trigger and its first step, in the listening thread.
+        step_now: Returns the number of the current step, of which `take` learns late.
         clocks: Compares this rank's clock with rank 0's repeatedly; None to skip this.
-        poll_s: Seconds between two looks.
-        active: Number of steps of a window that does not say how many.
-        room_for: Returns the first step at which a window does not overlap the schedule, given the
-            earliest step, the number of steps and the warm-up.
-        step_now: Returns the number of the current step, which `note_step` learns late; None if it
-            does not.
-        slow: Says which steps request a window; None for none.
     """
 
     def __init__(
         self,
+        config: CaptureConfig,
         run: Path,
         identity: RankIdentity,
         connect: Callable[[], SharedStore | None],
         accept: Callable[[Trigger], None],
+        step_now: Callable[[], int],
         clocks: ClockRounds | None = None,
-        *,
-        poll_s: float = 1.0,
-        active: int = 3,
-        warmup: int = 1,
-        room_for: Callable[[int, int, int], int] = lambda first, _steps, _warmup: first,
-        step_now: Callable[[], int] | None = None,
-        slow: SlowStepWatch | None = None,
     ) -> None:
         self._run = run
         self._identity = identity
         self._connect = connect
         self._store: SharedStore | None = None
         self._accept = accept
-        self._clocks = clocks
-        self._poll_s = poll_s
-        self._active = active
-        self._warmup = warmup
-        self._room_for = room_for
         self._step_now = step_now
-        self._slow = slow
+        self._clocks = clocks
+        self._active = config.active
+        self._warmup = max(1, config.warmup)
+        self._schedule = config.schedule
+        self._slow_factor = config.slow_step_factor
+        self._cooldown = config.slow_step_cooldown
+        self._usual_ns: collections.deque[int] = collections.deque(maxlen=_USUAL_STEPS)
+        self._quiet_until = 0
         self._agreed: Trigger | None = None
-        self._step = 0
         self._recent_s: collections.deque[float] = collections.deque(maxlen=20)
         self._seen: set[str] = {path.name for path in files.asked(run)}
         self._next_agreed = 1
@@ -112,20 +106,21 @@ class TriggerDesk:
         self._wakeup.set()
         self._thread.join(timeout=_CLOSE_S)
 
-    def note_step(self, step: int, duration_ns: int) -> None:
-        """Report the current step and how long the last one took."""
-        self._step = step
-        self._recent_s.append(duration_ns / 1e9)
-
     def take(self, record: StepRecord) -> None:
         """Take in a step that ended, and request a window if it was slow.
 
         Called in the thread that writes steps: nothing of this is at the training's cost.
         """
-        self.note_step(record.step + 1, record.dur_ns)
+        self._recent_s.append(record.dur_ns / 1e9)
         # Steps inside a window are slower because of it, which means nothing.
-        is_usual = record.window is None and record.kind == TRAIN
-        if self._slow is not None and is_usual and self._slow.is_slow(record.step, record.dur_ns):
+        factor, is_usual = self._slow_factor, record.window is None and record.kind == TRAIN
+        if factor is None or not is_usual:
+            return
+        known, step = len(self._usual_ns), record.step
+        median_ns = statistics.median(self._usual_ns) if known >= _LEAST_USUAL else math.inf
+        self._usual_ns.append(record.dur_ns)
+        if record.dur_ns > factor * median_ns and step >= self._quiet_until:
+            self._quiet_until = step + self._cooldown
             self.ask(Trigger("slow step"))
 
     def ask(self, trigger: Trigger) -> None:
@@ -149,7 +144,7 @@ class TriggerDesk:
         while not self._is_closed:
             with contextlib.suppress(Exception):  # the next look may succeed
                 self.look()
-            self._wakeup.wait(self._poll_s)
+            self._wakeup.wait(_POLL_S)
             self._wakeup.clear()
 
     def look(self) -> None:
@@ -215,14 +210,13 @@ class TriggerDesk:
         that the faster ones count.
         """
         has_others = self._identity.world_size > 1
-        if has_others and self._step_now is not None and len(self._recent_s) < _LEAST_STEPS:
+        if has_others and len(self._recent_s) < _LEAST_STEPS:
             self._undecided.append(trigger)
             return
         trigger = dataclasses.replace(trigger, steps=trigger.steps or self._active)
-        if self._step_now is not None:
-            self._step = self._step_now()
+        step = self._step_now()
         coming = self._agreed
-        if coming is not None and coming.last_step < self._step:
+        if coming is not None and coming.last_step < step:
             coming = None
         if coming is not None and trigger.cause != "file":
             first_step, created_ns = coming.first_step, coming.created_ns
@@ -230,13 +224,13 @@ class TriggerDesk:
                 return
         lead = self._warmup + 1
         if has_others:
-            usual_s = sorted(self._recent_s)[len(self._recent_s) // 4] if self._recent_s else 1.0
-            hear_s = max(_HEAR_S, 3 * self._poll_s) + _TURN_S * self._identity.world_size
+            usual_s = sorted(self._recent_s)[len(self._recent_s) // 4]
+            hear_s = _HEAR_S + _TURN_S * self._identity.world_size
             lead += 1 + math.ceil(hear_s / max(usual_s, 1e-4))
-        first = self._step + lead
+        first = step + lead
         if coming is not None:
             first = max(first, coming.last_step + 1 + self._warmup)
-        first = self._room_for(first, trigger.steps, self._warmup)
+        first = self._schedule.room_for(first, trigger.steps, self._warmup)
         agreed = self._agreed = dataclasses.replace(trigger, first_step=first)
         if has_others:
             number = self._next_agreed
@@ -260,26 +254,3 @@ class TriggerDesk:
     def _hand_out(self, trigger: Trigger) -> None:
         if not self._is_closed:
             self._accept(trigger)
-
-
-class SlowStepWatch:
-    """Detects steps of `factor` times the rolling median; after one, none within the cooldown."""
-
-    _MEMORY = 50
-    _LEAST = 10
-
-    def __init__(self, factor: float, cooldown: int) -> None:
-        self._factor = factor
-        self._cooldown = cooldown
-        self._durations: collections.deque[int] = collections.deque(maxlen=self._MEMORY)
-        self._quiet_until = 0
-
-    def is_slow(self, step: int, duration_ns: int) -> bool:
-        """Whether the step was slow. Call it for every step that was not slowed down by us."""
-        known = len(self._durations)
-        median_ns = statistics.median(self._durations) if known >= self._LEAST else math.inf
-        self._durations.append(duration_ns)
-        if duration_ns <= self._factor * median_ns or step < self._quiet_until:
-            return False
-        self._quiet_until = step + self._cooldown
-        return True

@@ -43,7 +43,6 @@ _METAVARS = {
     "run_name": "NAME",
     "tensorboard_dir": "DIR",
     "tensorboard_worker": "NAME",
-    "upload_to": "URL",
 }
 """What the help calls values of whose kind it would say less."""
 
@@ -70,7 +69,7 @@ def _options(function: Any) -> Any:
 
 GROUPS = {
     "The command": ("step_on", "shows_report", "result_file", "dry_run"),
-    "Where the run goes": ("output_dir", "run_name", "upload_to"),
+    "Where the run goes": ("output_dir", "run_name"),
     "Which steps": (
         "skip_first", "skip_first_wait", "wait", "warmup", "active", "repeat", "cycle_length",
         "start_step", "end_step", "ranks", "pause_together_s",

@@ -12,7 +12,7 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,24 +23,20 @@ _DIGEST_BLOCK_BYTES = 1 << 20
 
 
 @contextlib.contextmanager
-def replacing(path: Path, check: Callable[[Path], None] | None = None) -> Iterator[Path]:
-    """Yield a temporary path next to `path`; on success, check it and rename it into place.
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path next to `path`; on success, rename it into place.
 
     Args:
         path: Path of the finished file. Its folder is created if it is missing.
-        check: Called with the temporary path after the block. If it raises, the file does not
-            appear.
 
     Yields:
-        A path in the same folder, to be written by the block. It is removed if the block or the
-        check raises, so that no partial file remains.
+        A path in the same folder, to be written by the block. It is removed if the block raises, so
+        that no partial file remains.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}.tmp")
     try:
         yield temporary
-        if check is not None:
-            check(temporary)
         temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -263,8 +263,6 @@ class RankManifest:
             measured.
         clock_error_ns: Bound on the error of the offset.
         clock_samples: The measured offsets, oldest first; some of them if there are many.
-        uploaded_to: URL of the run's copy; empty if there is none. Files that could not be copied
-            are among the problems.
         loader: The training's DataLoader; None if none was seen.
         exchanges: Whether it sent to single ranks or received, as the stages of a pipeline do.
         training_phases: Phases that the loop names itself in which a backward pass or an
@@ -294,7 +292,6 @@ class RankManifest:
     clock_offset_ns: int | None = None
     clock_error_ns: int | None = None
     clock_samples: tuple[ClockSample, ...] = ()
-    uploaded_to: str = ""
     loader: LoaderRecord | None = None
     exchanges: bool = False
     training_phases: tuple[str, ...] = ()

@@ -122,7 +122,6 @@ def test_the_help_of_run_names_all_words():
     named = {option.name: option.metavar for option in command_of("run").params}
     assert named["window_recorder"] == "torch|cuda-range|tracemalloc|none"
     assert named["key_averages_by"] == "name|shape|source|both|recorded"
-    assert named["upload_to"] == "URL"
 
 
 @pytest.mark.parametrize("verb", VERBS)

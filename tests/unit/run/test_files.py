@@ -22,15 +22,6 @@ def test_the_old_content_or_the_new_never_a_part(tmp_path):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_failed_check_leaves_nothing(tmp_path):
-    def refuse(temporary):
-        raise ValueError(temporary.name)
-
-    with pytest.raises(ValueError, match="file"), replacing(tmp_path / "file", refuse) as temporary:
-        temporary.write_bytes(b"x")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_writers_at_the_same_moment_do_not_meet(tmp_path):
     path = tmp_path / "file"
     threads = [

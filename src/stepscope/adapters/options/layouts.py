@@ -323,7 +323,6 @@ class Placing:
             files = put_window(
                 self._layout, self._destination, self._folder, window, is_newest=is_newest
             )
-            self._session.copy_beside(files)
             if self._placed is not None and files:
                 self._placed(files)
         return files
@@ -334,8 +333,7 @@ class Placing:
         if any(file.is_lone for file in LAYOUTS.get(self._layout, ()) if file.kind == record.kind):
             self._make_room()
         with self._session.contain("writing a file of the layout"):
-            lone = put_lone_file(self._layout, destination, record.kind, source)
-            self._session.copy_beside([lone] if lone is not None else [])
+            put_lone_file(self._layout, destination, record.kind, source)
             if record.kind == "snapshot" and self._snapshot_path is not None:
                 put_snapshot(self._snapshot_path, destination, source)
 

@@ -14,9 +14,7 @@ from stepscope.adapters.options.dialect import OPTIONS, Dialect
 from stepscope.adapters.options.dialects import DIALECTS, find_dialect
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import PREFIX, ConfigError, Option, OptionNames
-from stepscope.capture.options.schedule import DEFAULT_OUTPUT_DIR
 from stepscope.errors import UsageError
-from stepscope.run.remote import is_url
 
 DIALECT = "stepscope_dialect"
 """Attribute of parsed arguments: their dialect."""
@@ -233,11 +231,6 @@ def _settled(dialect: Dialect, around: Mapping[str, Setting], given: Given) -> S
         _set(found, _single_window(found), "start_step and end_step")
     except ConfigError as error:
         raise ConfigError(dialect.names.translated(str(error))) from None
-    output, upload = found["output_dir"], found["upload_to"]
-    if is_url(str(output.value)):
-        if upload.value is None:
-            _set(found, {"upload_to": output.value}, output.origin)
-        _set(found, {"output_dir": DEFAULT_OUTPUT_DIR}, "output_dir is a URL")
     if found["tensorboard"].value and found["tensorboard_dir"].value is None:
         board = str(Path(found["output_dir"].value) / dialect.tensorboard_folder)
         _set(found, {"tensorboard_dir": board}, "tensorboard and output_dir")

@@ -226,9 +226,8 @@ class ScriptRecorder(Policy, EngineFollower):
             return None
         try:
             profiler = Profiler(CaptureConfig(**self._options))
-            # `stepscope run` prints it after everything else; only this process knows about a copy.
             session = profiler.session
-            session.says_where = bool(profiler.config.upload_to)
+            session.says_where = False  # `stepscope run` prints it after everything else
             session.gives_way = self._give_way
             session.option_names = flags_of_run(options_of(CaptureConfig))
             profiler.start()

@@ -45,19 +45,13 @@ class CaptureConfig:
     output_dir: str | os.PathLike[str] = option(
         DEFAULT_OUTPUT_DIR,
         "Folder in which the run directory is created.",
-        'An fsspec URL, such as "s3://bucket/profiles", is the same as `upload_to` with the '
-        "default folder.",
+        "A local folder, or a mounted one.",
         kind="path",
     )
     run_name: str | None = option(
         None,
         "Name of the run directory; derived from the start time if unset.",
         "It is the same on all ranks of a job.",
-    )
-    upload_to: str | None = option(
-        None,
-        "URL to which the run is copied while it grows.",
-        "An fsspec URL of a folder. Files that cannot be copied stay local.",
     )
     announce: bool = option(
         True,
@@ -164,9 +158,8 @@ class CaptureConfig:
     export_trace: bool = option(True, "Write the trace of each window.")
     trace_format: str = option(
         "json.gz",
-        "Format of the trace: json.gz, json or json.zst.",
-        '"json.zst" needs the package zstandard.',
-        choices=("json.gz", "json", "json.zst"),
+        "Format of the trace: json.gz or json.",
+        choices=("json.gz", "json"),
     )
     tensorboard_dir: str | os.PathLike[str] | None = option(
         None, "Also write each trace to this folder under TensorBoard's file names.", kind="path"
@@ -199,8 +192,8 @@ class CaptureConfig:
     memory_timeline: str = option(
         "off",
         "Draw memory over time: off, trace (from the trace) or torch (by torch itself).",
-        '"trace" draws memory by phase in `memory_timeline.html` and `.json`, and implies '
-        'profile_memory. "torch" draws it by torch\'s categories (parameters, gradients, '
+        '"trace" draws memory by phase in `memory_timeline.html`, and implies profile_memory. '
+        '"torch" draws it by torch\'s categories (parameters, gradients, '
         "activations and so on); torch finds these on the training thread, which takes up to "
         "minutes, and they imply profile_memory, record_shapes and with_stack. Where it fails, "
         "phases are drawn.",
@@ -237,12 +230,6 @@ class CaptureConfig:
     # -- memory ---------------------------------------------------------------------------------
 
     memory_history: bool = option(False, "Record the history of the CUDA allocator.")
-    memory_history_steps: tuple[int, int] | None = option(
-        None,
-        "First and last step of the allocator's history; the whole run if unset.",
-        "A snapshot is taken after the last step.",
-        kind="pair",
-    )
     memory_max_entries: int = option(
         100_000, "Maximum number of entries in the allocator's history.", least=1
     )
@@ -314,13 +301,6 @@ class CaptureConfig:
         None,
         "Maximum size of a window's trace before compression.",
         "Enforced like `max_pause_s`. On disk, a trace is about a tenth of that.",
-        kind="size",
-        least=1,
-    )
-    max_run_bytes: int | None = option(
-        None,
-        "Maximum size of a rank's windows on disk.",
-        "The oldest windows are removed; the newest is always kept.",
         kind="size",
         least=1,
     )

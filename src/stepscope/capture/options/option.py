@@ -34,8 +34,7 @@ class Option:
 
     Attributes:
         kind: The kind of its value: "bool", "int", "float", "size" (bytes), "word", "path",
-            "ranks", "words", "pair" (two whole numbers), or "code" for functions and mappings,
-            which only code can set.
+            "ranks", "words", or "code" for functions and mappings, which only code can set.
         detail: More about it, for the documentation; may be empty.
         default: Its default, unless a dialect has another.
         choices: The allowed words; empty if any word is allowed.
@@ -254,13 +253,6 @@ def _parts(value: object) -> Any:
     return re.split(r"[,\s]+", value.strip()) if isinstance(value, str) else value
 
 
-def _pair(value: object) -> tuple[int, int]:
-    parts = _parts(value)
-    if not isinstance(parts, Sequence) or len(parts) != 2:
-        raise ValueError("two whole numbers such as 10,20")
-    return _whole(parts[0]), _whole(parts[1])
-
-
 def _several(value: object) -> str | tuple[Any, ...]:
     """Words or ranks: a single text stays a text, and a list of digits becomes numbers."""
     if isinstance(value, int) and not isinstance(value, bool):
@@ -278,7 +270,6 @@ PARSERS: dict[str, Callable[[object], Any]] = {
     "int": _whole,
     "float": _number,
     "size": parse_size,
-    "pair": _pair,
     "ranks": _several,
     "words": _several,
 }

@@ -133,6 +133,7 @@ class Schedule:
 DEFAULT_OUTPUT_DIR = "profiles"
 ACTIVITIES = ("cpu", "cuda", "xpu")
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]{0,199}")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _WORKER = re.compile(r"[A-Za-z0-9_+=@-]{1,100}")
 
 Values = dict[str, Any]
@@ -199,14 +200,6 @@ def _memory(values: Values) -> None:
         values["profile_memory"] = True
     if values["memory_timeline"] == "torch":
         values["record_shapes"] = values["with_stack"] = True
-    steps: Sequence[int] | None = values["memory_history_steps"]
-    if steps is None:
-        return
-    if len(steps) != 2 or not 0 <= steps[0] <= steps[1]:
-        raise ConfigError(
-            f"memory_history_steps={steps!r}: give the first and the last step, as (10, 20)"
-        )
-    values["memory_history_steps"] = tuple(steps)
 
 
 def _activities(values: Values) -> None:
@@ -233,21 +226,17 @@ def _folders(values: Values) -> None:
             f"run_name={name!r} is not a valid directory name: use up to 200 letters, digits and "
             ". _ + = @ -, beginning with a letter or digit"
         )
-    if _is_url(output):
-        values["upload_to"] = values["upload_to"] or output
-        values["output_dir"] = DEFAULT_OUTPUT_DIR
-    if values["upload_to"] is not None:
-        _check_url(values["upload_to"])
+    for option in ("output_dir", "tensorboard_dir"):
+        if _URL.match(str(values[option])):
+            raise ConfigError(
+                f"{option}={values[option]!r} is a URL: give a local folder; the tool of your "
+                "storage copies it, also while the run grows"
+            )
     worker = str(values["tensorboard_worker"])
     if not _WORKER.fullmatch(re.sub(r"\{(rank|host|pid)\}", "x", worker)):
         raise ConfigError(
             f"tensorboard_worker={worker!r} is not part of a file name: use letters, digits, _ - "
             "and {rank}, {host}, {pid}"
-        )
-    if _is_url(str(values["tensorboard_dir"] or "")):
-        raise ConfigError(
-            f"tensorboard_dir={values['tensorboard_dir']!r}: give a local folder; one inside the "
-            "run's own is copied with it to upload_to"
         )
     try:
         values["output_dir"] = Path(values["output_dir"])
@@ -262,23 +251,3 @@ def _functions(value: object) -> tuple[Callable[..., Any], ...]:
             message = "cannot be called: give a function of one argument"
             raise ConfigError(f"on_trace_ready={one!r} {message}")
     return tuple(given)
-
-
-def _is_url(value: object) -> bool:
-    if not isinstance(value, str) or "://" not in value:
-        return False
-    from stepscope.run.remote import is_url
-
-    return is_url(value)
-
-
-def _check_url(url: object) -> None:
-    """Check that the URL can be written to in principle, without accessing the network."""
-    if not isinstance(url, str) or not _is_url(url):
-        raise ConfigError(f"upload_to={url!r} is not a URL: give one such as s3://bucket/profiles")
-    import fsspec
-
-    try:
-        fsspec.get_filesystem_class(url.partition("://")[0])
-    except (ImportError, ValueError) as error:
-        raise ConfigError(f"upload_to={url!r} cannot be written to: {error}") from None

@@ -17,7 +17,6 @@ from stepscope.capture.ranks import RankIdentity
 from stepscope.capture.record.home import Clock, choose_home, describe_job
 from stepscope.run.figures import error_in_words
 from stepscope.run.files import LineFile, write_atomically
-from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import (
     ArtifactRecord,
     ClockSample,
@@ -31,7 +30,6 @@ from stepscope.run.manifest import (
 log = logging.getLogger("stepscope")
 
 _MOST_PROBLEMS = 100
-_MOST_PLACES = 8
 _MOST_WINDOWS = 1000
 _MOST_CLOCK_SAMPLES = 64
 _FILELESS = frozenset({"removed", "skipped", "abandoned", "empty", "failed"})
@@ -41,6 +39,8 @@ class Journal:
     """The files of one rank of one run, kept up to date.
 
     Attributes:
+        layout: Where the run lies.
+        rank: Where this rank's files lie in it.
         lines: The file of the step record; None if there is none.
         steps: Returns the number of steps that have ended.
         window_ready: Called with the record of a window whose files exist; returns the files that
@@ -49,34 +49,13 @@ class Journal:
             window, once it exists; must not raise.
     """
 
-    def __init__(
-        self,
-        layout: RunLayout,
-        identity: RankIdentity,
-        manifest: RankManifest,
-        lines: LineFile | None,
-    ) -> None:
-        self.layout = layout
-        self._identity = identity
-        self._manifest = manifest
-        self.lines = lines
-        self.steps: Callable[[], int] = int
-        self._windows: dict[int, WindowRecord] = {}
-        self._has_failed = False
-        self._lock = threading.RLock()
-        self._gc_calls: list[str] = []
-        self.window_ready: Callable[[WindowRecord], list[Path]] | None = None
-        self.file_ready: Callable[[ArtifactRecord], None] | None = None
-
-    @classmethod
-    def open(cls, config: CaptureConfig, identity: RankIdentity, clock: Clock) -> Journal:
+    def __init__(self, config: CaptureConfig, identity: RankIdentity, clock: Clock) -> None:
         """Create the run directory, describe the job and begin the manifest."""
-        layout = choose_home(config, identity, clock)
-        rank = layout.rank(identity.rank)
-        rank.root.mkdir(parents=True, exist_ok=True)
+        layout = self.layout = choose_home(config, identity, clock)
+        rank = self.rank = layout.rank(identity.rank)
         if identity.rank == 0:
             write_record(layout.run_file, describe_job(config, identity, clock, layout.root.name))
-        manifest = RankManifest(
+        self._manifest = RankManifest(
             rank=identity.rank,
             local_rank=identity.local_rank,
             world_size=identity.world_size,
@@ -87,13 +66,16 @@ class Journal:
             clock_monotonic_ns=clock.monotonic_ns,
             node=identity.node,
             coordinates=dict(config.coordinates or {}),
-            uploaded_to=f"{config.upload_to.rstrip('/')}/{layout.root.name}"
-            if config.upload_to
-            else "",
         )
-        write_record(rank.manifest, manifest)
-        lines = LineFile(rank.steps) if config.step_record else None
-        return cls(layout, identity, manifest, lines)
+        write_record(rank.manifest, self._manifest)
+        self.lines = LineFile(rank.steps) if config.step_record else None
+        self.steps: Callable[[], int] = int
+        self._windows: dict[int, WindowRecord] = {}
+        self._has_failed = False
+        self._lock = threading.RLock()
+        self._gc_calls: list[str] = []
+        self.window_ready: Callable[[WindowRecord], list[Path]] | None = None
+        self.file_ready: Callable[[ArtifactRecord], None] | None = None
 
     @property
     def windows(self) -> tuple[WindowRecord, ...]:
@@ -130,9 +112,9 @@ class Journal:
             self._change(snapshots=(*self._manifest.snapshots, record)[-_MOST_PROBLEMS:])
         self._noted(record)
 
-    def add_text(self, kind: str, name: str, text: str) -> Path | None:
-        """Write a text file into the rank's folder and note it; returns None if that fails."""
-        path = self.layout.rank(self._identity.rank).root / name
+    def add_text(self, kind: str, name: str, text: str) -> None:
+        """Write a text file into the rank's folder and note it."""
+        path = self.rank.root / name
         try:
             write_atomically(path, text.encode("utf-8", errors="replace"))
             record = ArtifactRecord.of(kind, path, path.parent)
@@ -140,7 +122,6 @@ class Journal:
             record = ArtifactRecord(kind, name, problem=error_in_words(error))
             log.warning("stepscope: %s could not be written: %s", name, error)
         self.add_artifact(record)
-        return None if record.problem else path
 
     def add_artifact(self, record: ArtifactRecord) -> None:
         """Note a file that belongs to no window; replaces an older one with the same path."""
@@ -244,6 +225,6 @@ class Journal:
             self._has_failed = True
 
     def _write(self) -> None:
-        places = tuple(dict.fromkeys(self._gc_calls))[:_MOST_PLACES]
+        places = tuple(dict.fromkeys(self._gc_calls))
         self._change(windows=self.windows, steps=self.steps(), gc_calls=places)
-        write_record(self.layout.rank(self._identity.rank).manifest, self._manifest)
+        write_record(self.rank.manifest, self._manifest)

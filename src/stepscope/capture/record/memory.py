@@ -79,55 +79,25 @@ class MemoryWatch:
             return
         if config.oom_snapshot:
             self._attach_when_in_use()
-        if config.memory_history and (config.memory_history_steps or (0, 0))[0] == 0:
-            self.record()
+        if config.memory_history:
+            self._torch.cuda.memory._record_memory_history(
+                # C++ frames take a hundred times as long to write.
+                max_entries=config.memory_max_entries,
+                stacks="python",
+            )
+            self.is_recording = True
 
     def step_ended(self, step: int) -> None:
-        """Do what the options ask for after this step."""
-        config = self._config
+        """Write the memory log if it has a line after this step."""
         done = self._steps_before + step + 1
-        if config.memory_log and done % config.memory_log_steps == 0:
+        if self._config.memory_log and done % self._config.memory_log_steps == 0:
             self._write_line(done)
-        if not self.is_available:
-            return
-        if config.memory_history and config.memory_history_steps is not None:
-            first, last = config.memory_history_steps
-            if step + 1 == first:
-                self.record()
-            elif step >= last and self.is_recording:
-                self.snapshot(f"steps {first} to {last}")
-                self.stop()
 
     def next_due(self, step: int) -> int:
         """The first step from `step` on at whose beginning there is something to do."""
-        config = self._config
-        due = NEVER
-        if config.memory_log:
-            due = step + -(self._steps_before + step) % config.memory_log_steps
-        if self.is_available and config.memory_history and config.memory_history_steps is not None:
-            first, last = config.memory_history_steps
-            if first >= step:
-                due = min(due, first)
-            elif self.is_recording:
-                due = min(due, max(step, last + 1))
-        return due
-
-    def record(self) -> None:
-        """Start the allocator's history; its number of entries is always limited."""
-        if self.is_recording or not self.is_available:
-            return
-        self._torch.cuda.memory._record_memory_history(
-            # C++ frames take a hundred times as long to write.
-            max_entries=self._config.memory_max_entries,
-            stacks="python",
-        )
-        self.is_recording = True
-
-    def stop(self) -> None:
-        """Stop the allocator's history."""
-        if self.is_recording:
-            self.is_recording = False
-            self._torch.cuda.memory._record_memory_history(enabled=None)
+        if not self._config.memory_log:
+            return NEVER
+        return step + -(self._steps_before + step) % self._config.memory_log_steps
 
     def snapshot(self, reason: str) -> Path | None:
         """Write the allocator's state and history; returns None if that is impossible.
@@ -162,13 +132,15 @@ class MemoryWatch:
         """
         if self._is_closed:
             return
-        steps = self._config.memory_history_steps
-        is_unseen = self.is_recording and (steps is not None or not self._snapshots)
-        is_wanted = self._config.memory_snapshot_at_end or is_unseen
+        is_wanted = self._config.memory_snapshot_at_end or (
+            self.is_recording and not self._snapshots
+        )
         if self.is_available and is_wanted and not self._had_oom:
-            self.snapshot(f"end, within steps {steps[0]} to {steps[1]}" if steps else "end")
-        with contextlib.suppress(Exception):
-            self.stop()
+            self.snapshot("end")
+        if self.is_recording:
+            self.is_recording = False
+            with contextlib.suppress(Exception):
+                self._torch.cuda.memory._record_memory_history(enabled=None)
         self._is_closed = True
         if self._lines is not None:
             self._lines.close()

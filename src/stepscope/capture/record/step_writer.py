@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import heapq
 import statistics
 import threading
 from collections import deque
@@ -201,11 +200,7 @@ class StepTally:
                 self._first_host = self._last_host
         self._recent.append(record.dur_ns)
         self._last_peak = sum(record.peak_allocated_bytes) or self._last_peak
-        worst = (record.dur_ns, record.step)
-        if len(self._worst) < _WORST:
-            heapq.heappush(self._worst, worst)
-        else:
-            heapq.heappushpop(self._worst, worst)
+        self._worst = sorted([*self._worst, (record.dur_ns, record.step)])[-_WORST:]
 
     def verdict(self) -> str:
         """What the steps show, in one sentence; empty if there were too few.
@@ -227,9 +222,7 @@ class StepTally:
             )
         slowest_ns = statistics.quantiles(self._recent, n=20)[-1]
         if slowest_ns >= _UNEVEN * median_ns:
-            worst = ", ".join(
-                f"{step} ({duration(dur_ns)})" for dur_ns, step in sorted(self._worst)[::-1]
-            )
+            worst = ", ".join(f"{step} ({duration(dur_ns)})" for dur_ns, step in self._worst[::-1])
             findings.append(
                 f"uneven, one step in twenty takes {slowest_ns / median_ns:.1f} times the median "
                 f"or more; the worst were steps {worst}"

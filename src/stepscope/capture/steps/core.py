@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from threading import get_ident
@@ -18,7 +17,7 @@ from time import perf_counter_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any
 
 from stepscope.capture.options.schedule import NEVER
-from stepscope.capture.steps.devices import NO_PEAKS, Peaks
+from stepscope.capture.steps.devices import NO_PEAKS, Peaks, cuda_steps
 from stepscope.capture.steps.pauses import CompileClock, GcPauses
 from stepscope.capture.steps.step_notes import JUST_NOW_NS, StepNotes
 from stepscope.run.step_record import EVALUATION
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from stepscope.capture.record.census import MemoryCensus
     from stepscope.capture.record.memory import MemoryWatch
     from stepscope.capture.record.monitoring import RankMonitor
-    from stepscope.capture.steps.devices import DeviceProbe, DeviceSteps
+    from stepscope.capture.steps.devices import DeviceSteps
     from stepscope.capture.windows.control import WindowControl
 
 MOST_ROWS = 200_000
@@ -47,7 +46,6 @@ _NOW = -1
 """Before any step."""
 _EARLY_STEPS = 8
 """Steps after each of which a device and a compiler are looked for; later, the writer looks."""
-_COMPILER = "torch._dynamo.callback"
 _SCHEDSTAT = "/proc/thread-self/schedstat"
 
 
@@ -62,7 +60,7 @@ class StepCore(StepNotes):
         epoch_offset_ns: What to add to the monotonic clock for nanoseconds since the epoch.
         wake_writer: Called when many rows wait.
         census: Notes where tensors lie, with `memory_census`; None otherwise.
-        probe: Looks for a device in use; None once one was found, or where there is none.
+        probe: Returns whether a device is in use; None once one was found, or where there is none.
         lost_ends: Steps whose end came at Python's recursion limit.
         was_stepped: Whether a step has been ended since `watch` last set this to False.
         when_off: Called at the end of a step while nothing is recorded.
@@ -108,7 +106,7 @@ class StepCore(StepNotes):
         self.memory: MemoryWatch | None = None
         self.monitor: RankMonitor | None = None
         self.census: MemoryCensus | None = None
-        self.probe: DeviceProbe | None = None
+        self.probe: Callable[[], bool] | None = None
         self.lost_ends = 0
         self.was_stepped = False
         self.when_off: Callable[[], object] = bool
@@ -142,7 +140,7 @@ class StepCore(StepNotes):
         self._gc = pauses or self._gc
         self._compiler = compiler or self._compiler
         self._gc.start()
-        self._find_compiler()
+        self._compiler.attach()
 
     def begin(self) -> None:
         """Open step 0."""
@@ -216,8 +214,8 @@ class StepCore(StepNotes):
 
     def look(self) -> None:
         """What is looked for once a second, in the writer's thread; calls nothing in torch."""
-        self._find_compiler()
-        if self.probe is not None and self.probe.is_ready:
+        self._compiler.attach()
+        if self.probe is not None and self.probe():
             self.wake()
 
     def forget(self) -> None:
@@ -430,7 +428,7 @@ class StepCore(StepNotes):
         if self.monitor is not None and self.monitor.is_waiting and self.probe is None:
             is_each = True
         if step < _EARLY_STEPS:
-            self._find_compiler()
+            self._compiler.attach()
             is_each = True
         due = step if is_each else NEVER
         for part in (self.memory, self.windows):
@@ -446,7 +444,7 @@ class StepCore(StepNotes):
         thread = self.thread = get_ident()
         if thread != self._clocked_thread:
             self._follow_thread(thread)
-        self._find_compiler()
+        self._compiler.attach()
         now_ns = perf_counter_ns()
         self._clear(now_ns)
         self.begun = row = self._read(now_ns, self.number, BEGINS)
@@ -466,11 +464,6 @@ class StepCore(StepNotes):
         """Whether there was an evaluation in the step."""
         times = self._attempt("timing phases", self.phases_so_far)
         return times is not None and EVALUATION in (times.detected, *times.times)
-
-    def _find_compiler(self) -> None:
-        """Listen to torch's compiler if it is loaded by now; it forgets its listeners at times."""
-        if _COMPILER in sys.modules:
-            self._compiler.attach()
 
     def _follow_thread(self, thread: int) -> None:
         """Read the clocks of this thread from now on."""
@@ -507,33 +500,25 @@ class StepCore(StepNotes):
             self._end()
         self._restart()
 
-    def leave_loop(self) -> None:
-        """Drop the step that was opened for the next batch: the loader is exhausted."""
-        if self._is_outside:
-            return
-        if self.windows is not None:
-            self.windows.leave_step()
-        self._cancel_step()
-
-    def _cancel_step(self) -> None:
-        """Drop the open step. What comes between two loops, or after the last, is none.
+    def leave_loop(self, *, is_broken_off: bool = False) -> None:
+        """Drop the open step: what comes between two loops, or after the last, is none.
 
         It may be an evaluation, if phases are detected.
-        """
-        self._cancel()
-        if self.detector is not None and self.detector.finds_evaluations:
-            self._restart()
-            self._is_between_loops = True
 
-    def break_off(self) -> None:
-        """Close the current step as partial: the loop was left from inside."""
+        Args:
+            is_broken_off: Whether the loop was left from inside, so that the step is a partial one,
+                and not that of a batch that does not come.
+        """
         if not self.is_on or self._is_outside:
             return
         if self.windows is not None:
             self.windows.leave_step()
-        if self.begun is not None:
+        if is_broken_off and self.begun is not None:
             self._end(is_partial=True)
-        self._cancel_step()
+        self._cancel()
+        if self.detector is not None and self.detector.finds_evaluations:
+            self._restart()
+            self._is_between_loops = True
 
     @contextlib.contextmanager
     def outside_steps(self, kind: str) -> Iterator[None]:
@@ -574,7 +559,6 @@ class StepCore(StepNotes):
 
     def _attach_device(self) -> None:
         """Time and measure the GPU from the first step in which it is in use."""
-        probe = self.probe
-        if probe is not None and probe.is_ready:
-            self.attach_device(probe.steps(self.rows))
+        if self.probe is not None and self.probe():
+            self.attach_device(cuda_steps(self.rows))
             self.probe = None

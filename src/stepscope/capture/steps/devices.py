@@ -177,43 +177,23 @@ def _between(start: Any, end: Any) -> int | None:
     return round(milliseconds * 1_000_000)
 
 
-class DeviceProbe:
-    """Detects whether the process has begun to use a GPU, and reads its memory peaks.
+class PeakMemory:
+    """(allocated, reserved) peak bytes, one number per visible device; 0 if unused.
 
-    Nothing here initialises CUDA or waits for a device: until the training itself initialises CUDA,
-    there is nothing to read.
+    The peaks are those since the process started or the training reset them. Resetting them here
+    would change what the training reads.
     """
 
     _LOOK_AGAIN_READS = 100
 
-    def __init__(self) -> None:
-        import torch
-
-        self._torch: Any = torch
-        self.is_available = bool(torch.cuda.is_available())
+    def __init__(self, cuda: Any) -> None:
+        self._cuda = cuda
         self._in_use: list[int] = []
         self._reads = 0
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether CUDA (or ROCm behind the same interface) is available and initialised."""
-        return self.is_available and bool(self._torch.cuda.is_initialized())
-
-    def steps(self, rows: deque[Reading]) -> DeviceSteps:
-        """Times and measures steps on the current stream."""
-        cuda = self._torch.cuda
-        is_capturing = getattr(cuda, "is_current_stream_capturing", bool)
-        return DeviceSteps(
-            rows, lambda: cuda.Event(enable_timing=True), self.peak_memory, is_capturing
-        )
-
-    def peak_memory(self) -> Peaks:
-        """(allocated, reserved) peak bytes, one number per visible device; 0 if unused.
-
-        The peaks are those since the process started or the training reset them. Resetting them
-        here would change what the training reads.
-        """
-        cuda = self._torch.cuda
+    def __call__(self) -> Peaks:
+        """Read them now."""
+        cuda = self._cuda
         count = cuda.device_count()
         if self._reads % self._LOOK_AGAIN_READS == 0:
             self._in_use = [index for index in range(count) if cuda.memory_reserved(index)]
@@ -224,3 +204,12 @@ class DeviceProbe:
             allocated[index] = int(statistics["allocated_bytes"]["all"]["peak"])
             reserved[index] = int(statistics["reserved_bytes"]["all"]["peak"])
         return tuple(allocated), tuple(reserved)
+
+
+def cuda_steps(rows: deque[Reading]) -> DeviceSteps:
+    """Times and measures steps on the current stream of CUDA, which is in use."""
+    import torch
+
+    cuda: Any = torch.cuda
+    is_capturing = getattr(cuda, "is_current_stream_capturing", bool)
+    return DeviceSteps(rows, lambda: cuda.Event(enable_timing=True), PeakMemory(cuda), is_capturing)

@@ -62,7 +62,7 @@ class LoaderWaits:
         replacements.replace(with_workers, "_shutdown_workers", self._around_end)
         replacements.replace(loaders._BaseDataLoaderIter, "_reset", self._around_reset)
         if self._threads is not None:
-            self._threads.allow(replacements)
+            self._threads.replacements = replacements
 
     def around_fetch(self, fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Wrap `__next__` of a DataLoader's iterator to time its wait."""
@@ -248,6 +248,9 @@ class ThreadWaits:
     Args:
         detector: Knows the training thread, and where its waits are noted.
         is_timed: Returns whether what the training thread does now is timed in another way.
+
+    Attributes:
+        replacements: With what to wrap what such threads call, once there is one; None afterwards.
     """
 
     def __init__(self, detector: Detector, is_timed: Callable[[], bool]) -> None:
@@ -255,15 +258,10 @@ class ThreadWaits:
         self._is_timed = is_timed
         self._own = threading.local()
         self._lock = threading.Lock()
-        self._is_installed = False
         self._read: Read | None = None
         self._iterator: weakref.ref[Any] | None = None
         self._has_passed_on = False
-        self._replacements: Replacements | None = None
-
-    def allow(self, replacements: Replacements) -> None:
-        """Wrap what is needed, once a thread reads."""
-        self._replacements = replacements
+        self.replacements: Replacements | None = None
 
     def reads_beside(self) -> bool:
         """Whether this is a thread beside the training's, while that is followed."""
@@ -307,12 +305,11 @@ class ThreadWaits:
 
     def _install(self) -> None:
         with self._lock:
-            if self._is_installed or not self._replacements:
-                return
-            self._is_installed = True
-            self._replacements.replace(threading.Condition, "notify", self._around_notify)
-            self._replacements.replace(threading.Condition, "wait", self._around_wait)
-            self._replacements.replace(threading.Thread, "join", self._around_wait)
+            replacements, self.replacements = self.replacements, None
+            if replacements:
+                replacements.replace(threading.Condition, "notify", self._around_notify)
+                replacements.replace(threading.Condition, "wait", self._around_wait)
+                replacements.replace(threading.Thread, "join", self._around_wait)
 
     def _around_notify(self, notify: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(notify)

@@ -51,6 +51,7 @@ class LoaderWatch:
         self._latest: SeenLoader | None = None
         self._part: _Same | None = None
         self._noted: SeenLoader | None = None
+        self._noted_record: LoaderRecord | None = None
         self.hurry: Callable[[], object] = bool
 
     def see(self, *parts: Any, batch: Any = None, read: Read | None = None) -> SeenLoader | None:
@@ -109,10 +110,10 @@ class LoaderWatch:
         """Note the loader that most batches came from."""
         most = max(self._loaders, key=lambda one: one.batches, default=None)
         if most is not None and (self._noted is None or most.batches > self._noted.batches):
-            most.has_news, self._noted = True, most
-        if self._noted is not None and self._noted.has_news:
-            self._noted.has_news = False
-            self._note(self._noted.record)
+            self._noted = most
+        if self._noted is not None and self._noted.record is not self._noted_record:
+            self._noted_record = self._noted.record
+            self._note(self._noted_record)
 
     def _loader_of(self, parts: Sequence[Any]) -> SeenLoader | None:
         """What is known of the loader of these parts, with its present workers; None for none."""
@@ -165,7 +166,6 @@ class SeenLoader:
         self.part = _Same(None)
         self.record = LoaderRecord()
         self.batches = 0
-        self.has_news = False
         self.is_new = True
         self.workers: tuple[int, ...] = ()
         self.last_ns = 0
@@ -192,7 +192,6 @@ class SeenLoader:
             starts=before.starts + is_new,
             is_iterable=_is_iterable(parts),
         )
-        self.has_news = True
         self.workers = present
         self._times = {}
         self.last_ns = 0  # to be read at the next look
@@ -211,14 +210,12 @@ class SeenLoader:
                 memory_bytes=available_bytes(),
                 worker_bytes=private_bytes(self.workers[0]) if self.workers else None,
             )
-            self.has_news = True
         if read.is_beside and not self.workers:
             self._used_ns += read.cpu_ns
             self._watched_ns += read.duration_ns
             self._set_share()
         if read.is_beside and not self.record.is_beside:
             self.record = dataclasses.replace(self.record, is_beside=True)
-            self.has_news = True
 
     def sample(self) -> None:
         """Add what the workers have used since the last time; the first time only begins."""
@@ -240,7 +237,6 @@ class SeenLoader:
         if self._watched_ns > 0:
             busy = min(1.0, self._used_ns / self._watched_ns)
             self.record = dataclasses.replace(self.record, worker_cpu_share=round(busy, 3))
-            self.has_news = True
 
 
 def has_workers(iterator: Any) -> bool:

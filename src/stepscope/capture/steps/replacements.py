@@ -12,7 +12,6 @@ import importlib.util
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from importlib.machinery import ModuleSpec
 from types import FunctionType, ModuleType
 from typing import Any, TypeVar, cast
@@ -137,13 +136,6 @@ def is_compiling() -> bool:
     import torch
 
     return torch.compiler.is_compiling()
-
-
-def compiled_phase(name: str) -> AbstractContextManager[None]:
-    """A phase inside a function that is being compiled: what the compiler makes of a range."""
-    import torch
-
-    return torch.profiler.record_function(name)
 
 
 def skipped_by_dynamo(call: Callable[..., _Result]) -> Callable[..., _Result]:

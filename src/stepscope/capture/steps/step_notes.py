@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import isfinite
 from numbers import Real
 from threading import get_ident
@@ -26,7 +26,7 @@ from stepscope.capture.steps.phase_times import (
     Event,
     PhaseTimes,
 )
-from stepscope.capture.steps.replacements import compiled_phase, is_compiling
+from stepscope.capture.steps.replacements import is_compiling
 from stepscope.run.step_record import (
     DATA_WAIT_RANGE,
     MORE_PHASES,
@@ -37,6 +37,7 @@ from stepscope.run.step_ring import SCHEDSTAT_BYTES, Reading, queued_in
 
 if TYPE_CHECKING:
     from stepscope.capture.containment import Containment
+    from stepscope.capture.record.journal import Journal
     from stepscope.capture.steps.detector import Detector
     from stepscope.capture.steps.devices import DeviceSteps, PhaseMarks
     from stepscope.capture.steps.loaders import LoaderWatch, SeenLoader
@@ -46,6 +47,10 @@ _MOST_EVENTS = 4096
 """Events after which their times are taken at once, in steps that do not end."""
 JUST_NOW_NS = 20_000
 """Within so short a time, what was read is not read again."""
+_TOO_MANY_PHASES = (
+    f"more than {MOST_PHASE_NAMES} different names of phases: further ones are recorded as "
+    f"'{MORE_PHASES}'; give each phase one name, without numbers"
+)
 WaitBegan = tuple[Any, int, int, bytes]
 """A wait for a batch: its range in the trace, and the readings of the clocks as it began."""
 
@@ -64,16 +69,6 @@ class Read(NamedTuple):
     is_beside: bool = False
 
 
-class TooManyPhasesError(Exception):
-    """The loop's names of phases have numbers in them."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            f"more than {MOST_PHASE_NAMES} different names of phases: further ones are recorded as "
-            f"'{MORE_PHASES}'; give each phase one name, without numbers"
-        )
-
-
 class StepNotes:
     """What is noted of the current step.
 
@@ -86,8 +81,7 @@ class StepNotes:
         recording: Index of the window that is being recorded, or None.
         device: Times steps and phases on the device; None until one is in use.
         detector: Detects phases from what the loop does with torch; None where nothing does.
-        exchanging: Notes that the training sends to single ranks or receives.
-        training_phase: Notes a phase that contains a backward pass or an optimizer's step.
+        journal: Notes what is found out about the training as a whole; None to note nothing.
     """
 
     __slots__ = (
@@ -119,12 +113,11 @@ class StepNotes:
         "begun",
         "detector",
         "device",
-        "exchanging",
         "is_on",
+        "journal",
         "loaders",
         "recording",
         "thread",
-        "training_phase",
     )
 
     def __init__(self, containment: Containment) -> None:
@@ -134,8 +127,7 @@ class StepNotes:
         self.device: DeviceSteps | None = None
         self.detector: Detector | None = None
         self.loaders: LoaderWatch | None = None
-        self.exchanging: Callable[[], None] | None = None
-        self.training_phase: Callable[[str], None] | None = None
+        self.journal: Journal | None = None
         self._containment = containment
         self._attempt = containment.attempt
         self._failed = containment.failed
@@ -238,9 +230,9 @@ class StepNotes:
                     found["phases"] = phases
             if len(times.training) != self._training_phases:
                 self._training_phases = len(times.training)
-                if self.training_phase is not None:
+                if self.journal is not None:
                     for path in times.training:
-                        self._attempt("noting phases", self.training_phase, path)
+                        self._attempt("noting phases", self.journal.note_training_phase, path)
             if self._ranges or self.recording is not None:
                 self._follow_ranges()
         except Exception as error:  # noqa: BLE001 - the training must go on
@@ -296,7 +288,7 @@ class StepNotes:
         if name not in names and len(names) >= MOST_PHASE_NAMES:
             if MORE_PHASES not in names:
                 names[MORE_PHASES] = MORE_PHASES
-                self._failed("naming phases", TooManyPhasesError())
+                self._containment.admit("naming phases", _TOO_MANY_PHASES)
             return MORE_PHASES
         names[name] = name
         return name
@@ -447,8 +439,8 @@ class StepNotes:
 
         Such ranks wait for each other by design, so that none of them is called late for it.
         """
-        if self.is_on and self.exchanging is not None:
-            self._attempt("noting what ranks exchange", self.exchanging)
+        if self.is_on and self.journal is not None:
+            self._attempt("noting what ranks exchange", self.journal.note_exchanges)
 
     def _clear(self, now_ns: int) -> None:
         """Forget what was noted of the current step; phases that are open go on in the next."""
@@ -493,7 +485,9 @@ class Phase(contextlib.ContextDecorator):
     def _recreate_cm(self) -> Any:
         # A decorated function may call itself, and may be compiled.
         if is_compiling():
-            return compiled_phase(self._given)
+            import torch
+
+            return torch.profiler.record_function(self._given)  # it breaks no graph
         return Phase(self._notes, self._given)
 
     def __enter__(self) -> None:

@@ -60,6 +60,9 @@ _COLLECTIVES = (
     "send",
 )
 
+_COLLECTIVE = (COLLECTIVE_BEGINS, COLLECTIVE_ENDS)
+_SAVE = (SAVE_BEGINS, SAVE_ENDS)
+"""The events around calls of either kind."""
 _EXCHANGES = ("send", "recv", "recv_anysource")
 """Methods of a process group."""
 
@@ -88,7 +91,7 @@ class TimedCalls:
         import torch
         from torch import serialization
 
-        self._wrap("save", (serialization, torch), self._around_saving)
+        self._wrap("save", (serialization, torch), *_SAVE)
         for module, (names, others) in _SAVERS.items():
             wrap = functools.partial(self._wrap_savers, names, others)
             self._replacements.undo_by(when_imported(module, wrap))
@@ -104,10 +107,10 @@ class TimedCalls:
         del _functional_collectives
         for name in _COLLECTIVES:
             if hasattr(distributed_c10d, name):
-                self._wrap(name, (distributed_c10d, distributed), self._around_collective)
+                self._wrap(name, (distributed_c10d, distributed), *_COLLECTIVE)
         # Sending and receiving are wrapped inside the functions of torch.distributed: it compares
         # those that it is given with its own, and scripts may have taken theirs before.
-        self._replacements.replace(distributed_c10d.Work, "wait", self._around_collective)
+        self._wrap("wait", (distributed_c10d.Work,), *_COLLECTIVE)
         for name in _EXCHANGES:
             if hasattr(distributed_c10d.ProcessGroup, name):
                 self._replacements.replace(distributed_c10d.ProcessGroup, name, self._noting)
@@ -118,35 +121,40 @@ class TimedCalls:
         owners = (module, *(sys.modules[name] for name in others if name in sys.modules))
         for name in names:
             if hasattr(module, name):
-                self._wrap(name, owners, self._around_saving)
+                self._wrap(name, owners, *_SAVE)
 
-    def _wrap(self, name: str, owners: tuple[Any, ...], around: Callable[[Any], Any]) -> None:
+    def _wrap(self, name: str, owners: tuple[Any, ...], begins: str, ends: str) -> None:
         """Wrap a function of the first owner, which others may have, too."""
         original = getattr(owners[0], name)
-        wrapped = around(original)
+        wrapped = self._timed(original, begins, ends)
         for owner in owners:
             if getattr(owner, name, None) is original:
                 self._replacements.put(owner, name, original, wrapped)
 
-    def _around_collective(self, collective: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a function of torch.distributed to time it, unless it returns before it is done."""
+    def _timed(self, call: Callable[..., Any], begins: str, ends: str) -> Callable[..., Any]:
+        """Wrap a function to time it, unless it returns before it is done.
+
+        What is timed may call more of the like: one function that saves calls another, and
+        collectives.
+        """
         from torch.compiler import is_compiling
 
-        @functools.wraps(collective)
+        @functools.wraps(call)
         def timed(*arguments: Any, **keywords: Any) -> Any:
             # When torch compiles the caller, it must find its own function.
             if is_compiling() or self._is_inside or keywords.get("async_op"):
-                return collective(*arguments, **keywords)
+                return call(*arguments, **keywords)
             core = attempt(self._core)
             if core is None:
-                return collective(*arguments, **keywords)
+                return call(*arguments, **keywords)
             self._is_inside = True
-            core.note(COLLECTIVE_BEGINS)
+            self._detector.saves += begins == SAVE_BEGINS
+            core.note(begins)
             try:
-                return collective(*arguments, **keywords)
+                return call(*arguments, **keywords)
             finally:
                 self._is_inside = False
-                core.note(COLLECTIVE_ENDS)
+                core.note(ends)
 
         return timed
 
@@ -166,25 +174,6 @@ class TimedCalls:
         if core is not None:
             core.note_exchanges()
             self._exchanges = True
-
-    def _around_saving(self, save: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a function that saves: its time is no part of the phase in which it is called."""
-
-        @functools.wraps(save)
-        def timed(*arguments: Any, **keywords: Any) -> Any:
-            core = None if self._is_inside else attempt(self._core)
-            if core is None:
-                return save(*arguments, **keywords)
-            self._is_inside = True  # one function that saves calls another, and collectives
-            self._detector.saves += 1
-            core.note(SAVE_BEGINS)
-            try:
-                return save(*arguments, **keywords)
-            finally:
-                self._is_inside = False
-                core.note(SAVE_ENDS)
-
-        return timed
 
     def _core(self) -> StepCore | None:
         """Where to note what the training thread calls; None for another one."""

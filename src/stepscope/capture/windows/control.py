@@ -275,7 +275,7 @@ class WindowControl:
                 _discard(trial)
         self._make(plan)
 
-    def _save(self, _: WindowPlan, cause: str) -> None:
+    def _save(self, plan: WindowPlan, cause: str) -> None:
         if not cause and self._has_foreign_steps:
             cause = "steps were ended in several threads"
         window, self._window = self._window, None
@@ -284,9 +284,9 @@ class WindowControl:
         if window is not None:
             try:
                 self.load().save(window, cause, self._step)
-            except Exception:
+            except Exception as error:  # noqa: BLE001 - the training must go on
                 _discard(window)
-                raise
+                self._note(plan, "failed", error_in_words(error))
 
     def _abandon(self, plan: WindowPlan, cause: str) -> None:
         window, self._window = self._window, None

@@ -79,13 +79,9 @@ class CudaRangeWindow(Window):
                 nvtx.__exit__(None, None, None)
         return time.perf_counter_ns() - started_ns
 
-    def save(
-        self,
-        record: WindowRecord,
-        step_number: int,  # noqa: ARG002 - there are no functions to tell it
-    ) -> tuple[WindowRecord, BaseException | None]:
+    def save(self, record: WindowRecord, step_number: int) -> WindowRecord:  # noqa: ARG002
         """Complete the record: the tool writes the files."""
-        return finished(record, ()), None
+        return finished(record, ())
 
 
 def is_leader(config: CaptureConfig, identity: RankIdentity) -> bool:

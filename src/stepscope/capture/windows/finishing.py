@@ -15,10 +15,8 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from stepscope.artifacts.job import FinishJob, RawTrace, RawTraceError
-from stepscope.capture.windows.torch_recorder import release_events
 from stepscope.errors import UnreadableInputError
 from stepscope.run.helper_processes import command_of, environment_of
 from stepscope.run.manifest import (
@@ -56,27 +54,16 @@ class WindowFinisher:
         """Whether any window's files are still being made."""
         return bool(self._pending)
 
-    def submit(
-        self, profiler: Any, job: FinishJob, record: WindowRecord, *, is_raw_there: bool
-    ) -> WindowRecord:
-        """Hand a stopped window over; returns its record with state "saving".
-
-        Args:
-            profiler: Torch's profiler, stopped.
-            is_raw_there: Whether the raw trace has already been written.
+    def submit(self, job: FinishJob, record: WindowRecord) -> WindowRecord:
+        """Hand a window over whose raw trace exists; returns its record with state "saving".
 
         Raises:
-            OSError: No process can be started, or the raw trace cannot be written.
-            RawTraceError: Torch did not write a complete trace.
+            OSError: No process can be started.
         """
         self.collect()
         started_ns = time.perf_counter_ns()
         deadline_ns = time.monotonic_ns() + self._timeout_ns
-        if not is_raw_there:
-            profiler.export_chrome_trace(job.raw)
-        RawTrace(job.raw_path).check_ends()
         process = start(job)
-        release_events(profiler, keep_events=is_raw_there)
         record = dataclasses.replace(
             record,
             state="saving",

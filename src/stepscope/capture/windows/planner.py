@@ -287,26 +287,18 @@ class Budget:
         )
 
     def prune(self, windows: tuple[WindowRecord, ...]) -> list[WindowRecord]:
-        """Remove the files of the oldest windows above the limits; returns their new records."""
-        config = self._config
+        """Remove the files of the oldest windows above the limit; returns their new records."""
+        kept = self._config.keep_windows
         finished = [window for window in windows if window.state in {"complete", "partial"}]
-        sizes = {window.index: sum(item.bytes for item in window.artifacts) for window in finished}
-        total = sum(sizes.values())
-        removed = []
-        for position, window in enumerate(finished[:-1]):
-            kept = len(finished) - position
-            is_over = config.max_run_bytes is not None and total > config.max_run_bytes
-            if not is_over and not 0 < config.keep_windows < kept:
-                break
+        removed = finished[:-kept] if kept else []
+        for window in removed:
             with contextlib.suppress(OSError):
                 shutil.rmtree(self._layout.window(window.index))
-            total -= sizes[window.index]
-            name = "max_run_bytes" if is_over else "keep_windows"
-            reason = f"removed to stay within {name}={getattr(config, name)}"
-            removed.append(
-                dataclasses.replace(window, state="removed", artifacts=(), reason=reason)
-            )
-        return removed
+        reason = f"removed to stay within keep_windows={kept}"
+        return [
+            dataclasses.replace(window, state="removed", artifacts=(), reason=reason)
+            for window in removed
+        ]
 
     def _steps_that_fit(self, sample: StepSample) -> int:
         steps = float("inf")

@@ -129,14 +129,10 @@ class PythonMemoryWindow(Window):
         self._first = None
         self._end_tracing()
 
-    def save(
-        self,
-        record: WindowRecord,
-        step_number: int,  # noqa: ARG002 - there are no functions to tell it
-    ) -> tuple[WindowRecord, BaseException | None]:
+    def save(self, record: WindowRecord, step_number: int) -> WindowRecord:  # noqa: ARG002
         """Write the table of changes; see `Window.save`."""
         files = () if record.last_step is None else (self._write(),)
-        return finished(record, files), None
+        return finished(record, files)
 
     def _write(self) -> ArtifactRecord:
         first, last, self._first, self._last = self._first, self._last, None, None

@@ -59,11 +59,13 @@ class Window:
         uses_torch_profiler: Whether it needs torch's only recorder, which others may hold.
         is_of_one_thread: Whether only the thread that started the window can end it.
         can_be_tried: Whether one step can be recorded on trial; False if windows cause no pause.
+        interruption: What interrupted a user function in `save`, to be raised in the end, or None.
     """
 
     uses_torch_profiler = True
     is_of_one_thread = True
     can_be_tried = False
+    interruption: BaseException | None = None
     ranges: StepMarks
 
     def __init__(self, tools: WindowTools, plan: WindowPlan) -> None:
@@ -96,14 +98,11 @@ class Window:
         """Stop recording a step on trial and return its cost. The events are discarded."""
         raise NotImplementedError
 
-    def save(
-        self, record: WindowRecord, step_number: int
-    ) -> tuple[WindowRecord, BaseException | None]:
+    def save(self, record: WindowRecord, step_number: int) -> WindowRecord:
         """Make the files of a stopped window, or start making them.
 
         Returns:
-            The record, in the state "saving" while files are being made, and the exception that
-            interrupted a user function, to be raised in the end.
+            The record, in the state "saving" while files are being made.
         """
         raise NotImplementedError
 

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import importlib
 import logging
+import shutil
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -17,8 +18,6 @@ from stepscope.capture.record.journal import Journal
 from stepscope.capture.windows.finishing import WindowFinisher
 from stepscope.capture.windows.planner import Budget, WindowPlan, another_profiler_runs
 from stepscope.capture.windows.recorder import SCRATCH, Window, WindowTools
-from stepscope.run.figures import error_in_words
-from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import WindowRecord
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ class WindowSaver:
         self,
         config: CaptureConfig,
         journal: Journal,
-        layout: RankLayout,
         identity: RankIdentity,
         snapshot: Callable[[str], object],
         write_steps: Callable[[], object],
@@ -52,7 +50,7 @@ class WindowSaver:
             if module
             else Window
         )
-        self.budget = Budget(config, layout)
+        self.budget = Budget(config, journal.rank)
         self.finisher = WindowFinisher(config.export_timeout_s, self.settle)
         self._tools = WindowTools(config, identity, self.finisher, write_steps)
 
@@ -77,17 +75,21 @@ class WindowSaver:
         return self.kind(self._tools, plan)
 
     def save(self, window: Window, reason: str, step_number: int) -> None:
-        """Stop a window and hand it over, with the reason if incomplete, while other ranks wait."""
+        """Stop a window and hand it over, with the reason if incomplete, while other ranks wait.
+
+        Raises:
+            Exception: It could not be saved: the caller discards the window and notes why.
+        """
         plan = window.plan
         try:
             if self._pauses is not None:
                 self._pauses.announce(plan.first_step, "begun")
             self._stop_and_hand_over(window, reason, step_number)
-        except Exception as error:  # noqa: BLE001 - the training must go on
-            _remove_if_empty(plan)
-            with contextlib.suppress(Exception):
-                window.discard()
-            self.note(plan, "failed", error_in_words(error))
+        except Exception:
+            shutil.rmtree(plan.directory / SCRATCH, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                plan.directory.rmdir()
+            raise
         finally:
             if self._pauses is not None:
                 self._pauses.announce(plan.first_step, "done")
@@ -114,7 +116,7 @@ class WindowSaver:
         try:
             stop_ns = window.stop()
             whole = window.ranges.whole_steps
-            record, interruption = window.save(
+            record = window.save(
                 _record_of(
                     plan,
                     "saving",
@@ -139,19 +141,10 @@ class WindowSaver:
         if record.state != "saving":
             self.announcer.saved(record, [])
             self._prune()
-        if interruption is not None:
-            raise interruption
+        if window.interruption is not None:
+            raise window.interruption
 
 
 def _record_of(plan: WindowPlan, state: str, **more: Any) -> WindowRecord:
     steps, cause, note = plan.steps, plan.cause, plan.note
     return WindowRecord(plan.index, state, planned_steps=steps, cause=cause, note=note, **more)
-
-
-def _remove_if_empty(plan: WindowPlan) -> None:
-    for directory in (plan.directory / SCRATCH, plan.directory):
-        for leftover in (directory / "messages.txt", directory / "trace.json"):
-            with contextlib.suppress(OSError):
-                leftover.unlink()
-        with contextlib.suppress(OSError):
-            directory.rmdir()

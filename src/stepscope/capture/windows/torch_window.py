@@ -164,35 +164,40 @@ class TorchWindow(Window):
             with contextlib.suppress(Exception):
                 record_nothing()
 
-    def save(
-        self, record: WindowRecord, step_number: int
-    ) -> tuple[WindowRecord, BaseException | None]:
+    def save(self, record: WindowRecord, step_number: int) -> WindowRecord:
         """Hand the events to the process that makes the files, after calling the user's functions.
 
         `step_number` is their `step_num`, as torch.profiler counts it.
         """
         tools, job, handlers = self._tools, self._job(), self._tools.config.handlers
         tools.write_steps()
-        job.raw_path.parent.mkdir(parents=True, exist_ok=True)
-        interruption: BaseException | None = None
+        problems: list[ArtifactRecord] = []
+        if tools.config.memory_timeline == "torch":
+            problems += _torch_memory_timeline(self.profiler, job.window_path)
+        export_ns = self._export(job.raw_path)
         if handlers:
-            started_ns = time.perf_counter_ns()
-            self.profiler.export_chrome_trace(job.raw)
-            RawTrace(job.raw_path).check_ends()
-            record = dataclasses.replace(record, export_ns=time.perf_counter_ns() - started_ns)
             _keep_export(self.profiler, job.raw_path, job.renames)
             self.profiler.step_num = step_number
             try:
-                problems = _call_handlers(handlers, self.profiler)
-                record = dataclasses.replace(record, artifacts=tuple(problems))
+                problems += _call_handlers(handlers, self.profiler)
             except BaseException as error:  # noqa: BLE001 - raised again once the window is safe
-                interruption = error
-        if tools.config.memory_timeline == "torch":
-            problem = _torch_memory_timeline(self.profiler, job.window_path)
-            if problem is not None:
-                record = dataclasses.replace(record, artifacts=(*record.artifacts, problem))
-        record = tools.finisher.submit(self.profiler, job, record, is_raw_there=bool(handlers))
-        return record, interruption
+                self.interruption = error
+        record = dataclasses.replace(record, export_ns=export_ns, artifacts=tuple(problems))
+        record = tools.finisher.submit(job, record)
+        release_events(self.profiler, keep_events=bool(handlers))
+        return record
+
+    def _export(self, raw: Path) -> int:
+        """Have torch write the trace; returns how long that took, in nanoseconds.
+
+        Raises:
+            RawTraceError: Torch did not write a complete trace.
+        """
+        started_ns = time.perf_counter_ns()
+        raw.parent.mkdir(parents=True, exist_ok=True)
+        self.profiler.export_chrome_trace(str(raw))
+        RawTrace(raw).check_ends()
+        return time.perf_counter_ns() - started_ns
 
     def _job(self) -> FinishJob:
         """The job of the finishing process."""
@@ -222,12 +227,7 @@ class TorchWindow(Window):
         raw = self.plan.directory / SCRATCH / "trial.json"
         try:
             stop_ns = self.stop()
-            raw.parent.mkdir(parents=True, exist_ok=True)
-            started_ns = time.perf_counter_ns()
-            self.profiler.export_chrome_trace(str(raw))
-            RawTrace(raw).check_ends()
-            export_ns = time.perf_counter_ns() - started_ns
-            return sample_of(raw, stop_ns + export_ns)
+            return sample_of(raw, stop_ns + self._export(raw))
         finally:
             raw.unlink(missing_ok=True)
             with contextlib.suppress(Exception):
@@ -284,7 +284,7 @@ def _keep_export(profiler: Any, raw: Path, renames: dict[str, str]) -> None:
     profiler.export_chrome_trace = export_chrome_trace
 
 
-def _torch_memory_timeline(profiler: Any, directory: Path) -> ArtifactRecord | None:
+def _torch_memory_timeline(profiler: Any, directory: Path) -> list[ArtifactRecord]:
     """Let torch write its own memory timeline; returns a record of the problem if that fails.
 
     It takes about 0.3 ms per memory event, on this thread, and fails on some models.
@@ -302,10 +302,9 @@ def _torch_memory_timeline(profiler: Any, directory: Path) -> ArtifactRecord | N
             finally:
                 written.unlink(missing_ok=True)
     except Exception as error:  # noqa: BLE001 - torch asserts on real models
-        return ArtifactRecord(
-            "memory_timeline_torch", TORCH_TIMELINE, problem=error_in_words(error)
-        )
-    return None
+        problem = error_in_words(error)
+        return [ArtifactRecord("memory_timeline_torch", TORCH_TIMELINE, problem=problem)]
+    return []
 
 
 def _device_of(profiler: Any) -> str:

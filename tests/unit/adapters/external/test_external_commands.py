@@ -464,6 +464,6 @@ def test_the_help_of_run_tells_defaults():
     text = " ".join(CliRunner().invoke(run, ["--help"]).output.split())
     assert "--wait INT Steps at the start of each cycle that are not recorded. [default: 5]" in text
     assert (
-        "--trace-format json.gz|json|json.zst Format of the trace: json.gz, json or json.zst. "
+        "--trace-format json.gz|json Format of the trace: json.gz or json. "
         "[default: json.gz]" in text
     )

@@ -108,7 +108,7 @@ def test_a_dialect_names_only_options_that_exist_and_its_defaults_work(name):
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_every_flag_of_every_dialect_reaches_its_option(name):
-    others = {"word": None, "path": "elsewhere", "ranks": "1", "words": "cpu", "pair": "3,4"}
+    others = {"word": None, "path": "elsewhere", "ranks": "1", "words": "cpu"}
     others["size"] = "2MB"
     for flag in DIALECTS[name].flags:
         option = OPTIONS[flag.option]
@@ -208,13 +208,13 @@ def test_sfm_writes_for_tensorboard_only_if_asked():
 
 
 def test_flag_before_environment_before_default(monkeypatch):
-    for name, value in (("WAIT", "21"), ("WARMUP", "22"), ("MAX_RUN_BYTES", "2GB")):
+    for name, value in (("WAIT", "21"), ("WARMUP", "22"), ("MAX_WINDOW_BYTES", "2GB")):
         monkeypatch.setenv(f"STEPSCOPE_{name}", value)
     settings = resolve(find_dialect("hf"), {"wait": ("31", "--profiler-wait-steps")})
     found = {name: (row.value, row.origin) for name, row in settings.settings.items()}
     assert found["wait"] == (31, "--profiler-wait-steps")
     assert found["warmup"] == (22, "STEPSCOPE_WARMUP")
-    assert found["max_run_bytes"][0] == 2_000_000_000
+    assert found["max_window_bytes"][0] == 2_000_000_000
     assert found["ranks"] == ("node-first", "default of hf")
     assert found["repeat"] == (1, "default")
 
@@ -256,7 +256,7 @@ def test_arguments_stay_plain_values():
         ("WAIT", "soon", "whole number"),
         ("WAIT", "true", "whole number"),
         ("WITH_STACK", "perhaps", "true or false"),
-        ("MAX_RUN_BYTES", "much", "500MB"),
+        ("MAX_WINDOW_BYTES", "much", "500MB"),
         ("TRACE_FORMAT", "xml", "json.gz"),
     ],
 )
@@ -563,12 +563,7 @@ def test_a_shared_flag_that_the_script_does_not_know_is_explained(
         assert "unrecognized arguments: --debug" in printed
 
 
-def test_a_url_as_the_output_folder_leaves_local_folders_local(monkeypatch):
+def test_a_url_as_the_output_folder_is_refused(monkeypatch):
     monkeypatch.setenv("STEPSCOPE_OUTPUT_DIR", "memory://bucket/profiles")
-    monkeypatch.setenv("STEPSCOPE_TENSORBOARD", "1")
-    settings = resolve(find_dialect("native"), {})
-    assert settings.value("upload_to") == "memory://bucket/profiles"
-    assert settings.value("output_dir") == "profiles"
-    assert not str(settings.value("tensorboard_dir")).startswith("memory")
-    config = settings.config(enabled=True)
-    assert (config.upload_to, str(config.output_dir)) == ("memory://bucket/profiles", "profiles")
+    with pytest.raises(ConfigError, match="is a URL: give a local folder"):
+        resolve(find_dialect("native"), {}).config(enabled=True)

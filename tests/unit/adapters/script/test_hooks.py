@@ -197,7 +197,7 @@ def test_an_iteration_ends_where_the_next_batch_is_asked_for(tmp_path):
 @pytest.mark.parametrize("has_batch", [True, False])
 def test_a_first_step_that_is_seen_in_part_is_named_so(has_batch, tmp_path, monkeypatch):
     class Started(Listener):
-        config = types.SimpleNamespace(upload_to=None, output_dir="")
+        config = types.SimpleNamespace(output_dir="")
 
         def start(self):
             self.run_path = tmp_path

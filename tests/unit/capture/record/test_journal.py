@@ -17,7 +17,7 @@ from stepscope.run.manifest import ArtifactRecord, ClockSample, WindowRecord, re
 @pytest.fixture
 def journal(tmp_path):
     config = CaptureConfig(output_dir=tmp_path, run_name="run")
-    return Journal.open(config, RankIdentity(), Clock.start())
+    return Journal(config, RankIdentity(), Clock.start())
 
 
 def manifest(tmp_path):

@@ -76,43 +76,6 @@ def test_a_history_that_was_shown_needs_no_snapshot_at_the_end(tmp_path):
     assert [record.cause for record in noted] == ["code"]
 
 
-@pytest.mark.parametrize(
-    ("steps", "ended", "causes"),
-    [
-        ((0, 0), 3, ["steps 0 to 0"]),
-        ((0, 2), 3, ["steps 0 to 2"]),
-        ((1, 1), 3, ["steps 1 to 1"]),
-        ((1, 9), 3, ["end, within steps 1 to 9"]),
-        ((7, 9), 3, []),
-    ],
-)
-def test_the_history_begins_with_its_first_step_and_is_never_lost(tmp_path, steps, ended, causes):
-    cuda = FakeCuda()
-    watch, noted = make(tmp_path, cuda, memory_history=True, memory_history_steps=steps)
-    assert bool(cuda.calls) == (steps[0] == 0)
-    for step in range(ended):
-        watch.step_ended(step)
-    watch.close()
-    assert [record.cause for record in noted] == causes
-    kinds = [name for name, _ in cuda.calls]
-    assert kinds == (["history", "snapshot", "history"] if causes else [])
-
-
-def test_the_history_of_chosen_steps_ends_with_a_snapshot(tmp_path):
-    cuda = FakeCuda()
-    watch, noted = make(tmp_path, cuda, memory_history=True, memory_history_steps=(3, 5))
-    seen = {}
-    for step in range(8):
-        before = len(cuda.calls)
-        watch.step_ended(step)
-        if cuda.calls[before:]:
-            seen[step] = [name for name, _ in cuda.calls[before:]]
-    watch.close()
-    assert seen == {2: ["history"], 5: ["snapshot", "history"]}
-    (record,) = noted
-    assert record.cause == "steps 3 to 5"
-
-
 def test_a_snapshot_is_named_after_host_time_and_rank_in_a_readable_protocol(tmp_path):
     watch, noted = make(tmp_path, FakeCuda())
     path = watch.snapshot("code")

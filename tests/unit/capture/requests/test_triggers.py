@@ -12,16 +12,17 @@ from click.testing import CliRunner
 
 from stepscope.capture import pause as together
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.options.schedule import Action, Schedule
+from stepscope.capture.options.schedule import Action
 from stepscope.capture.pause import PauseTogether
 from stepscope.capture.ranks import RankIdentity
 from stepscope.capture.shared_store import SharedStore
-from stepscope.capture.triggers import SlowStepWatch, TriggerDesk
+from stepscope.capture.triggers import TriggerDesk
 from stepscope.capture.windows.planner import WindowPlanner
 from stepscope.commands.trigger import command
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import JobRecord, RankManifest, write_record
+from stepscope.run.step_record import StepRecord
 from stepscope.run.triggers import Trigger, announce, ask, asked, put, read
 
 
@@ -59,16 +60,22 @@ class FakeStore:
             raise RuntimeError("wait timeout")
 
 
-def make_desk(run, rank, world, accepted, store=None, **options):
+FEW = (1_000_000_000,) * 4
+
+
+def make_desk(run, rank, world, accepted, store=None, ended=FEW, at=lambda: 0, **options):
+    """A desk of a rank that is at a step, with the durations of some that ended."""
     shared = SharedStore(store, "p/") if store is not None else None
-    return TriggerDesk(
-        run,
-        RankIdentity(rank, rank, world),
-        lambda: shared,
-        accepted.append,
-        lambda offset: None,
-        **options,
-    )
+    config = CaptureConfig(**{"skip_first": 10**9, "warmup": 1, **options})
+    identity = RankIdentity(rank, rank, world)
+    desk = TriggerDesk(config, run, identity, lambda: shared, accepted.append, at)
+    for duration_ns in ended:
+        end_step(desk, duration_ns)
+    return desk
+
+
+def end_step(desk, duration_ns):
+    desk.take(StepRecord(0, 0, duration_ns))
 
 
 def running(run):
@@ -171,9 +178,11 @@ def test_the_command_refuses_ranks_that_the_job_has_not(tmp_path):
 def test_all_ranks_agree_on_the_steps_whoever_asks(tmp_path, with_store, asker):
     store = FakeStore() if with_store else None
     accepted = [[] for _ in range(4)]
-    desks = [make_desk(tmp_path, rank, 4, accepted[rank], store) for rank in range(4)]
-    for rank, desk in enumerate(desks):
-        desk.note_step(100 + rank % 2, 50_000_000)
+    ended = (50_000_000,) * 4
+    desks = [
+        make_desk(tmp_path, rank, 4, accepted[rank], store, ended, lambda rank=rank: 100 + rank % 2)
+        for rank in range(4)
+    ]
     desks[asker].ask(Trigger("slow step", 2))
     for desk in (*reversed(desks), *desks):
         desk.look()
@@ -189,14 +198,13 @@ def test_a_request_waits_until_a_few_steps_have_shown_how_long_one_takes(tmp_pat
     accepted = [[], []]
     store = FakeStore()
     desks = [
-        make_desk(tmp_path, rank, 2, accepted[rank], store, step_now=lambda: 20)
-        for rank in range(2)
+        make_desk(tmp_path, rank, 2, accepted[rank], store, (), lambda: 20) for rank in range(2)
     ]
     desks[1].ask(Trigger("code", 2))
     for known in ([], [2_000_000_000], [20_000_000] * 3):
         assert accepted == [[], []]
         for duration_ns in known:
-            desks[0].note_step(20, duration_ns)
+            end_step(desks[0], duration_ns)
         for desk in (desks[1], desks[0], desks[1]):
             desk.look()
     assert accepted[0] == accepted[1]
@@ -206,9 +214,8 @@ def test_a_request_waits_until_a_few_steps_have_shown_how_long_one_takes(tmp_pat
 
 def test_steps_that_become_faster_leave_time_to_hear_of_a_window(tmp_path):
     accepted = []
-    desk = make_desk(tmp_path, 0, 2, accepted, FakeStore())
-    for duration_ns in [100_000_000] * 14 + [20_000_000] * 6:
-        desk.note_step(20, duration_ns)
+    ended = (100_000_000,) * 14 + (20_000_000,) * 6
+    desk = make_desk(tmp_path, 0, 2, accepted, FakeStore(), ended, lambda: 20)
     desk.ask(Trigger("code", 2))
     desk.look()
     assert accepted[0].first_step >= 20 + 3.0 / 0.02
@@ -229,7 +236,10 @@ def test_several_requests_come_in_order_and_once(tmp_path):
 def test_what_all_ranks_notice_at_once_is_one_window(tmp_path):
     store = FakeStore()
     accepted = [[], [], []]
-    desks = [make_desk(tmp_path, rank, 3, accepted[rank], store) for rank in range(3)]
+    step = 0
+    desks = [
+        make_desk(tmp_path, rank, 3, accepted[rank], store, at=lambda: step) for rank in range(3)
+    ]
     for _ in range(2):
         for desk in desks:
             desk.ask(Trigger("slow step", 2))
@@ -238,8 +248,8 @@ def test_what_all_ranks_notice_at_once_is_one_window(tmp_path):
             desk.look()
     (first,) = accepted[0]
     assert accepted == [[first]] * 3
+    step = first.first_step + 2
     for desk in desks:
-        desk.note_step(first.first_step + 2, 1_000_000)
         desk.ask(Trigger("slow step", 2))
         desk.look()
     assert len(accepted[0]) == 2
@@ -259,10 +269,11 @@ def test_windows_that_are_asked_for_do_not_meet(tmp_path):
 
 def test_windows_that_are_asked_for_do_not_meet_the_schedules(tmp_path):
     accepted = []
-    schedule = Schedule(0, 30, 2, 5, 0)
-    desk = make_desk(tmp_path, 0, 2, accepted, warmup=2, room_for=schedule.room_for)
-    for step in range(0, 80, 7):
-        desk.note_step(step, 1_000_000_000)
+    options = {"skip_first": 0, "wait": 30, "warmup": 2, "active": 5, "repeat": 0}
+    schedule, step = CaptureConfig(**options).schedule, 0
+    desk = make_desk(tmp_path, 0, 2, accepted, at=lambda: step, **options)
+    for now in range(0, 80, 7):
+        step = now
         desk.ask(Trigger("file", 3))
         desk.look()
     for trigger in accepted:
@@ -334,16 +345,25 @@ def test_whom_a_trigger_is_for(tmp_path, ranks, scheduled, expected):
 # -- slow steps -----------------------------------------------------------------------------------
 
 
-def test_a_slow_step_is_noticed_once_within_the_cooldown():
-    watch = SlowStepWatch(factor=3.0, cooldown=20)
+def slow_steps(run, durations, **options):
+    """The steps after which a window is requested."""
+    accepted, found = [], []
+    desk = make_desk(run, 0, 1, accepted, ended=(), **options)
+    for step, duration_ns in enumerate(durations):
+        before = len(accepted)
+        desk.take(StepRecord(step, 0, duration_ns))
+        found += [step] * (len(accepted) - before)
+    return found
+
+
+def test_a_slow_step_is_noticed_once_within_the_cooldown(tmp_path):
     durations = [10] * 15 + [29, 31, 100, 10, 10] + [10] * 20 + [50]
-    slow = [step for step, duration in enumerate(durations) if watch.is_slow(step, duration)]
-    assert slow == [16, 40]
+    assert slow_steps(tmp_path, durations, slow_step_factor=3.0, slow_step_cooldown=20) == [16, 40]
 
 
-def test_nothing_is_slow_before_the_usual_is_known():
-    watch = SlowStepWatch(factor=2.0, cooldown=5)
-    assert not any(watch.is_slow(step, 10 * 2**step) for step in range(10))
+def test_nothing_is_slow_before_the_usual_is_known(tmp_path):
+    durations = [10 * 2**step for step in range(10)]
+    assert slow_steps(tmp_path, durations, slow_step_factor=2.0, slow_step_cooldown=5) == []
 
 
 # -- pauses together ------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ import time
 import pytest
 
 from stepscope.capture import clock_sync as module
-from stepscope.capture.clock_sync import ClockRounds, measure, tell
+from stepscope.capture.clock_sync import ClockRounds
+from stepscope.capture.ranks import RankIdentity
 from stepscope.run.manifest import ClockSample
 from stepscope.skew.rank_skew import RankSteps
 
@@ -58,7 +59,11 @@ def clock(offset_ns):
 def rounds_of(offsets_ns, found, locals_=None):
     count = len(offsets_ns)
     return [
-        ClockRounds(rank, (locals_ or range(count))[rank], count, clock(offset), found[rank].append)
+        ClockRounds(
+            RankIdentity(rank, (locals_ or range(count))[rank], count),
+            clock(offset),
+            found[rank].append,
+        )
         for rank, offset in enumerate(offsets_ns)
     ]
 
@@ -120,16 +125,26 @@ def test_a_round_that_is_over_is_not_joined():
 
 def test_the_clock_is_not_waited_for_where_nobody_tells_it(monkeypatch):
     monkeypatch.setattr(module, "_PATIENCE_S", 0.01)
-    assert measure(WaitingStore(), "", 1, clock(0)) is None
+    store, found = WaitingStore(), [[], []]
+    store.set("p/clock/round", b"1")
+    rounds_of((0, 10), found)[1].look(store, "p/")
+    assert found[1] == []
+    assert store.get("p/clock/1/come") == 1
 
 
 def test_a_store_that_dies_within_a_round_costs_that_round():
     class DyingStore(WaitingStore):
         def check(self, keys):
-            raise RuntimeError("Connection reset by peer")
+            if keys != ["p/clock/round"]:
+                raise RuntimeError("Connection reset by peer")
+            return super().check(keys)
 
-    assert measure(DyingStore(), "", 1, clock(0)) is None
-    assert tell(DyingStore(), "", 1, 3, clock(0)) == 0
+    store, found = DyingStore(), [[], [], []]
+    store.set("p/clock/round", b"1")
+    for one in reversed(rounds_of((0, 10, 20), found)):
+        one.look(store, "p/")
+    assert found == [[], [], []]
+    assert store.get("p/clock/round") == b"0"
 
 
 @pytest.mark.parametrize(

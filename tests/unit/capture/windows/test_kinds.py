@@ -65,7 +65,7 @@ def calls(monkeypatch):
 
         def save(self, record, step_number):
             made.append(f"save before step {step_number}")
-            return finished(record, ()), None
+            return finished(record, ())
 
         def abandon(self):
             made.append("abandon")
