@@ -86,7 +86,7 @@ def _read(
 ) -> Trace:
     # A stored trace opens without the readers.
     from stepscope.trace.arrays.kept_arrays import drop_released_arrays
-    from stepscope.trace.formats.registry import FORMATS, format_of
+    from stepscope.trace.formats.registry import format_of
     from stepscope.trace.formats.trace_format import Input
     from stepscope.trace.store.writer import StoreWriter
 
@@ -101,8 +101,7 @@ def _read(
     )
     if trace_format.stream is None:
         if store is True:
-            stored = " and ".join(known.plural for known in FORMATS if known.stream is not None)
-            raise UsageError(f"{source.name}: only {stored} can be stored; use store=False")
+            raise UsageError(f"{source.name}: only Chrome traces can be stored; use store=False")
     elif store is True or (store == "auto" and _is_large(source, content, origin, progress)):
         with StoreWriter(origin or origin_of_stream(source.name)) as writer:
             directory = writer.finish(trace_format.stream(opened, writer.add))
