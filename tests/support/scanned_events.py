@@ -18,11 +18,11 @@ from stepscope.trace.formats.chrome.rows import (
     HAS_STREAM,
     HAS_TIME,
 )
-from stepscope.trace.formats.chrome.scan_piece import Scan
+from stepscope.trace.formats.chrome.scan import Scan
 from stepscope.trace.formats.chrome.scanner.scan_patterns import CREDIT
 from stepscope.trace.formats.chrome.scanner.scan_pieces import piece_of
+from stepscope.trace.formats.chrome.scanner.scan_rows import BETWEEN, POSITION
 from stepscope.trace.formats.chrome.scanner.scan_words import Words
-from stepscope.trace.formats.chrome.scanner.scanned import BETWEEN, POSITION
 from stepscope.trace.formats.chrome.tolerant.event_text import Between
 
 _COLUMNS = {
@@ -81,7 +81,7 @@ def scanned(
     before = words.patterns.recognised
     buffers = Buffers()
     scan = Scan(piece_of(text, 0, buffers), between, buffers, words).run()
-    found = scan.scanned().rows()
+    found = scan.rows()
     has = found.flags
     rows: dict[str, list[Any]] = {
         "phase": found.phase.tolist(),

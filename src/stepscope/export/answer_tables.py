@@ -11,7 +11,6 @@ from stepscope.analysis.selection.rows import tables_in
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import StepscopeError
 from stepscope.export.request import Exported, Request, Write, folder_writer
-from stepscope.trace.model import Trace
 
 
 def tables_of(asked: Request, notes: list[str]) -> Iterator[tuple[str, pl.DataFrame]]:
@@ -22,27 +21,22 @@ def tables_of(asked: Request, notes: list[str]) -> Iterator[tuple[str, pl.DataFr
     """
     for source in asked.sources:
         folder = f"rank{source.rank:05d}/" if len(asked.sources) > 1 else ""
-        for name, table in _answers(source.ref.open(), asked.steps, notes):
-            yield folder + name, table
-
-
-def _answers(
-    trace: Trace, steps: tuple[int, ...] | None, notes: list[str]
-) -> Iterator[tuple[str, pl.DataFrame]]:
-    for question in QUESTIONS:
-        if question.over_ranks:
-            continue
-        try:
-            result = question.ask(trace, Scope(steps=steps))
-        except StepscopeError as error:
-            notes.append(f"{question.name}: {error}")
-            continue
-        tables = tables_in(result, question.titles)
-        for field, table in tables.items():
-            if not table.width:  # does not apply to this trace
+        trace = source.open()
+        for question in QUESTIONS:
+            if question.over_ranks:
                 continue
-            name = question.name if len(tables) == 1 else f"{question.name}.{field}"
-            yield name, table
+            try:
+                result = question.ask(trace, Scope(steps=asked.steps))
+            except StepscopeError as error:
+                notes.append(f"{question.name}: {error}")
+                continue
+            tables = tables_in(result, question.titles)
+            for field, table in tables.items():
+                if not table.width:  # does not apply to this trace
+                    continue
+                name = question.name if len(tables) == 1 else f"{question.name}.{field}"
+                yield folder + name, table
+        del trace  # before the next is opened
 
 
 def write_tables(

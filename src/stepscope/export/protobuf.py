@@ -122,13 +122,6 @@ def fixed64_field(field: int, values: npt.NDArray[np.generic]) -> Pieces:
     return joined([constant(_tag(field, _FIXED64), len(values)), eight])
 
 
-def float_field(field: int, values: npt.NDArray[np.float64]) -> Pieces:
-    """A field with four bytes: single-precision numbers."""
-    data = values.astype("<f4").view(np.uint8)
-    four = Pieces(data, np.full(len(values), 4, np.int64))
-    return joined([constant(_tag(field, _FIXED32), len(values)), four])
-
-
 def bytes_field(field: int, pieces: Pieces) -> Pieces:
     """A field with text, bytes or a message."""
     tag = constant(_tag(field, _BYTES), len(pieces))
@@ -143,6 +136,11 @@ def one_number(field: int, value: int) -> bytes:
 def one_double(field: int, value: float) -> bytes:
     """One field with a double."""
     return _tag(field, _FIXED64) + struct.pack("<d", value)
+
+
+def one_float(field: int, value: float) -> bytes:
+    """One field with a single-precision number."""
+    return _tag(field, _FIXED32) + np.array(value, "<f4").tobytes()
 
 
 def one_text(field: int, value: str) -> bytes:

@@ -8,33 +8,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from stepscope.errors import StepscopeError, UsageError
+from stepscope.errors import UsageError
 from stepscope.run.files import replacing
 from stepscope.trace.paths import PathTarget, TraceRef
 
-if TYPE_CHECKING:
-    from stepscope.advice.finding import Finding
-    from stepscope.run.step_record import StepRecord
-
 Write = Callable[[bytes], object]
-
-
-@dataclass(frozen=True)
-class Source:
-    """One trace to export.
-
-    Attributes:
-        records: The rank's step record; empty without one.
-    """
-
-    ref: TraceRef
-    rank: int
-    metrics: Path | None = None
-    records: tuple[StepRecord, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -48,41 +28,14 @@ class Request:
     """
 
     target: PathTarget
-    sources: tuple[Source, ...]
+    sources: tuple[TraceRef, ...]
     steps: tuple[int, ...] | None
     destination: Path
     with_findings: bool = True
 
-    @cached_property
-    def _diagnosed(self) -> tuple[tuple[Finding, ...], str]:
-        """The findings of the run, and why there are none if it cannot be judged."""
-        if not self.with_findings or self.target.path == "-":
-            return (), ""
-        from stepscope.advice.diagnosis import diagnose
-
-        try:
-            return tuple(diagnose(self.target.run).findings), ""
-        except StepscopeError as error:
-            return (), f"findings are not marked: {error}"
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """The findings of the run; empty if they are not wanted, or if it cannot be judged."""
-        return self._diagnosed[0]
-
-    @property
-    def without_findings(self) -> str:
-        """Why the run cannot be judged; empty if it can, or if findings are not wanted."""
-        return self._diagnosed[1]
-
-    def rank_of(self, source: Source) -> int | None:
+    def rank_of(self, source: TraceRef) -> int | None:
         """The rank of a trace, where a note must say which one it is about; None: it is alone."""
         return source.rank if len(self.sources) > 1 else None
-
-    def findings_of(self, rank: int) -> tuple[Finding, ...]:
-        """The findings about a rank."""
-        alone = len(self.target.ranks) == 1
-        return tuple(one for one in self.findings if alone or one.rank == rank)
 
 
 @dataclass(frozen=True)
@@ -110,18 +63,9 @@ def request(
         raise UsageError(f"{target.path}: has no rank {missing[0]}; it has {have}")
     sources = []
     for number in sorted(known) if ranks is None else sorted(set(ranks)):
-        rank = known[number]
-        last = rank.last_with(steps)
+        last = known[number].last_with(steps)
         if last is not None:
-            record = rank.record
-            sources.append(
-                Source(
-                    last,
-                    number,
-                    None if record is None else record.metrics_path,
-                    () if record is None else record.steps,
-                )
-            )
+            sources.append(last)
     if not sources:
         target.one_trace()  # says why there is none
     return Request(target, tuple(sources), steps, destination, with_findings)
@@ -180,13 +124,10 @@ class Folder:
 
     def put_in_place(self) -> None:
         """Move the files to where they belong."""
-        for final in self.files:
-            self._put(final)
-
-    def _put(self, final: Path) -> None:
         try:
-            final.parent.mkdir(parents=True, exist_ok=True)
-            (self._staging / final.relative_to(self._destination)).replace(final)
+            for final in self.files:
+                final.parent.mkdir(parents=True, exist_ok=True)
+                (self._staging / final.relative_to(self._destination)).replace(final)
         except OSError as error:
             raise _refusal(final, error) from error
 
@@ -213,23 +154,3 @@ def folder_writer(destination: Path) -> Iterator[Folder]:
         for one in missing:  # of those made here, the ones that nothing was put into
             with suppress(OSError):
                 one.rmdir()
-
-
-def each_in_a_file(
-    asked: Request, suffix: str, write_one: Callable[[Source, Write], str]
-) -> tuple[tuple[Path, ...], str]:
-    """Write one file for each source: the destination itself, or files in it for several.
-
-    Returns:
-        The files, and what was said of the last.
-    """
-    if len(asked.sources) == 1:
-        with file_writer(asked.destination) as write:
-            said = write_one(asked.sources[0], write)
-        return (asked.destination,), said
-    said = ""
-    with folder_writer(asked.destination) as folder:
-        for source in asked.sources:
-            with folder.file(f"rank{source.rank:05d}{suffix}") as write:
-                said = write_one(source, write)
-    return tuple(folder.files), said

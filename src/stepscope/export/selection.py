@@ -16,6 +16,7 @@ import polars as pl
 
 from stepscope.errors import UsageError
 from stepscope.run.figures import steps_in_words
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.model import Trace
 from stepscope.trace.tables import Tables
 
@@ -29,52 +30,32 @@ class Cut:
 
     Attributes:
         trace: What remains, with events numbered anew.
-        event: For each remaining event, its number in the whole trace.
         start_ns: First moment of what was chosen, on the trace's clock.
     """
 
     trace: Trace
     whole: Trace
-    event: pl.Series
     start_ns: int
     end_ns: int
-    left_out: int
 
 
 def cut(trace: Trace, steps: tuple[int, ...] | None) -> Cut:
     """Cut a trace to steps; None keeps everything."""
-    events = trace.columns("start_ns", "dur_ns", "lane_id")
-    start = events["start_ns"]
-    end = start + events["dur_ns"]
+    events = trace.columns("start_ns", "dur_ns")
     if not len(events):
         raise UsageError(f"{trace.path}: has no events to export")
+    start = events["start_ns"].to_numpy()
+    end = start + events["dur_ns"].to_numpy()
     if steps is None:
-        whole = pl.Series("event", np.arange(len(events)))
-        return Cut(trace, trace, whole, _least(start), _greatest(end), 0)
+        return Cut(trace, trace, int(start.min()), int(end.max()))
     kept, first, last = _in_steps(trace, steps, start, end)
-    rows = np.flatnonzero(kept)
-    tables = _tables_of(trace, rows, first, last)
-    return Cut(
-        Trace.from_tables(tables, trace.path),
-        trace,
-        pl.Series("event", rows),
-        first,
-        last,
-        len(events) - len(rows),
-    )
-
-
-def _least(times: pl.Series) -> int:
-    return int(times.to_numpy().min())
-
-
-def _greatest(times: pl.Series) -> int:
-    return int(times.to_numpy().max())
+    tables = _tables_of(trace, np.flatnonzero(kept), first, last)
+    return Cut(Trace.from_tables(tables, trace.path), trace, first, last)
 
 
 def _in_steps(
-    trace: Trace, steps: tuple[int, ...], start: pl.Series, end: pl.Series
-) -> tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], int, int]:
+    trace: Trace, steps: tuple[int, ...], starts: Int64Array, ends: Int64Array
+) -> tuple[BoolArray, int, int]:
     """Which events are in the steps; the first and the last moment of those that belong to them."""
     known = trace.steps.filter(pl.col("step").is_in(list(steps)))
     missing = sorted(set(steps) - set(known["step"].to_list()))
@@ -86,7 +67,6 @@ def _in_steps(
     mine = of.to_numpy()
     gpu = trace.lanes.filter("is_gpu")["lane_id"]
     on_host = ~trace.columns("lane_id")["lane_id"].is_in(gpu.implode()).to_numpy()
-    starts, ends = start.to_numpy(), end.to_numpy()
     around = np.zeros(len(starts), np.bool_)
     for step_start, step_end in known.select("start_ns", "end_ns").iter_rows():
         around |= (starts <= step_start) & (ends >= step_end)
@@ -95,9 +75,7 @@ def _in_steps(
     return mine | (around & on_host), first, last
 
 
-def _tables_of(
-    trace: Trace, rows: np.ndarray[tuple[int], np.dtype[np.int64]], first: int, last: int
-) -> Tables:
+def _tables_of(trace: Trace, rows: Int64Array, first: int, last: int) -> Tables:
     """The tables with only these events, numbered anew."""
     chosen = pl.DataFrame({"event": rows}).with_row_index("number")
     number = pl.col("number").cast(pl.Int64).alias("event")

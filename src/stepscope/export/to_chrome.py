@@ -15,11 +15,12 @@ import orjson
 import polars as pl
 
 from stepscope.export.parts import parts_of
-from stepscope.export.request import Exported, Request, Source, Write, each_in_a_file
+from stepscope.export.request import Exported, Request, Write, file_writer, folder_writer
 from stepscope.export.selection import Cut, cut, lag_notes
 from stepscope.trace.categories import category_of
 from stepscope.trace.formats.chrome.written import member, microseconds
 from stepscope.trace.model import Trace
+from stepscope.trace.paths import TraceRef
 from stepscope.trace.schema import Category
 
 _ROWS_AT_ONCE = 200_000
@@ -40,14 +41,22 @@ def export(asked: Request) -> Exported:
     """Write one file per trace."""
     notes: list[str] = []
 
-    def one(source: Source, write: Write) -> str:
-        found = cut(source.ref.open(), asked.steps)
+    def one(source: TraceRef, write: Write) -> str:
+        found = cut(source.open(), asked.steps)
         notes.extend(lag_notes(found, asked.steps, asked.rank_of(source)))
         events = write_chrome(found, write)
         return f"{events:,} events"
 
-    files, said = each_in_a_file(asked, ".json.gz", one)
-    return Exported(files, said, tuple(notes))
+    if len(asked.sources) == 1:
+        with file_writer(asked.destination) as write:
+            said = one(asked.sources[0], write)
+        return Exported((asked.destination,), said, tuple(notes))
+    said = ""
+    with folder_writer(asked.destination) as folder:
+        for source in asked.sources:
+            with folder.file(f"rank{source.rank:05d}.json.gz") as write:
+                said = one(source, write)
+    return Exported(tuple(folder.files), said, tuple(notes))
 
 
 def write_chrome(cut: Cut, write: Callable[[bytes], object]) -> int:

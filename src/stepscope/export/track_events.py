@@ -25,8 +25,8 @@ from stepscope.export import protobuf as pb
 from stepscope.export.overlays import Overlays
 from stepscope.export.parts import parts_of
 from stepscope.export.selection import Cut
-from stepscope.export.slices import LaneMarks, mark, marks_of
-from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.export.slices import BANDS, Marks, mark, marks_of
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.model import Trace
 
 _ROWS_AT_ONCE = 200_000
@@ -122,14 +122,17 @@ def write_perfetto(
     """
     trace = cut.trace
     names = trace.name_rows["name_id", "name", "raw_category"]
-    placed = marks_of(trace)
-    marks = placed.marks
-    shift = max(0, -cut.start_ns, -placed.origin_ns) if several is None else several.shift_ns
+    columns = ("name_id", "category", "lane_id", "start_ns", "dur_ns")
+    events = trace.events.select(columns).collect()
+    marks = marks_of(events)
+    name_id = events["name_id"].to_numpy().astype(np.int64)
+    origin_ns = int(events["start_ns"].min() or 0)  # type: ignore[arg-type]
+    shift = max(0, -cut.start_ns, -origin_ns) if several is None else several.shift_ns
     tracks = _Tracks(1 if several is None else several.number + 1)
     if several is not None:
         tracks.top = tracks.add(several.title)
     groups = _groups(trace, tracks)
-    uuid = _lane_tracks(trace, placed, groups, tracks)
+    uuid = _lane_tracks(trace, marks, groups, tracks)
 
     labels = pl.concat([overlays.idle["name"], overlays.findings["name"]]).unique().sort()
     write(_first_packet(names, labels, tracks))
@@ -145,7 +148,7 @@ def write_perfetto(
     flows = _flows(cut)
     args = _arguments(trace)
     for rows in parts_of(len(marks.slice), _ROWS_AT_ONCE):
-        write(_events(args, placed, uuid, flows, rows, shift, tracks))
+        write(_events(args, marks, name_id, uuid, flows, rows, shift, tracks))
     for piece in (*added, *counters):
         write(piece)
     return Written(
@@ -210,16 +213,24 @@ def _whole(text: object) -> int | None:
     return int(word) if word.isdecimal() and 0 < int(word) <= _INT32_MAX else None
 
 
-def _lane_tracks(
-    trace: Trace, placed: LaneMarks, groups: dict[str, int], tracks: _Tracks
-) -> Int64Array:
+def _lane_tracks(trace: Trace, marks: Marks, groups: dict[str, int], tracks: _Tracks) -> Int64Array:
     lanes = {row["lane_id"]: row for row in trace.lanes.iter_rows(named=True)}
-    found = np.zeros(len(placed.titles), np.int64)
-    for at, title in enumerate(placed.titles):
-        lane = lanes[placed.lanes[at]]
-        thread = _thread(lane, title) if placed.is_lane[at] and not lane["is_gpu"] else b""
+    found = np.zeros(len(marks.lane), np.int64)
+    for at, (of_band, number) in enumerate(zip(marks.lane, marks.number, strict=True)):
+        lane, band = lanes[int(of_band) // len(BANDS)], BANDS[of_band % len(BANDS)]
+        title = _title_of(lane) + (f" · {band}" if band else "")
+        title += f" ({number + 1})" if number else ""
+        is_thread = not (lane["is_gpu"] or band or number)
+        thread = _thread(lane, title) if is_thread else b""
         found[at] = tracks.add(title, groups[_group(lane)], thread)
     return found
+
+
+def _title_of(lane: dict[str, object]) -> str:
+    if lane["is_gpu"]:
+        gpu = "" if lane["device"] is None else f"GPU {lane['device']} "
+        return f"{gpu}stream {lane['tid']}"
+    return str(lane["thread_name"] or f"thread {lane['tid']}")
 
 
 def _thread(lane: dict[str, object], title: str) -> bytes:
@@ -230,15 +241,8 @@ def _thread(lane: dict[str, object], title: str) -> bytes:
     return pb.one_message(_THREAD, [*numbers, pb.one_text(5, title)])
 
 
-@dataclass(frozen=True, eq=False)
-class _Flows:
-    """For each event the arrow that it is an end of; 0: none."""
-
-    launch: Int64Array
-    forward: Int64Array
-
-
-def _flows(cut: Cut) -> _Flows:
+def _flows(cut: Cut) -> tuple[Int64Array, Int64Array]:
+    """For each event the arrows of launches and of forward operators that it ends; 0: none."""
     links = cut.trace.derived.select("launch", "forward").collect()
     number = np.arange(len(links), dtype=np.int64)
 
@@ -250,22 +254,22 @@ def _flows(cut: Cut) -> _Flows:
         found[other[known]] = base + other[known] + 1
         return found
 
-    return _Flows(ends("launch", 0), ends("forward", _FORWARD_FLOWS))
+    return ends("launch", 0), ends("forward", _FORWARD_FLOWS)
 
 
 def _events(
     args: pl.Series,
-    placed: LaneMarks,
+    marks: Marks,
+    name_ids: Int64Array,
     uuid: Int64Array,
-    flows: _Flows,
+    flows: tuple[Int64Array, Int64Array],
     rows: slice,
     shift: int,
     tracks: _Tracks,
 ) -> bytes:
-    marks = placed.marks
     event, begins = marks.slice[rows], marks.is_begin[rows]
     beginning = event[begins]
-    name_id = placed.name_id[beginning]
+    name_id = name_ids[beginning]
     texts = args.gather(beginning).str.replace_all(_LINE_BREAK, "")
     annotation = pb.joined(
         [
@@ -281,14 +285,14 @@ def _events(
         pb.only(pb.number_field(_CATEGORY_IID, name_id + 1), begins),
         pb.only(_where(pb.bytes_field(_ANNOTATION, annotation), has_text), begins),
     ]
-    for flow in (flows.launch, flows.forward):
+    for flow in flows:
         number = flow[beginning]
         field_of = pb.fixed64_field(_FLOW, number[number > 0].astype(np.uint64))
         parts.append(pb.only(pb.only(field_of, number > 0), begins))
     return _packets(marks.time_ns[rows] + shift, pb.joined(parts), tracks)
 
 
-def _where(pieces: pb.Pieces, rows: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pb.Pieces:
+def _where(pieces: pb.Pieces, rows: BoolArray) -> pb.Pieces:
     """The pieces with nothing in the rows that are not chosen."""
     kept = np.repeat(rows, pieces.length)
     return pb.Pieces(pieces.data[kept], np.where(rows, pieces.length, 0))

@@ -75,7 +75,7 @@ def is_one_of(categories: Iterable[Category]) -> pl.Expr:
 
 def code_of(category: Category) -> int:
     """Returns the number that stands for a category in its column (`Series.to_physical`)."""
-    return list(Category).index(category)
+    return _CODES[category]
 
 
 def mask_of(events: pl.DataFrame, categories: Iterable[Category]) -> npt.NDArray[np.bool_]:

@@ -13,7 +13,7 @@ from stepscope.trace.source.content import Content
 from stepscope.trace.source.opening import Location, Source, open_source
 from stepscope.trace.source.progress import Progress
 from stepscope.trace.source.remote import RemoteFile, find_remote
-from stepscope.trace.store.files import find_store, open_store
+from stepscope.trace.store.files import find_store
 from stepscope.trace.store.origin import (
     Origin,
     origin_of_file,
@@ -55,13 +55,13 @@ def load(location: Location, *, store: bool | Literal["auto"] = "auto") -> Trace
             origin = origin_of_remote(remote)
         found = find_store(origin) if origin is not None else None
         if found is not None:
-            return Trace.from_store(open_store(found), remote.name)
+            return Trace.from_store(found, remote.name)
     with open_source(remote or location) as source:
         if source.path is not None and store is not False:
             origin = origin_of_file(source.path)
             found = find_store(origin)
             if found is not None:
-                return Trace.from_store(open_store(found), str(source.path))
+                return Trace.from_store(found, str(source.path))
         progress = Progress(source.name, source.size_bytes)
         try:
             return _read(source, origin, store, progress)
@@ -85,8 +85,8 @@ def _read(
     source: Source, origin: Origin | None, store: bool | Literal["auto"], progress: Progress
 ) -> Trace:
     # A stored trace opens without the readers.
-    from stepscope.trace.arrays.kept_arrays import drop_released_arrays
-    from stepscope.trace.formats.registry import FORMATS, format_of
+    from stepscope.trace.arrays.kept_arrays import KEEPER
+    from stepscope.trace.formats.registry import format_of
     from stepscope.trace.formats.trace_format import Input
     from stepscope.trace.store.writer import StoreWriter
 
@@ -101,13 +101,12 @@ def _read(
     )
     if trace_format.stream is None:
         if store is True:
-            stored = " and ".join(known.plural for known in FORMATS if known.stream is not None)
-            raise UsageError(f"{source.name}: only {stored} can be stored; use store=False")
+            raise UsageError(f"{source.name}: only Chrome traces can be stored; use store=False")
     elif store is True or (store == "auto" and _is_large(source, content, origin, progress)):
         with StoreWriter(origin or origin_of_stream(source.name)) as writer:
             directory = writer.finish(trace_format.stream(opened, writer.add))
-        drop_released_arrays()
-        return Trace.from_store(open_store(directory), source.name)
+        KEEPER.drop_released()
+        return Trace.from_store(directory, source.name)
     return Trace.from_tables(trace_format.read(opened), source.name)
 
 

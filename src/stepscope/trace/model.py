@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 
 from stepscope.errors import UsageError
 from stepscope.run.side_json import whole_number
 from stepscope.terminal.working import working
-from stepscope.trace.arrays.kept_arrays import drop_released_arrays
+from stepscope.trace.arrays.kept_arrays import KEEPER
 from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.derive.columns import DerivedTables, derive, needed_args, needed_flows
 from stepscope.trace.derive.main_thread import find_main_lane
 from stepscope.trace.derive.nesting import MOST_NARROW, RowNumbers
 from stepscope.trace.derive.steps import host_steps
 from stepscope.trace.derive.unannotated_steps import describe
-from stepscope.trace.lazy_tables import LazyTables
 from stepscope.trace.problems import lacks_end
 from stepscope.trace.schema import DERIVED, TABLES
-from stepscope.trace.session import kept
-from stepscope.trace.store.derived import FREED_FROM_EVENTS
+from stepscope.trace.session import Session, kept
+from stepscope.trace.store.derived import FREED_FROM_EVENTS, DerivedFiles
+from stepscope.trace.store.directory import read_manifest
 from stepscope.trace.store.files import parts_of
-from stepscope.trace.tables import Tables
+from stepscope.trace.tables import GROWING, Tables
 
 DEVICES: dict[str, pl.DataType | type[pl.DataType]] = {
     "device": pl.Int32,
@@ -41,46 +44,118 @@ DEVICES: dict[str, pl.DataType | type[pl.DataType]] = {
 _ATTRIBUTES = {"host_steps": "steps"}  # tables whose attribute has another name
 _NUMBERS_OF_EVENTS = ("parent", "launch", "op", "forward")
 """Derived columns that refer to other events."""
+_LAZY = (*GROWING, "names", "metadata")
+"""The tables that are read when they are asked for."""
 _OFTEN_READ = ("name_id", "category", "lane_id", "start_ns", "dur_ns")
 """What the arguments that derivation leaves in memory are known under."""
 _LINKS = ("correlation", "external_id", "device")
 """Columns of `events` that link GPU work to what launched it."""
 
 
-def devices_of(described: object, used: Iterable[int]) -> pl.DataFrame:
-    """Returns the GPUs of a trace, with the columns of `DEVICES`.
-
-    Args:
-        described: The file's `deviceProperties`; anything but a list of objects says nothing.
-    """
-    found: dict[int, dict[str, Any]] = {}
-    for entry in described if isinstance(described, list) else []:
-        number = _integer(entry.get("id")) if isinstance(entry, dict) else None
-        if number is not None and abs(number) < 2**31:
-            found.setdefault(number, entry)
-    in_use = set(used)
-    rows = []
-    for device in sorted(found.keys() | in_use):
-        entry = found.get(device, {})
-        rows.append(
-            (
-                device,
-                entry.get("name") if isinstance(entry.get("name"), str) else None,
-                _integer(entry.get("totalGlobalMem")),
-                _integer(entry.get("numSms")),
-                device in in_use,
-                json.dumps(entry) if entry else None,
-            )
-        )
-    return pl.DataFrame(rows, schema=DEVICES, orient="row")
-
-
 def _integer(value: object) -> int | None:
     return value if isinstance(value, int) and abs(value) < 2**63 else None
 
 
-class Trace(LazyTables):
-    """The tables of one trace file, and what is derived from them on first use."""
+@dataclass(frozen=True)
+class Trace:
+    """The tables of one trace file, and what is derived from them on first use.
+
+    The tables never change; see `stepscope.trace.schema` for columns and units. Frames are lazy:
+    nothing is read until it is collected.
+
+    Attributes:
+        args: The remaining arguments of each event, as JSON text.
+        metadata: Everything outside the list of events, as JSON text by key.
+        store: Directory of the Parquet files behind the frames; None if they are in memory.
+        session: Holds what was read or worked out, until it is closed.
+    """
+
+    path: str
+    events: pl.LazyFrame
+    args: pl.LazyFrame
+    names: pl.LazyFrame
+    instants: pl.LazyFrame
+    counters: pl.LazyFrame
+    flows: pl.LazyFrame
+    metadata: pl.LazyFrame
+    lanes: pl.DataFrame
+    problems: pl.DataFrame
+    store: Path | None = None
+    derived_files: DerivedFiles | None = None
+    session: Session = field(default_factory=Session, init=False, repr=False, compare=False)
+
+    @classmethod
+    def from_tables(cls, tables: Tables, path: str) -> Trace:
+        """Creates a trace from tables in memory."""
+        frames = {name: getattr(tables, name).lazy() for name in _LAZY}
+        trace = cls(path=path, lanes=tables.lanes, problems=tables.problems, **frames)
+        # What is in memory is not read again.
+        trace.session.keep("event_count", len(tables.events))
+        trace.session.keep("name_rows", tables.names)
+        return trace
+
+    @classmethod
+    def from_store(cls, store: Path, path: str) -> Trace:
+        """Creates a trace from a store. Only `lanes` and `problems` are read."""
+        with contextlib.suppress(OSError):  # marks the store as used; it may be read-only
+            os.utime(store)
+        identity = read_manifest(store).get("identity")
+        frames = {name: pl.scan_parquet(parts_of(store, name), glob=False) for name in TABLES}
+        return cls(
+            path=path,
+            lanes=frames.pop("lanes").collect(),
+            problems=frames.pop("problems").collect(),
+            store=store,
+            derived_files=DerivedFiles(store, identity) if isinstance(identity, str) else None,
+            **frames,
+        )
+
+    def tables(self) -> Tables:
+        """Reads all tables into memory."""
+        frames = {name: getattr(self, name).collect() for name in _LAZY}
+        return Tables(lanes=self.lanes, problems=self.problems, **frames)
+
+    def columns(self, *names: str) -> pl.DataFrame:
+        """Returns columns of `events`, each in one contiguous chunk.
+
+        Columns stay in memory once requested, so that files are not decoded again for the next
+        analysis. Gathering rows from a contiguous column is also several times faster. Use this for
+        the few columns that are indexed by row number, and `events` for everything else.
+        """
+        known = self.session.once("columns", dict[str, pl.Series])
+        with self.session.lock("columns"):
+            missing = [name for name in names if name not in known]
+            if missing:
+                known.update(self.read_columns(missing))
+        return pl.DataFrame([known[name] for name in names])
+
+    @property
+    def engine(self) -> Literal["in-memory", "auto"]:
+        """How to collect the frames: the streaming engine reads a store, and begins more slowly."""
+        return "in-memory" if self.store is None else "auto"
+
+    @kept
+    def event_count(self) -> int:
+        """How many rows `events` has: more by one than the number of the last event."""
+        return int(self.events.select(pl.len()).collect().item())
+
+    def read_columns(self, names: Sequence[str]) -> dict[str, pl.Series]:
+        """Reads columns of `events` like `columns`, but does not keep them in memory.
+
+        Long ones are read one by one, so that each reuses the last one's buffers.
+        """
+        if self.event_count < FREED_FROM_EVENTS:
+            return self.events.select(names).collect(engine=self.engine).rechunk().to_dict()
+        return {name: self.events.select(name).collect().to_series().rechunk() for name in names}
+
+    @kept
+    def name_rows(self) -> pl.DataFrame:
+        """`names` in memory: read once, because most analyses ask which names they look for."""
+        return self.names.collect()
+
+    def close(self) -> None:
+        """End the session: whoever opened the trace needs it no longer."""
+        self.session.close()
 
     @kept
     def _cached_tables(self) -> DerivedTables | None:
@@ -225,8 +300,27 @@ class Trace(LazyTables):
     @kept
     def devices(self) -> pl.DataFrame:
         """GPUs, with the columns of `DEVICES`."""
-        used = self.lanes["device"].drop_nulls().to_list()
-        return devices_of(self.header.get("deviceProperties"), used)
+        described = self.header.get("deviceProperties")
+        found: dict[int, dict[str, Any]] = {}
+        for entry in described if isinstance(described, list) else []:
+            number = _integer(entry.get("id")) if isinstance(entry, dict) else None
+            if number is not None and abs(number) < 2**31:
+                found.setdefault(number, entry)
+        in_use = set(self.lanes["device"].drop_nulls().to_list())
+        rows = []
+        for device in sorted(found.keys() | in_use):
+            entry = found.get(device, {})
+            rows.append(
+                (
+                    device,
+                    entry.get("name") if isinstance(entry.get("name"), str) else None,
+                    _integer(entry.get("totalGlobalMem")),
+                    _integer(entry.get("numSms")),
+                    device in in_use,
+                    json.dumps(entry) if entry else None,
+                )
+            )
+        return pl.DataFrame(rows, schema=DEVICES, orient="row")
 
     def arguments(self, event: int) -> dict[str, Any]:
         """Returns the arguments of one event.
@@ -298,7 +392,7 @@ def _derive(trace: Trace, steps: pl.DataFrame | None) -> DerivedTables:
         return derived
     cached = trace.derived_files.keep(derived)
     del derived
-    drop_released_arrays()
+    KEEPER.drop_released()
     return cached
 
 

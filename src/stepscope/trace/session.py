@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable
 from functools import cached_property
-from typing import Any, Generic, Protocol, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -64,8 +64,9 @@ class locked_cached_property(cached_property[Value]):  # noqa: N801 - used as a 
     def __get__(self, instance: object, owner: type[Any] | None = None) -> Value: ...
 
     def __get__(self, instance: object, owner: type[Any] | None = None) -> Any:
-        if instance is None:
-            return self
+        return self if instance is None else self._answer(instance)
+
+    def _answer(self, instance: Any) -> Value:
         known, name = instance.__dict__, self.func.__name__
         return locks_of(instance).get_or_make(known, name, lambda: self.func(instance))
 
@@ -102,25 +103,9 @@ class Session:
         self._known.clear()
 
 
-class _HasSession(Protocol):
-    @property
-    def session(self) -> Session: ...
+class kept(locked_cached_property[Value]):  # noqa: N801 - used as a decorator, like `property`
+    """A property that is worked out once, and kept in the session of its holder."""
 
-
-class kept(Generic[Value]):  # noqa: N801 - used as a decorator, like `property`
-    """A property that is worked out once, and kept in the session."""
-
-    def __init__(self, question: Callable[[Any], Value]) -> None:
-        self._question = question
-        self.__doc__ = question.__doc__
-
-    @overload
-    def __get__(self, holder: None, owner: type[Any]) -> kept[Value]: ...
-
-    @overload
-    def __get__(self, holder: _HasSession, owner: type[Any]) -> Value: ...
-
-    def __get__(self, holder: _HasSession | None, owner: type[Any]) -> Any:
-        if holder is None:
-            return self
-        return holder.session.once(self._question.__name__, lambda: self._question(holder))
+    def _answer(self, instance: Any) -> Value:
+        session: Session = instance.session
+        return session.once(self.func.__name__, lambda: self.func(instance))

@@ -3,40 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import polars as pl
 
 from stepscope.trace.schema import TABLES
 
-
-@dataclass(frozen=True)
-class Chunk:
-    """Rows for the tables that grow with the file, in file order."""
-
-    events: pl.DataFrame
-    args: pl.DataFrame
-    instants: pl.DataFrame
-    counters: pl.DataFrame
-    flows: pl.DataFrame
-
-
-GROWING = tuple(field.name for field in fields(Chunk))
+GROWING = ("events", "args", "instants", "counters", "flows")
 """The tables that grow with the file."""
+SMALL = ("names", "lanes", "metadata", "problems")
+"""The tables that stay small whatever the size of the file, complete once it has been read."""
 
-
-@dataclass(frozen=True)
-class SmallTables:
-    """The tables that stay small whatever the size of the file. Complete once it has been read."""
-
-    names: pl.DataFrame
-    lanes: pl.DataFrame
-    metadata: pl.DataFrame
-    problems: pl.DataFrame
-
-
-SMALL = tuple(field.name for field in fields(SmallTables))
-"""The tables that stay small."""
+Frames = Mapping[str, pl.DataFrame]
+"""Some of the tables by name: the small ones, or consecutive rows of the growing ones."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +38,11 @@ class Tables:
         return sum(int(getattr(self, table).estimated_size()) for table in TABLES)
 
     @classmethod
-    def shaped(cls, frames: Mapping[str, pl.DataFrame]) -> Tables:
+    def shaped(cls, frames: Frames) -> Tables:
         """Selects and casts columns to match the schema.
 
         Args:
-            frames: Tables by name, each with at least the columns of the schema. Missing tables are
-                empty.
+            frames: Each with at least the columns of the schema. Missing tables are empty.
         """
         return cls(
             **{
@@ -75,20 +53,17 @@ class Tables:
             }
         )
 
-    def pass_on(self, take: Callable[[Chunk], None]) -> SmallTables:
-        """Hands over the growing tables as one chunk, and returns the small ones."""
-        take(Chunk(**{table: getattr(self, table) for table in GROWING}))
-        return SmallTables(**{table: getattr(self, table) for table in SMALL})
+    def pass_on(self, take: Callable[[Frames], None]) -> Frames:
+        """Hands over the growing tables at once, and returns the small ones."""
+        take({table: getattr(self, table) for table in GROWING})
+        return {table: getattr(self, table) for table in SMALL}
 
     @classmethod
-    def joined(cls, chunks: Sequence[Chunk], small: SmallTables) -> Tables:
-        """Joins the chunks of a file, given in file order, and its small tables."""
+    def joined(cls, chunks: Sequence[Frames], small: Frames) -> Tables:
+        """Joins the growing tables of a file, given in file order, and its small ones."""
 
         def whole(table: str) -> pl.DataFrame:
-            parts = [part for chunk in chunks if len(part := getattr(chunk, table))]
+            parts = [chunk[table] for chunk in chunks if table in chunk and len(chunk[table])]
             return pl.concat(parts) if parts else pl.DataFrame(schema=TABLES[table])
 
-        return cls(
-            **{table: whole(table) for table in GROWING},
-            **{table: getattr(small, table) for table in SMALL},
-        )
+        return cls(**{table: whole(table) for table in GROWING}, **small)

@@ -64,6 +64,5 @@ def test_pieces_are_joined(rows):
 def test_checksums_are_crc32c():
     # The check value of CRC-32C, and vectors of RFC 3720, B.4.
     texts = [b"123456789", bytes(32), b"\xff" * 32, bytes(range(32)), b""]
-    data = np.frombuffer(b"".join(texts), np.uint8)
-    pieces = pb.Pieces(data, np.array([len(text) for text in texts]))
-    assert crc32c(pieces).tolist() == [0xE3069283, 0x8A9136AA, 0x62A8AB43, 0x46DD794E, 0]
+    found = [0xE3069283, 0x8A9136AA, 0x62A8AB43, 0x46DD794E, 0]
+    assert [crc32c(text) for text in texts] == found

@@ -7,12 +7,11 @@ constant.
 
 from __future__ import annotations
 
+import functools
+import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
-
-import numpy as np
-import numpy.typing as npt
-import polars as pl
 
 from stepscope.errors import UnreadableInputError
 from stepscope.export import protobuf as pb
@@ -45,7 +44,7 @@ class TensorBoardWriter:
         for point in self._curves.new_points():
             if self._file is None:
                 self._file = self._created(point.time_ns)
-            self._file.write(_records(_events(point)))
+            self._file.write(b"".join(map(_record, _events(point))))
             self._file.flush()
         self.is_done = self._curves.has_ended
 
@@ -74,54 +73,40 @@ def _header(created_ns: int) -> bytes:
     version = pb.one_double(_WALL_TIME, created_ns / 1e9) + pb.one_text(
         _FILE_VERSION, "brain.Event:2"
     )
-    return _records(pb.constant(version, 1))
+    return _record(version)
 
 
-def _events(point: Point) -> pb.Pieces:
-    rows = len(point.values)
-    value = pb.joined(
-        [
-            pb.bytes_field(_TAG, pb.texts(pl.Series(list(point.values), dtype=pl.String))),
-            pb.float_field(_SIMPLE_VALUE, np.array(list(point.values.values()))),
-        ]
-    )
-    return pb.joined(
-        [
-            pb.fixed64_field(_WALL_TIME, np.full(rows, point.time_ns / 1e9)),
-            pb.number_field(_STEP, np.full(rows, max(point.step, 0))),
-            pb.bytes_field(_SUMMARY, pb.bytes_field(_VALUE, value)),
-        ]
-    )
+def _events(point: Point) -> Iterator[bytes]:
+    for name, value in point.values.items():
+        scalar = pb.one_text(_TAG, name) + pb.one_float(_SIMPLE_VALUE, value)
+        yield (
+            pb.one_double(_WALL_TIME, point.time_ns / 1e9)
+            + pb.one_number(_STEP, max(point.step, 0))
+            + pb.one_message(_SUMMARY, pb.one_message(_VALUE, scalar))
+        )
 
 
-def _records(messages: pb.Pieces) -> bytes:
-    length = messages.length.astype("<u8").view(np.uint8)
-    lengths = pb.Pieces(length, np.full(len(messages), 8, np.int64))
-    parts = [lengths, _checksums(lengths), messages, _checksums(messages)]
-    return pb.joined(parts).tobytes()
+def _record(message: bytes) -> bytes:
+    length = struct.pack("<Q", len(message))
+    return length + _checksum(length) + message + _checksum(message)
 
 
-def _checksums(pieces: pb.Pieces) -> pb.Pieces:
-    crc = crc32c(pieces)
-    rotated = ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(_MASK)
-    data = rotated.astype("<u4").view(np.uint8)
-    return pb.Pieces(data, np.full(len(pieces), 4, np.int64))
+def _checksum(data: bytes) -> bytes:
+    crc = crc32c(data)
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF)
 
 
-def crc32c(pieces: pb.Pieces) -> npt.NDArray[np.uint32]:
-    """The CRC-32C (Castagnoli) of each row's bytes."""
-    table = _table()
-    crc = np.full(len(pieces), 0xFFFFFFFF, np.uint32)
-    first = np.cumsum(pieces.length) - pieces.length
-    for at in range(int(pieces.length.max(initial=0))):
-        rows = np.flatnonzero(pieces.length > at)
-        index = (crc[rows] ^ pieces.data[first[rows] + at]) & np.uint32(0xFF)
-        crc[rows] = table[index] ^ (crc[rows] >> np.uint32(8))
-    return crc ^ np.uint32(0xFFFFFFFF)
+def crc32c(data: bytes) -> int:
+    """The CRC-32C (Castagnoli) of some bytes."""
+    table, crc = _table(), 0xFFFFFFFF
+    for byte in data:
+        crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
+    return crc ^ 0xFFFFFFFF
 
 
-def _table() -> npt.NDArray[np.uint32]:
-    table = np.arange(256, dtype=np.uint32)
+@functools.cache
+def _table() -> list[int]:
+    table = list(range(256))
     for _ in range(8):
-        table = np.where(table & 1, (table >> 1) ^ np.uint32(_POLYNOMIAL), table >> 1)
-    return table.astype(np.uint32)
+        table = [one >> 1 ^ (_POLYNOMIAL if one & 1 else 0) for one in table]
+    return table

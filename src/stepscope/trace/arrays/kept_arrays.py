@@ -23,7 +23,7 @@ class Keeper:
     """Keeps objects alive until their marks are set."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._kept: dict[int, Any] = {}  # by the address of the mark
         self._free: list[int] = []
         self._marks: list[npt.NDArray[np.uint8]] = []
@@ -35,7 +35,7 @@ class Keeper:
     def keep(self, what: object) -> int:
         """Keeps an object alive, and returns the address of its mark, for `private_data`."""
         with self._lock:
-            self._drop_released()
+            self.drop_released()
             if not self._free:
                 self._new_marks()
             address = self._free.pop()
@@ -43,18 +43,18 @@ class Keeper:
             return address
 
     def drop_released(self) -> None:
-        """Drops all objects whose mark is set."""
-        with self._lock:
-            self._drop_released()
+        """Drops all objects whose mark is set, such as arrays of columns that no longer exist.
 
-    def _drop_released(self) -> None:
-        for marks in self._marks:
-            # A copy, because other threads may set marks in the meantime.
-            for index in np.flatnonzero(marks.copy()).tolist():
-                marks[index] = 0
-                address = marks.ctypes.data + index
-                del self._kept[address]
-                self._free.append(address)
+        Otherwise they stay until the next one is kept, which may be never.
+        """
+        with self._lock:
+            for marks in self._marks:
+                # A copy, because other threads may set marks in the meantime.
+                for index in np.flatnonzero(marks.copy()).tolist():
+                    marks[index] = 0
+                    address = marks.ctypes.data + index
+                    del self._kept[address]
+                    self._free.append(address)
 
     def _new_marks(self) -> None:
         """Allocates marks that outlive the interpreter's objects: reused, but never freed."""
@@ -69,11 +69,3 @@ class Keeper:
 
 KEEPER = Keeper()
 """Keeps what columns of this process refer to."""
-
-
-def drop_released_arrays() -> None:
-    """Frees the arrays of columns that no longer exist.
-
-    Otherwise they stay until the next column is made from an array, which may be never.
-    """
-    KEEPER.drop_released()

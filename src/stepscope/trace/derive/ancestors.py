@@ -9,7 +9,6 @@ The loop only looks at rows that come from `range`, or from `parent` and at leas
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -60,17 +59,9 @@ def nearest_of(parent: _Rows[_Number], rows: Int64Array, chosen: BoolArray) -> _
     return found
 
 
-def nearest_above(
-    parent: _Rows[_Number], rows: Int64Array | None, chosen: BoolArray
-) -> _Rows[_Number]:
-    """For each of some rows (None: of all) the nearest chosen row strictly above it; -1: none."""
-    if rows is not None:
-        return nearest_of(parent, parent[rows].astype(np.int64, copy=False), chosen)
-    if len(parent) == 0:
-        return parent
-    found: _Rows[_Number] = nearest(parent, chosen)[parent]
-    found[parent < 0] = -1
-    return found
+def nearest_above(parent: _Rows[_Number], rows: Int64Array, chosen: BoolArray) -> _Rows[_Number]:
+    """For each of some rows the nearest chosen row strictly above it; -1: none."""
+    return nearest_of(parent, parent[rows].astype(np.int64, copy=False), chosen)
 
 
 def highest(parent: RowNumbers, chosen: BoolArray) -> Int64Array:
@@ -89,7 +80,13 @@ def highest(parent: RowNumbers, chosen: BoolArray) -> Int64Array:
 
 def is_outermost(parent: Int64Array, keys: Int64Array) -> BoolArray:
     """For each row whether no row above it has the same key."""
-    return outermost_with(jit(outermost_by_loop), parent, _dense(keys))
+    keys, number = _dense(keys), len(parent)
+    first = np.empty(number, np.bool_)
+    first_child = np.full(number + 1, -1, np.int64)
+    around = np.zeros(int(keys.max(initial=-1)) + 1, np.int64)
+    next_sibling = np.empty(number, np.int64)
+    jit(outermost_by_loop)(parent, keys, first_child, next_sibling, around, first)
+    return first
 
 
 def _dense(keys: Int64Array) -> Int64Array:
@@ -119,20 +116,6 @@ def levels(depth: npt.NDArray[np.integer[Any]], rows: Int64Array) -> list[Int64A
     order = rows[np.argsort(depth[rows], kind="stable")]
     edges = np.nonzero(np.diff(depth[order]))[0] + 1
     return [part for part in np.split(order, edges) if len(part)]
-
-
-def outermost_with(loop: Callable[..., None], parent: Int64Array, keys: Int64Array) -> BoolArray:
-    """`is_outermost` by `outermost_by_loop`, as Python or compiled.
-
-    Args:
-        keys: The key of each row, from 0, in a range not much larger than the number of rows.
-    """
-    number = len(parent)
-    first = np.empty(number, np.bool_)
-    first_child = np.full(number + 1, -1, np.int64)
-    around = np.zeros(int(keys.max(initial=-1)) + 1, np.int64)
-    loop(parent, keys, first_child, np.empty(number, np.int64), around, first)
-    return first
 
 
 def outermost_by_loop(

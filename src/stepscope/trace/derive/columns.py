@@ -138,8 +138,8 @@ def derive(
     parent, depth, crossing = nesting.parent, nesting.depth, nesting.crossing
     around = nesting.around
     del nesting
-    launches = link_launches(tables.events)
-    operator = link_operators(tables, launches.launch, around)
+    launch, ambiguous = link_launches(tables.events)
+    operator = link_operators(tables, launch, around)
     steps, host_index = steps_and_places(tables, host)
     overruns = find_overruns(tables.events)
     # There are very many events, so columns are narrow, and what links events is dropped.
@@ -153,25 +153,23 @@ def derive(
     del around
 
     work = np.flatnonzero(is_work)
-    cause = np.where(launches.launch[work] >= 0, launches.launch[work], operator[work])
+    cause = np.where(launch[work] >= 0, launch[work], operator[work])
     linked, cause = work[cause >= 0], cause[cause >= 0]
     launch_step = host_index[cause]
-    believable = _believable_work(
-        events, overruns, work, launches.launch[work], linked, launch_step
-    )
+    believable = _believable_work(events, overruns, work, launch[work], linked, launch_step)
     devices = device_steps(believable, steps, blocked_until(tables, work))
     step = _step_of(events, steps, host_index, launch_step, linked, devices)
     del host_index
     is_unlinked = np.zeros(len(events), np.bool_)
-    is_unlinked[work[launches.launch[work] < 0]] = True
-    problems = _problems(tables, crossing, launches.ambiguous, is_unlinked, steps, overruns)
+    is_unlinked[work[launch[work] < 0]] = True
+    problems = _problems(tables, crossing, ambiguous, is_unlinked, steps, overruns)
     narrow = pl.DataFrame(
         [
             step,
             row_numbers("parent", parent),
             column("depth", depth),
             self_ns,
-            row_numbers("launch", launches.launch),
+            row_numbers("launch", launch),
             row_numbers("op", operator),
             row_numbers("forward", forward),
             kind.alias("kind"),
@@ -283,7 +281,7 @@ def _problems(
 
     Args:
         crossing: Which events cross others, as `Nesting.crossing`.
-        ambiguous: How many events have several possible launches, as `Launches.ambiguous`.
+        ambiguous: How many events have several possible launches.
         is_unlinked: Which events are GPU work without a launch.
     """
     rows: list[tuple[str, int, str | None, str]] = []

@@ -19,7 +19,6 @@ Forward
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -39,17 +38,13 @@ SEQUENCE_NUMBER = 'equence number"'
 OPERATORS = (Category.CPU_OP, Category.USER_ANNOTATION)
 
 
-@dataclass(frozen=True)
-class Launches:
-    """The call that launched each event; -1 if unknown."""
+def link_launches(events: pl.DataFrame) -> tuple[RowNumbers, int]:
+    """Links GPU work and device-side synchronisation to the calls that they came from.
 
-    launch: RowNumbers
-    ambiguous: int
-    """Number of events whose correlation matches several calls."""
-
-
-def link_launches(events: pl.DataFrame) -> Launches:
-    """Links GPU work and device-side synchronisation to the calls that they came from."""
+    Returns:
+        The call that launched each event, -1 if unknown; and how many events have a correlation
+        that matches several calls.
+    """
     launch = no_rows(len(events))
     wanted = ["event", "correlation", "external_id", "start_ns"]
     has_correlation = pl.col("correlation") > 0
@@ -58,7 +53,7 @@ def link_launches(events: pl.DataFrame) -> Launches:
     work = events.filter(has_correlation & on_device)[wanted]
     calls = events.filter(has_correlation & is_call)[wanted]
     if work.is_empty() or calls.is_empty():
-        return Launches(launch, 0)
+        return launch, 0
     numbers = calls["correlation"].to_numpy()
     order = np.argsort(numbers, kind="stable")
     numbers = numbers[order]
@@ -69,13 +64,13 @@ def link_launches(events: pl.DataFrame) -> Launches:
     launch[work["event"].to_numpy()[is_known]] = called[first[is_known]]
     repeated = np.unique(numbers[1:][numbers[1:] == numbers[:-1]])
     if not len(repeated):
-        return Launches(launch, 0)
+        return launch, 0
 
     many = calls.filter(pl.col("correlation").is_in(pl.Series(repeated).implode()))
     unclear = work.join(many, on="correlation", how="semi")
     best = _best_calls(unclear, many)
     launch[best["event"].to_numpy()] = best["call"].to_numpy()
-    return Launches(launch, len(unclear))
+    return launch, len(unclear)
 
 
 def _best_calls(work: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:

@@ -24,19 +24,17 @@ of the clock (`clock_resolution_ns`). Only the part inside the parent counts for
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.ordering import by_group_and_time
+from stepscope.trace.categories import code_of
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.jit import jit
 from stepscope.trace.schema import Category
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MOST_NARROW = 2**31 - 1
 """Rows that can be numbered in 32 bits. No recorder writes more events, and no more are nested."""
@@ -84,7 +82,7 @@ def outer_first() -> npt.NDArray[np.int8]:
     The lower contains the higher. Categories that contain nothing by rule share the highest.
     """
     rank = np.full(len(Category), len(_OUTER_FIRST), np.int8)
-    rank[[list(Category).index(category) for category in _OUTER_FIRST]] = range(len(_OUTER_FIRST))
+    rank[[code_of(category) for category in _OUTER_FIRST]] = range(len(_OUTER_FIRST))
     return rank
 
 
@@ -109,9 +107,23 @@ def nest(
     if len(durations) > MOST_NARROW:
         raise OverflowError(f"more than {MOST_NARROW:,} events")
     order, new_lane = _sorted_rows(lanes, starts, durations, rank, rows)
-    narrow = order.astype(np.int32, copy=False)
-    loop = jit(nest_by_loop)
-    return nest_by_stack(loop, narrow, new_lane, starts, durations, tolerance_ns, chosen)
+    number = len(starts)
+    columns = (
+        np.full(number, -1, np.int32),
+        np.zeros(number, np.int32),
+        durations.copy(),
+        np.zeros(number, np.bool_),
+    )
+    wanted = np.zeros(0, np.bool_) if chosen is None else chosen
+    around = np.full(len(wanted), -1, np.int32)
+    # All rows of a lane may lie in one another. What the stack does not reach takes no memory.
+    deepest = int(np.diff(np.flatnonzero(np.append(new_lane, True))).max(initial=0))
+    stack, inner = np.empty(deepest, np.int32), np.empty(deepest, np.int32)
+    jit(nest_by_loop)(
+        order.astype(np.int32, copy=False), new_lane, starts, durations, tolerance_ns, wanted,
+        stack, inner, np.empty(deepest, np.int64), *columns, around,
+    )  # fmt: skip
+    return Nesting(*columns, around)
 
 
 def _sorted_rows(
@@ -156,40 +168,6 @@ def innermost_at(
     return nested.parent[number:].astype(np.int64)
 
 
-def nest_by_stack(
-    loop: Callable[..., None],
-    order: npt.NDArray[np.int32],
-    new_lane: BoolArray,
-    starts: Int64Array,
-    durations: Int64Array,
-    tolerance: int,
-    chosen: BoolArray | None = None,
-) -> Nesting:
-    """Nests rows with a stack, in one pass.
-
-    Args:
-        loop: `nest_by_loop`, as Python or compiled.
-        order: The rows to nest, sorted as `nest` says.
-        new_lane: For each of them whether it is the first of its lane.
-        chosen: The rows to look for above each row.
-    """
-    number = len(starts)
-    columns = (
-        np.full(number, -1, np.int32),
-        np.zeros(number, np.int32),
-        durations.copy(),
-        np.zeros(number, np.bool_),
-    )
-    wanted = np.zeros(0, np.bool_) if chosen is None else chosen
-    around = np.full(len(wanted), -1, np.int32)
-    # All rows of a lane may lie in one another. What the stack does not reach takes no memory.
-    deepest = int(np.diff(np.flatnonzero(np.append(new_lane, True))).max(initial=0))
-    stack, inner = np.empty(deepest, np.int32), np.empty(deepest, np.int32)
-    stacks = (stack, inner, np.empty(deepest, np.int64))
-    loop(order, new_lane, starts, durations, tolerance, wanted, *stacks, *columns, around)
-    return Nesting(*columns, around)
-
-
 def nest_by_loop(
     order: npt.NDArray[np.int32],
     new_lane: BoolArray,
@@ -206,7 +184,7 @@ def nest_by_loop(
     crossing: Written[np.bool_],
     around: Written[np.int32],
 ) -> None:
-    """Fills in the columns of `Nesting` for the rows to nest; see `nest_by_stack`.
+    """Fills in the columns of `Nesting` for the rows to nest, with a stack, in one pass.
 
     A row that ends too early for the current row is never a better parent for a later row than the
     current row is, so it leaves the stack for good, and the pass is linear for any input. What is

@@ -80,7 +80,6 @@ def _lanes(tables: Tables, events: pl.DataFrame) -> pl.DataFrame:
 
 FORMAT = TraceFormat(
     name="py-spy",
-    plural="recordings of py-spy",
     recognises=lambda beginning: _BEGINNING.match(beginning) is not None,
     read=read_pyspy,
 )

@@ -15,8 +15,7 @@ from stepscope.trace.formats.perfetto import format as perfetto
 from stepscope.trace.formats.trace_format import TraceFormat
 
 FORMATS: tuple[TraceFormat, ...] = (
-    nsys.EXPORT,
-    nsys.REPORT,
+    nsys.FORMAT,
     pyspy.FORMAT,
     perfetto.FORMAT,
     chrome.FORMAT,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stepscope.trace.problems import Problems
 from stepscope.trace.source.content import Content
-from stepscope.trace.tables import Chunk, SmallTables, Tables
+from stepscope.trace.tables import Frames, Tables
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,6 @@ class TraceFormat:
     should import heavy dependencies themselves.
 
     Attributes:
-        plural: Name of such traces in messages.
         recognises: Whether content that starts with these bytes (at most 64 KiB) has this format.
         read: Reads a trace into memory. Raises `UnreadableInputError` if it cannot be read, and
             reports in `Tables.problems` what was repaired or skipped.
@@ -64,7 +63,6 @@ class TraceFormat:
     """
 
     name: str
-    plural: str
     recognises: Callable[[bytes], bool]
     read: Callable[[Input], Tables]
-    stream: Callable[[Input, Callable[[Chunk], None]], SmallTables] | None = None
+    stream: Callable[[Input, Callable[[Frames], None]], Frames] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,14 +24,23 @@ class Code:
         assigned: The variables that have a value on every way to where code is added.
     """
 
-    def __init__(self, function: JitFunction, declaration: Any, *, is_entry: bool) -> None:
+    def __init__(
+        self,
+        function: JitFunction,
+        declaration: Any,
+        declaration_of: Callable[[JitFunction], Any],
+        *,
+        is_entry: bool,
+    ) -> None:
         """Begins the code of a function.
 
         Args:
             declaration: The function in LLVM, without any code.
+            declaration_of: Returns another function in LLVM, so that it can be called.
         """
         self.function = function
         self.declaration = declaration
+        self.declaration_of = declaration_of
         self.definition = definition_of(function.function)
         self._fixed = assigned_once(self.definition)
         code = function.function.__code__
@@ -41,6 +51,8 @@ class Code:
         self.builder = ir.IRBuilder(declaration.append_basic_block("body"))
         self._start = self.builder.block
         self.ending = Ending(function, declaration, is_entry=is_entry)
+        # Where `continue` and `break` lead, and the variables that have a value at each `break`.
+        self.loops: list[tuple[Any, Any, list[set[str]]]] = []
 
     def finish(self) -> None:
         """Completes the code, after all of the function has been translated."""

@@ -276,14 +276,14 @@ def as_packed(numbers: npt.NDArray[np.uint8], width: int) -> bytes:
     return varint(groups << 1 | 1) + target[:used].tobytes()
 
 
-def as_levels(present: npt.NDArray[np.uint8] | None, count: int, nulls: int) -> bytes:
+def as_levels(present: npt.NDArray[np.uint8], count: int, nulls: int) -> bytes:
     """Returns which values of a column are not null, as definition levels.
 
     Args:
         present: One bit per value, least significant bit first, set unless it is null; read only
             if some are null and others are not.
     """
-    if present is None or nulls in (0, count):
+    if nulls in (0, count):
         return varint(count << 1) + (b"\0" if nulls else b"\1")
     bits = present.tobytes()
     return varint(len(bits) << 1 | 1) + bits

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from stepscope.trace.parquet.encodings import varint
 
-_BYTE, _INT32, _INT64, _BINARY, _LIST, _STRUCT = 3, 5, 6, 8, 9, 12
+_INT32, _INT64, _BINARY, _LIST, _STRUCT = 5, 6, 8, 9, 12
 _TRUE, _FALSE = 1, 2
 
 
@@ -18,7 +18,7 @@ _TRUE, _FALSE = 1, 2
 class Struct:
     """A struct: values by the numbers of their fields. Fields without a value (None) are left out.
 
-    Numbers are 32-bit integers, unless they are `Long` or `Byte`.
+    Numbers are 32-bit integers, unless they are `Long`.
     """
 
     fields: dict[int, Value]
@@ -28,13 +28,8 @@ class Long(int):
     """A 64-bit integer."""
 
 
-class Byte(int):
-    """An 8-bit integer."""
-
-
 _KINDS: dict[type, int] = {
     Long: _INT64,
-    Byte: _BYTE,
     int: _INT32,
     bytes: _BINARY,
     Struct: _STRUCT,
@@ -57,14 +52,10 @@ def _put_struct(target: bytearray, value: Struct) -> None:
         if field is None:
             continue
         kind = (_TRUE if field else _FALSE) if isinstance(field, bool) else _kind_of(field)
-        step = number - last
-        if step < 16:
-            target.append(step << 4 | kind)
-        else:
-            target.append(kind)
-            _put_integer(target, number)
+        # Numbers of Parquet's fields lie close to each other: the step fits four bits.
+        target.append((number - last) << 4 | kind)
         if not isinstance(field, bool):
-            _put(target, field, kind)
+            _put(target, field)
         last = number
     target.append(0)
 
@@ -73,13 +64,10 @@ def _kind_of(value: Value) -> int:
     return _KINDS.get(type(value), _LIST)
 
 
-def _put(target: bytearray, value: Value, kind: int) -> None:
+def _put(target: bytearray, value: Value) -> None:
     """Adds a value that is no truth value."""
     if isinstance(value, int):
-        if kind == _BYTE:
-            target += value.to_bytes(1, "little", signed=True)
-        else:
-            _put_integer(target, value)
+        target += varint(value << 1 if value >= 0 else (-value << 1) - 1)
     elif isinstance(value, bytes):
         target += varint(len(value))
         target += value
@@ -94,12 +82,4 @@ def _put(target: bytearray, value: Value, kind: int) -> None:
             target.append(0xF0 | kind)
             target += varint(size)
         for each in value:
-            _put(target, each, kind)
-
-
-def _put_integer(target: bytearray, value: int) -> None:
-    number = value << 1 if value >= 0 else (-value << 1) - 1
-    while number >= 0x80:
-        target.append(number & 0x7F | 0x80)
-        number >>= 7
-    target.append(number)
+            _put(target, each)

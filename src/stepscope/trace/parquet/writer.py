@@ -11,6 +11,7 @@ import functools
 import io
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.trace.parquet.encoded import (
-    PLAIN,
-    RLE,
-    EncodedColumn,
-    EncodedRows,
-    dictionary_page,
-    joined,
-    numbers,
-    text_page,
-    words,
-)
 from stepscope.trace.parquet.encodings import as_differences, as_levels, as_packed, most_bytes
-from stepscope.trace.parquet.text import TextPage, TextPages
+from stepscope.trace.parquet.text import TextPages
 from stepscope.trace.parquet.thrift import Long, Struct, Value, encoded
 from stepscope.trace.parquet.types import (
     BYTE_ARRAY,
@@ -47,6 +37,8 @@ _SAMPLE = 1000  # rows, to recognise text without looking at all of it
 _MAGIC = b"PAR1"
 _OPTIONAL = 1
 _UNCOMPRESSED, _LZ4 = 0, 7
+_PLAIN, _RLE, _DIFFERENCES, _OF_DICTIONARY = 0, 3, 5, 8  # encodings
+_DATA, _DICTIONARY, _DATA_OF_SECOND_VERSION = 0, 2, 3  # kinds of pages
 _UTF8, _UINT32, _UINT64 = 0, 13, 14  # "converted types"
 _CONVERTED: dict[type[pl.DataType], int] = {
     pl.UInt32: _UINT32,
@@ -77,6 +69,26 @@ class Scratch:
         return np.concatenate(arrays, out=self._numbers.view(arrays[0].dtype)[:count])
 
 
+@dataclass(frozen=True)
+class EncodedColumn:
+    """A column of one row group.
+
+    Attributes:
+        pages: Its pages, in pieces that follow each other: large values are not copied behind a
+            header.
+        dictionary_bytes: Size of the first page if it is a dictionary; 0 for none.
+        saved: Bytes that compression saved; None if nothing was compressed.
+        limits: The least and the largest value; None if that is unknown, or if all are null.
+    """
+
+    pages: Sequence[bytes]
+    encoding: int
+    nulls: int
+    dictionary_bytes: int = 0
+    saved: int | None = None
+    limits: tuple[np.integer[Any], np.integer[Any]] | None = None
+
+
 def encoded_column(column: pl.Series, scratch: Scratch) -> EncodedColumn | None:
     """Encodes a column; None if it has too many categories, or unreadable text.
 
@@ -85,26 +97,36 @@ def encoded_column(column: pl.Series, scratch: Scratch) -> EncodedColumn | None:
     """
     count, nulls = len(column), column.null_count()
     present = column.is_not_null().to_numpy() if 0 < nulls < count else np.full(count, not nulls)
+    levels = as_levels(_bits(present), count, nulls)
     if physical_type(column.dtype) != BYTE_ARRAY:
         values = column.drop_nulls() if nulls else column
         integers = scratch.joined([part.to_numpy() for part in values.get_chunks()])
-        return numbers(integers, scratch.encoded, _bits(present), count)
+        differences, limits = as_differences(integers, scratch.encoded)
+        page = _data_page(levels, differences, count, _DIFFERENCES)
+        return EncodedColumn(page, _DIFFERENCES, nulls, limits=limits)
     found = _words_of(column.drop_nulls())
     if found is not None:
-        return words(*found, _bits(present), count)
+        numbers, words = found
+        width = max(len(words) - 1, 1).bit_length()
+        packed = bytes([width]) + as_packed(numbers, width)
+        dictionary = _dictionary_page(words)
+        page = _data_page(levels, packed, count, _OF_DICTIONARY)
+        size = sum(map(len, dictionary))
+        return EncodedColumn((*dictionary, *page), _OF_DICTIONARY, nulls, size)
     if column.dtype != pl.String:
         return None
-    pages = scratch.text_pages.of(column, present)
-    return None if pages is None else joined([_encoded(page, present) for page in pages])
-
-
-def _encoded(page: TextPage, present: npt.NDArray[np.bool_]) -> EncodedColumn:
-    count = page.end - page.first
-    here = present[page.first : page.end]
-    nulls = count - int(np.count_nonzero(here))
-    levels = as_levels(_bits(here), count, nulls)
-    made = text_page(levels, page.block, page.size, count, nulls)
-    return EncodedColumn(made, PLAIN, count, nulls, saved=page.size - len(page.block))
+    texts = scratch.text_pages.of(column, present)
+    if texts is None:
+        return None
+    pages: list[bytes] = []
+    saved = 0
+    for text in texts:
+        here = present[text.first : text.end]
+        without = len(here) - int(np.count_nonzero(here))
+        levels = as_levels(_bits(here), len(here), without)
+        pages += _text_page(levels, text.block, text.size, len(here), without)
+        saved += text.size - len(text.block)
+    return EncodedColumn(pages, _PLAIN, nulls, saved=saved)
 
 
 def _bits(present: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
@@ -124,6 +146,54 @@ def _words_of(values: pl.Series) -> tuple[npt.NDArray[np.uint8], list[bytes]] | 
     if len(words) > _MOST_WORDS:
         return None
     return values.to_physical().cast(pl.UInt8).to_numpy(), [word.encode() for word in words]
+
+
+def _dictionary_page(words: Sequence[bytes]) -> tuple[bytes, bytes]:
+    body = b"".join(len(word).to_bytes(4, "little") + word for word in words)
+    return _page(_DICTIONARY, b"", body, len(body), {7: Struct({1: len(words), 2: _PLAIN})})
+
+
+def _data_page(levels: bytes, values: bytes, count: int, encoding: int) -> tuple[bytes, bytes]:
+    """Returns a page of values.
+
+    Args:
+        levels: Which values are not null.
+        values: Those that are not.
+        count: How many there are, with nulls.
+    """
+    levels = len(levels).to_bytes(4, "little") + levels
+    header = {5: Struct({1: count, 2: encoding, 3: _RLE, 4: _RLE})}
+    return _page(_DATA, levels, values, len(levels) + len(values), header)
+
+
+def _text_page(
+    levels: bytes, text: bytes, size: int, count: int, nulls: int
+) -> tuple[bytes, bytes]:
+    """Returns a page of text. Which texts are null is not compressed: hence the second version.
+
+    Args:
+        size: Their bytes before compression.
+        count: How many there are, with nulls.
+    """
+    header: dict[int, Value] = {
+        1: count,
+        2: nulls,
+        3: count,
+        4: _PLAIN,
+        5: len(levels),
+        6: 0,
+        7: size > 0,
+    }
+    size += len(levels)
+    return _page(_DATA_OF_SECOND_VERSION, levels, text, size, {8: Struct(header)})
+
+
+def _page(
+    kind: int, levels: bytes, values: bytes, size: int, header: Mapping[int, Value]
+) -> tuple[bytes, bytes]:
+    """Returns a page. `size` is that of levels and values before compression."""
+    stored = len(levels) + len(values)
+    return encoded(Struct({1: kind, 2: size, 3: stored, **header})) + levels, values
 
 
 def prepare() -> None:
@@ -151,73 +221,50 @@ def write(
     schema = cast_to(types, numbered(frame.clear(), row_number)).schema
     if not all(map(is_suitable, schema.dtypes())):
         return False
+    contents, at = [_MAGIC], len(_MAGIC)
     groups = []
     rows_each = -(-len(frame) // max(round(len(frame) / _ROWS_PER_GROUP), 1))
     scratch = Scratch(rows_each)
     for start in range(0, len(frame), max(rows_each, 1)):
         rows = cast_to(types, numbered(frame[start : start + rows_each], row_number, start))
-        columns = {}
+        chunks: list[Value] = []
+        began = at
         for column in rows.iter_columns():
             found = encoded_column(column, scratch)
             if found is None:
                 return False
-            columns[column.name] = found
-        groups.append(EncodedRows(len(rows), columns))
-    _write(schema, groups, target)
+            chunks.append(Struct({2: Long(at), 3: _described(column, found, at)}))
+            contents += found.pages
+            at += sum(map(len, found.pages))
+        groups.append(Struct({1: chunks, 2: Long(at - began), 3: Long(len(rows))}))
+    footer = _footer(schema, len(frame), groups)
+    with target.open("wb") as file:
+        file.writelines([*contents, footer, len(footer).to_bytes(4, "little"), _MAGIC])
     return True
 
 
-def _write(schema: Mapping[str, pl.DataType], groups: Sequence[EncodedRows], target: Path) -> None:
-    contents = _contents_of(schema, groups)
-    with target.open("wb") as file:
-        file.writelines(contents)
-
-
-def _contents_of(schema: Mapping[str, pl.DataType], groups: Sequence[EncodedRows]) -> list[bytes]:
-    contents = [_MAGIC]
-    at = len(_MAGIC)
-    described = []
-    for rows in groups:
-        chunks: list[Value] = []
-        began = at
-        for name, dtype in schema.items():
-            column = rows.columns[name]
-            dictionary = () if column.words is None else dictionary_page(column.words)
-            pages = [*dictionary, *column.pages]
-            description = _described(name, dtype, column, at, sum(map(len, dictionary)))
-            chunks.append(Struct({2: Long(at), 3: description}))
-            contents += pages
-            at += sum(map(len, pages))
-        described.append(Struct({1: chunks, 2: Long(at - began), 3: Long(len(rows))}))
-    footer = _footer(schema, sum(map(len, groups)), described)
-    return [*contents, footer, len(footer).to_bytes(4, "little"), _MAGIC]
-
-
-def _described(
-    name: str, dtype: pl.DataType, column: EncodedColumn, offset: int, dictionary_bytes: int
-) -> Struct:
+def _described(column: pl.Series, found: EncodedColumn, offset: int) -> Struct:
     """Describes a column of a row group for the footer.
 
     Args:
         offset: Position of its first page in the file.
-        dictionary_bytes: Size of the dictionary before its other pages; 0 for none.
     """
-    size = dictionary_bytes + sum(map(len, column.pages))
-    statistics: dict[int, Value] = {3: Long(column.nulls)}
-    if column.limits is not None:
-        least, largest = column.limits
+    size = sum(map(len, found.pages))
+    statistics: dict[int, Value] = {3: Long(found.nulls)}
+    if found.limits is not None:
+        least, largest = found.limits
         statistics |= {5: largest.tobytes(), 6: least.tobytes()}
     return Struct(
         {
-            1: physical_type(dtype),
-            2: [PLAIN, RLE, column.encoding],
-            3: [name.encode()],
-            4: _UNCOMPRESSED if column.saved is None else _LZ4,
-            5: Long(column.count),
-            6: Long(size + (column.saved or 0)),
+            1: physical_type(column.dtype),
+            2: [_PLAIN, _RLE, found.encoding],
+            3: [column.name.encode()],
+            4: _UNCOMPRESSED if found.saved is None else _LZ4,
+            5: Long(len(column)),
+            6: Long(size + (found.saved or 0)),
             7: Long(size),
-            9: Long(offset + dictionary_bytes),
-            11: Long(offset) if dictionary_bytes else None,
+            9: Long(offset + found.dictionary_bytes),
+            11: Long(offset) if found.dictionary_bytes else None,
             12: Struct(statistics),
         }
     )

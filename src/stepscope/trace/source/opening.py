@@ -22,7 +22,7 @@ from stepscope.errors import UnreadableInputError
 from stepscope.trace.problems import Problems
 from stepscope.trace.source.content import BLOCK_BYTES, Content
 from stepscope.trace.source.limits import Limited, limits_of
-from stepscope.trace.source.remote import RemoteFile, find_remote
+from stepscope.trace.source.remote import RemoteFile, RemoteStream, find_remote
 
 Location = str | os.PathLike[str] | IO[bytes]
 """A path, an fsspec URL (`s3://…`), the result of `fsspec.open`, or a binary stream."""
@@ -99,14 +99,12 @@ class Source:
         """
         limits = limits_of(self.size_bytes, is_packed=self.is_compressed)
         watch = Limited(self.name, limits, problems, size)
-        if self.first.startswith(_GZIP):
+        if self.is_compressed:
+            is_gzip = self.first.startswith(_GZIP)
+            slice_bytes = _GZIP_SLICE_BYTES if is_gzip else _ZSTD_SLICE_BYTES
+            new_inflater = _gzip_inflater if is_gzip else self._zstd_inflater
             raw = self._raw(max(size // 64, 1), progress)
-            pieces = _inflated(raw, _gzip_inflater, problems, _GZIP_SLICE_BYTES)
-            return Content(pieces, size, watch=watch)
-        if self.first.startswith(_ZSTD):
-            raw = self._raw(max(size // 64, 1), progress)
-            pieces = _inflated(raw, self._zstd_inflater, problems, _ZSTD_SLICE_BYTES)
-            return Content(pieces, size, watch=watch)
+            return Content(_inflated(raw, new_inflater, problems, slice_bytes), size, watch=watch)
         if self.path is None or self.size_bytes is None:
             return Content(self._raw(size, progress), size, watch=watch)
         # Of a large file, little is read before its list of events is: the rest needs no copy.
@@ -131,18 +129,13 @@ class Source:
             pieces, held = [], 0
 
     def _fill(self, progress: Callable[[int], None] | None, target: memoryview) -> int:
-        with self._reading():
+        try:
             count: int = cast("BufferedReader", self.stream).readinto(target)
+        except (OSError, EOFError, ValueError) as error:
+            raise UnreadableInputError(f"{self.name}: cannot be read: {error}") from error
         if progress is not None:
             progress(count)
         return count
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, EOFError, ValueError) as error:
-            raise UnreadableInputError(f"{self.name}: cannot be read: {error}") from error
 
     def _zstd_inflater(self) -> _Inflater:
         if sys.version_info >= (3, 14):
@@ -220,7 +213,7 @@ def open_source(location: Location | RemoteFile) -> Iterator[Source]:
         return
     remote = location if isinstance(location, RemoteFile) else find_remote(location)
     if isinstance(remote, RemoteFile):
-        opened = remote.open()
+        opened = RemoteStream(remote)
         try:
             first = _first_bytes(opened, remote.name)
             yield Source(remote.name, None, remote.size_bytes, opened, first)

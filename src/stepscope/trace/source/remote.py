@@ -102,10 +102,6 @@ class RemoteFile:
     size_bytes: int | None
     version: str
 
-    def open(self) -> RemoteStream:
-        """Opens the file for sequential reading."""
-        return RemoteStream(self)
-
 
 class RemoteStream:
     """A remote file, read sequentially. Errors say where they occurred and what to do."""
@@ -114,7 +110,7 @@ class RemoteStream:
         self._file = file
         self._at = 0
         self._deadline = Deadline(file.name)
-        self._slow = _Slowness(file.name)
+        self._waited, self._received = 0.0, 0  # since the pace was last looked at
         self._worker = _Worker(file.name)
         size = 0 if is_http(file.file_system) else _BLOCK_BYTES
         options: dict[str, Any] = {"block_size": size}
@@ -143,7 +139,7 @@ class RemoteStream:
         try:
             piece: bytes = self._worker.ask(lambda: self._stream.read(size))
             if piece:
-                self._slow.check(len(piece), time.monotonic() - began)
+                self._check_pace(len(piece), time.monotonic() - began)
         except UnreadableInputError as error:
             raise UnreadableInputError(f"{error}; stopped at byte {self._position()}") from None
         except Exception as error:
@@ -163,32 +159,26 @@ class RemoteStream:
         total = self._file.size_bytes
         return str(self._at) if total is None else f"{self._at} of {total}"
 
+    def _check_pace(self, count: int, seconds: float) -> None:
+        """Counts the bytes of one read, and the seconds that it took.
+
+        Raises:
+            UnreadableInputError: Too few came in the time that a server may be silent.
+        """
+        self._waited += seconds
+        self._received += count
+        if self._waited < silence_seconds():
+            return
+        if self._received < _LEAST_BYTES:
+            raise UnreadableInputError(
+                f"{self._file.name}: only {self._received} bytes in {self._waited:.3g} s; "
+                f"{TRY_AGAIN} ({SILENCE_VARIABLE}=SECONDS raises the timeout)"
+            )
+        self._waited, self._received = 0.0, 0
+
     def close(self) -> None:
         """Closes the connection."""
         self._worker.close(self._stream.close)
-
-
-class _Slowness:
-    """Counts the bytes that come in the time that a server may be silent."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._patience = silence_seconds()
-        self._waited = 0.0
-        self._bytes = 0
-
-    def check(self, count: int, seconds: float) -> None:
-        """Counts the bytes of one read, and the seconds that it took."""
-        self._waited += seconds
-        self._bytes += count
-        if self._waited < self._patience:
-            return
-        if self._bytes < _LEAST_BYTES:
-            raise UnreadableInputError(
-                f"{self._name}: only {self._bytes} bytes in {self._waited:.3g} s; {TRY_AGAIN} "
-                f"({SILENCE_VARIABLE}=SECONDS raises the timeout)"
-            )
-        self._waited, self._bytes = 0.0, 0
 
 
 def find_remote(location: object) -> RemoteFile | Path | None:

@@ -9,6 +9,7 @@ They become text, and integers of 128 bits become decimals.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,6 +37,10 @@ _TABLE = re.compile(r"\btable_")
 _UNKNOWN_TABLE = re.compile(r"^Catalog Error: Table with name ")
 _OWN_TABLE = re.compile(r' Did you mean "(pg_|duckdb_|sqlite_|pragma_|information_schema)[^"]*"\?$')
 _VIEWS = " `stepscope query --list` names the views."
+
+
+Source = tuple[int | None, Mapping[str, Sequence[str]]]
+"""A trace that is queried: its rank, if it is one of several, and the files of each table."""
 
 
 def type_of_result(kind: DuckDBPyType) -> str:
@@ -75,25 +80,18 @@ class Execution:
 
     Attributes:
         query: A single SELECT.
-        files: The Parquet files of each table behind the views, of a single trace.
+        sources: The Parquet files of each table behind the views: of a single trace, whose rank is
+            None, or of several. Then each view has the rows of all of them, with `rank` as its
+            first column.
         row_limit: Maximum number of rows; one more is written. None: no limit.
-        ranks: Files of several traces, each with its rank. Each view then has the rows of
-            all of them, with `rank` as its first column.
     """
 
     query: str
     views: Sequence[tuple[str, str]]
-    files: Mapping[str, Sequence[str]]
+    sources: Sequence[Source]
     result: str
     row_limit: int | None = None
     memory_bytes: int | None = None
-    ranks: Sequence[tuple[int, Mapping[str, Sequence[str]]]] = ()
-
-    @property
-    def all_files(self) -> list[str]:
-        """Every file that it may read."""
-        tables = [self.files, *(files for _, files in self.ranks)]
-        return [path for files in tables for parts in files.values() for path in parts]
 
 
 def execute(given: Execution) -> list[str]:
@@ -110,8 +108,9 @@ def execute(given: Execution) -> list[str]:
 
     with database(given.memory_bytes) as connection:
         select = _single_select(connection, given.query)
-        create(connection, given.views, given.files, given.ranks)
-        _lock(connection, [*given.all_files, given.result])
+        create(connection, given.views, given.sources)
+        sources = (parts for _, files in given.sources for parts in files.values())
+        _lock(connection, [*itertools.chain.from_iterable(sources), given.result])
         try:
             return _copy(connection, select, given.result, given.row_limit)
         except RuntimeError as error:
@@ -145,8 +144,7 @@ def database(memory_bytes: int | None = None) -> Iterator[duckdb.DuckDBPyConnect
 def create(
     connection: duckdb.DuckDBPyConnection,
     views: Sequence[tuple[str, str]],
-    files: Mapping[str, Sequence[str]],
-    ranks: Sequence[tuple[int, Mapping[str, Sequence[str]]]] = (),
+    sources: Sequence[Source],
 ) -> None:
     """Creates the views over their files, or over those of several ranks.
 
@@ -154,18 +152,19 @@ def create(
     joined before they are put together.
     """
     connection.execute(f"CREATE SCHEMA {_OF_ONE_RANK}")
-    of_ranks = [(f"{_OF_ONE_RANK}.table{rank}_", of) for rank, of in ranks]
-    for prefix, of in of_ranks or [("table_", files)]:
-        for table, paths in of.items():
-            sources = ", ".join(map(_literal, paths))
-            source = f"read_parquet([{sources}])"
+    prefixes = ["table_" if rank is None else f"{_OF_ONE_RANK}.table{rank}_" for rank, _ in sources]
+    for prefix, (_, files) in zip(prefixes, sources, strict=True):
+        for table, paths in files.items():
+            source = f"read_parquet([{', '.join(map(_literal, paths))}])"
             connection.execute(f"CREATE VIEW {prefix}{table} AS FROM {source}")
     for name, sql in views:
         parts = [
-            f"SELECT {rank}::BIGINT AS rank, * FROM ({_TABLE.sub(prefix, sql)})"  # noqa: S608
-            for (rank, _), (prefix, _) in zip(ranks, of_ranks, strict=True)
+            sql
+            if rank is None
+            else f"SELECT {rank}::BIGINT AS rank, * FROM ({_TABLE.sub(prefix, sql)})"  # noqa: S608
+            for prefix, (rank, _) in zip(prefixes, sources, strict=True)
         ]
-        connection.execute(f"CREATE VIEW {name} AS {' UNION ALL '.join(parts) or sql}")
+        connection.execute(f"CREATE VIEW {name} AS {' UNION ALL '.join(parts)}")
 
 
 def _copy(

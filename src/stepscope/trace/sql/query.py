@@ -7,11 +7,10 @@ exist only in memory are first written to a temporary directory, if the query me
 from __future__ import annotations
 
 import datetime
-import functools
 import re
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +18,7 @@ import polars as pl
 
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.terminal.working import working
-from stepscope.trace.sql.execution import Execution, create, database, execute
+from stepscope.trace.sql.execution import Execution, Source, create, database, execute
 from stepscope.trace.sql.separate_process import execute_apart
 from stepscope.trace.sql.views import TABLES, VIEWS, View
 
@@ -65,7 +64,7 @@ class RankSource:
 
 def run_sql(trace: Queryable, query: str) -> pl.DataFrame:
     """Returns all rows of a query over the views of a trace, run in this process."""
-    return _run(trace, query, None, lambda given, _: execute(given)).rows
+    return _run(trace, query, lambda given, _: execute(given)).rows
 
 
 def run_query(
@@ -92,34 +91,34 @@ def run_query(
         import psutil
 
         memory_bytes = max(psutil.virtual_memory().available // 2, LEAST_MEMORY_BYTES)
-    limited = functools.partial(replace, memory_bytes=memory_bytes)
     return _run(
         trace,
         query,
+        lambda given, directory: execute_apart(given, directory, time_limit_s),
         row_limit,
-        lambda given, directory: execute_apart(limited(given), directory, time_limit_s),
+        memory_bytes,
     )
 
 
 def _run(
     trace: Queryable | Sequence[RankSource],
     query: str,
-    row_limit: int | None,
     run: Callable[[Execution, Path], list[str]],
+    row_limit: int | None = None,
+    memory_bytes: int | None = None,
 ) -> QueryResult:
-    with tempfile.TemporaryDirectory(prefix="stepscope-sql-") as directory:
-        views = _views_of(query)
+    left_out: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="stepscope-sql-") as name:
+        directory, views = Path(name), _views_of(query)
         tables = {table for view in views for table in view.tables}
-        result = Path(directory) / "result.parquet"
-        given = Execution(
-            query, [(view.name, view.sql) for view in views], {}, str(result), row_limit
-        )
-        left_out: list[str] = []
+        result = directory / "result.parquet"
         if isinstance(trace, Sequence):
-            given = replace(given, ranks=_ranks(trace, Path(directory), tables, left_out))
+            sources = _ranks(trace, directory, tables, left_out)
         else:
-            given = replace(given, files=_files(trace, Path(directory), tables))
-        names = run(given, Path(directory))
+            sources = [(None, _files(trace, directory, tables))]
+        named = [(view.name, view.sql) for view in views]
+        given = Execution(query, named, sources, str(result), row_limit, memory_bytes)
+        names = run(given, directory)
         rows = _with_plain_integers(pl.read_parquet(result, memory_map=False))
     rows.columns = names
     _check_dates(rows)
@@ -140,7 +139,7 @@ def view_columns(*, has_repeats: bool = True) -> pl.DataFrame:
         for table, columns in TABLES.items():
             files[table] = [f"{directory}/{table}.parquet"]
             pl.DataFrame(schema=columns).write_parquet(files[table][0])
-        create(opened, [(view.name, view.sql) for view in VIEWS], files)
+        create(opened, [(view.name, view.sql) for view in VIEWS], [(None, files)])
         for view in VIEWS:
             relation = opened.sql(f"SELECT * FROM {view.name}")  # noqa: S608 - a constant
             kinds = [str(kind) for kind in relation.types]
@@ -160,9 +159,9 @@ def _views_of(query: str) -> tuple[View, ...]:
 
 def _ranks(
     sources: Sequence[RankSource], directory: Path, tables: set[str], left_out: list[str]
-) -> list[tuple[int, dict[str, list[str]]]]:
+) -> list[Source]:
     """As `_files`, of several ranks, one of which is open at a time; says which it left out."""
-    found = []
+    found: list[Source] = []
     for number, source in enumerate(sources):
         own = directory / f"rank{source.rank}"
         own.mkdir()

@@ -60,31 +60,16 @@ LEFT JOIN table_names o ON o.name_id = oe.name_id
 """
 
 
-_COLLECTIVE_TYPES = {
-    "collective": "VARCHAR",
-    "dtype": "VARCHAR",
-    "elements_in": "BIGINT",
-    "elements_out": "BIGINT",
-    "group_size": "BIGINT",
-    "process_group": "VARCHAR",
-    "process_group_description": "VARCHAR",
-    "process_group_ranks": "VARCHAR",
-}
-_MEMORY_TYPES = {
-    "device_type": "INTEGER",
-    "device": "INTEGER",
-    "address": "UBIGINT",
-    "bytes": "BIGINT",
-    "total_allocated_bytes": "BIGINT",
-    "total_reserved_bytes": "BIGINT",
-}
+_NUMBERS_OF_COLLECTIVES = dict.fromkeys(("elements_in", "elements_out", "group_size"), "BIGINT")
+_OTHERS_OF_MEMORY = {"device_type": "INTEGER", "device": "INTEGER", "address": "UBIGINT"}
 
 
-def _arguments(keys: dict[str, str], types: dict[str, str]) -> str:
-    """Arguments as columns; null if missing or of another type."""
+def _arguments(keys: dict[str, str], usual: str, types: dict[str, str]) -> str:
+    """Arguments as columns, most of one type; null if missing or of another type."""
     return ",\n    ".join(
-        f"TRY_CAST(json_extract_string(a.args, '$.\"{keys[name]}\"') AS {kind}) AS {name}"
-        for name, kind in types.items()
+        f"TRY_CAST(json_extract_string(a.args, '$.\"{key}\"') AS {types.get(name, usual)})"
+        f" AS {name}"
+        for name, key in keys.items()
     )
 
 
@@ -129,7 +114,7 @@ WHERE w.category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
         f"""
 SELECT e.event, n.name, d."group", d.step, e.device, e.stream, e.start_ns,
     {_GPU_DURATION} AS dur_ns, e.start_ns + {_GPU_DURATION} AS end_ns,
-    {_arguments(COLLECTIVE_ARGUMENTS, _COLLECTIVE_TYPES)},
+    {_arguments(COLLECTIVE_ARGUMENTS, "VARCHAR", _NUMBERS_OF_COLLECTIVES)},
     d.launch, d.op
 FROM table_events e
 JOIN table_names n USING (name_id)
@@ -145,7 +130,7 @@ WHERE d.kind = 'communication'
         ("instants", "names", "lanes"),
         f"""
 SELECT a.time_ns, a.lane_id, l.tid,
-    {_arguments(MEMORY_ARGUMENTS, _MEMORY_TYPES)}
+    {_arguments(MEMORY_ARGUMENTS, "BIGINT", _OTHERS_OF_MEMORY)}
 FROM table_instants a
 JOIN table_names n USING (name_id)
 LEFT JOIN table_lanes l ON l.lane_id = a.lane_id

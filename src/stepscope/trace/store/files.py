@@ -11,17 +11,14 @@ Streams get a store that is removed when the process exits.
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import polars as pl
 
 from stepscope.trace.schema import TABLES
 from stepscope.trace.store.contents import is_intact, is_own_directory
-from stepscope.trace.store.derived import DerivedFiles
 from stepscope.trace.store.directory import read_manifest
 from stepscope.trace.store.origin import Origin
 from stepscope.trace.store.owners import say_that_it_is_not_believed
@@ -30,8 +27,6 @@ from stepscope.trace.tables import GROWING, SMALL
 
 def find_store(origin: Origin) -> Path | None:
     """Returns the valid store of a trace, if there is one."""
-    if origin.key is None:
-        return None
     return next((path for path in origin.paths if is_store_of(path, origin)), None)
 
 
@@ -65,35 +60,6 @@ def _columns_of(part: Path) -> dict[str, pl.DataType] | None:
             return dict(pl.read_parquet_schema(opened))
     except (OSError, pl.exceptions.PolarsError):
         return None
-
-
-@dataclass(frozen=True)
-class StoredTables:
-    """The tables of a store.
-
-    Attributes:
-        frames: The tables by name, not read yet.
-        derived_files: Where derived tables are cached; None if they cannot be.
-    """
-
-    directory: Path
-    frames: Mapping[str, pl.LazyFrame]
-    derived_files: DerivedFiles | None
-
-
-def open_store(store: Path) -> StoredTables:
-    """Opens a store without reading any table."""
-    with contextlib.suppress(OSError):  # marks the store as used; it may be read-only
-        os.utime(store)
-
-    identity = read_manifest(store).get("identity")
-    return StoredTables(
-        directory=store,
-        frames={
-            name: pl.scan_parquet(parts_of(store, name), glob=False) for name in (*GROWING, *SMALL)
-        },
-        derived_files=DerivedFiles(store, identity) if isinstance(identity, str) else None,
-    )
 
 
 def parts_of(store: Path, table: str) -> list[Path]:

@@ -28,7 +28,7 @@ from stepscope.trace.store.directory import (
 from stepscope.trace.store.files import is_store_of
 from stepscope.trace.store.origin import Origin, cache_directory
 from stepscope.trace.store.part import write_table
-from stepscope.trace.tables import GROWING, SMALL, Chunk, SmallTables
+from stepscope.trace.tables import GROWING, SMALL, Frames
 
 _ROWS_PER_PART = {
     "events": 250_000,
@@ -73,15 +73,14 @@ class StoreWriter:
         if not self._stays:
             self._claim.remove()
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: Frames) -> None:
         """Appends rows."""
-        for name, most in _ROWS_PER_PART.items():
-            rows: pl.DataFrame = getattr(chunk, name)
+        for name, rows in chunk.items():
             if not len(rows):
                 continue
             self._held[name].append(rows)
             self._rows[name] += len(rows)
-            if self._rows[name] >= most:
+            if self._rows[name] >= _ROWS_PER_PART[name]:
                 self._flush(name)
 
     def _flush(self, name: str) -> None:
@@ -116,7 +115,7 @@ class StoreWriter:
             "or use store=False"
         )
 
-    def finish(self, small: SmallTables) -> Path:
+    def finish(self, small: Frames) -> Path:
         """Writes the remaining rows and moves the store to its final path."""
         for name in GROWING:
             if self._held[name]:
@@ -124,7 +123,7 @@ class StoreWriter:
             elif not self._parts[name]:
                 self._write(name, [pl.DataFrame(schema=TABLES[name])])
         for name in SMALL:
-            self._write(name, [getattr(small, name)])
+            self._write(name, [small[name]])
         for pending in self._pending:
             self._written(pending)
         key = self.origin.key

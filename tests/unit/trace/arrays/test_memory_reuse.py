@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from stepscope.trace.arrays.arrow_columns import numbers_of
-from stepscope.trace.arrays.kept_arrays import drop_released_arrays
+from stepscope.trace.arrays.kept_arrays import KEEPER
 
 PROGRAMME = """
 import json, resource
@@ -106,7 +106,7 @@ def test_arrays_of_columns_that_are_gone_can_be_dropped():
     gone = weakref.ref(array)
     column = numbers_of("number", array)
     del array, column
-    drop_released_arrays()
+    KEEPER.drop_released()
     assert gone() is None
 
 

@@ -1,5 +1,7 @@
 """Nesting against the definition, tried on every pair of events."""
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -11,12 +13,16 @@ from stepscope.trace.derive.ancestors import nearest_above
 from stepscope.trace.derive.clock_resolution import clock_resolution_ns
 from stepscope.trace.derive.nesting import (
     nest,
-    nest_by_loop,
-    nest_by_stack,
 )
 
 FIELDS = ("parent", "depth", "self_ns", "crossing")
 EVENTS = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 14), st.integers(0, 14)), max_size=14)
+
+
+def nest_by_python(*columns, **how):
+    """`nest` with its loop as Python."""
+    with patch.object(nesting, "jit", lambda loop: loop):
+        return nest(*columns, **how)
 
 
 def order_of(events):
@@ -87,9 +93,7 @@ def test_nesting_follows_the_definition(events, tolerance):
     assert found.self_ns.tolist() == expected[2]
     assert found.crossing.tolist() == expected[3]
 
-    order = np.array(order_of(events), np.int64)
-    new_lane = np.diff(lane[order], prepend=-1) != 0
-    looped = nest_by_stack(nest_by_loop, order, new_lane, start, dur, tolerance)
+    looped = nest_by_python(lane, start, dur, tolerance_ns=tolerance)
     assert [getattr(looped, field).tolist() for field in FIELDS] == list(expected)
 
 
@@ -104,9 +108,7 @@ def test_the_nearest_chosen_row_above_is_found_with_the_parents(events, draw):
         while at >= 0 and not chosen[at]:
             at = parent[at]
         expected.append(at)
-    order = np.array(order_of(events), np.int64)
-    new_lane = np.diff(lane[order], prepend=-1) != 0
-    looped = nest_by_stack(nest_by_loop, order, new_lane, start, dur, 0, chosen)
+    looped = nest_by_python(lane, start, dur, chosen=chosen)
     assert looped.around.tolist() == expected
     assert looped.parent.tolist() == parent
 
@@ -183,8 +185,7 @@ def test_deep_stacks_with_many_rows_after_them():
         start = np.concatenate((np.arange(number), 10**6 + 10 * np.arange(number)))
         dur = np.concatenate((2 * (number - np.arange(number)), np.full(number, 5)))
         durations, count = counted(dur)
-        rows = np.arange(2 * number)
-        nest_by_stack(nest_by_loop, rows, rows == 0, start, durations, 0)
+        nest_by_python(np.zeros(2 * number, np.int64), start, durations)
         read.append(count())
     assert 0 < read[1] < 10 * read[0]
 
@@ -212,4 +213,4 @@ def test_the_nearest_chosen_rows_are_those_of_the_parents():
     chosen = random.random(size) < 0.3
     found = nest(lane, start, dur, rank, rows=rows, chosen=chosen)
     assert found.parent.dtype == np.int32
-    assert np.array_equal(found.around, nearest_above(found.parent, None, chosen))
+    assert np.array_equal(found.around, nearest_above(found.parent, np.arange(size), chosen))

@@ -41,8 +41,7 @@ def _contents(folder: Path) -> dict[str, bytes]:
         "chrome": write([operator(), kernel()]),
         "py-spy": json.dumps([frame, end]).encode(),
         "perfetto": 2 * b"\x0a\x04\x40\x01\x50\x01",  # packets with a time and a sequence
-        "nsys-sqlite": _sqlite(folder),
-        "nsys-report": b"NVIDIA Tegra Profiler Report 2025@3@1\n\x0b",
+        "nsys": _sqlite(folder),
     }
 
 
@@ -52,6 +51,7 @@ def test_every_format_is_recognised_by_its_content_and_by_nothing_else(tmp_path:
     for name, content in contents.items():
         for misleading in ("a.json", "b.sqlite", "c.nsys-rep", "d"):
             assert format_of(misleading, content).name == name
+    assert format_of("a.json", b"NVIDIA Tegra Profiler Report 2025@3@1\n\x0b").name == "nsys"
 
 
 @pytest.mark.parametrize("space", [b"", b"\xef\xbb\xbf", b" \r\n\t"])
@@ -60,7 +60,7 @@ def test_json_of_any_frame_is_a_chrome_trace(space: bytes, frame: str) -> None:
     assert format_of("x", space + write([operator()], frame=frame)).name == "chrome"
 
 
-@pytest.mark.parametrize("name", ["chrome", "py-spy", "nsys-sqlite"])
+@pytest.mark.parametrize("name", ["chrome", "py-spy", "nsys"])
 def test_a_format_opens_from_a_file_packed_or_not_and_from_a_stream(
     name: str, tmp_path: Path
 ) -> None:

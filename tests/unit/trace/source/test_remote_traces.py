@@ -24,7 +24,7 @@ from stepscope.trace import load as load_module
 from stepscope.trace.load import load
 from stepscope.trace.source import opening as source_module
 from stepscope.trace.source.opening import open_source
-from stepscope.trace.source.remote import RemoteFile, find_remote
+from stepscope.trace.source.remote import RemoteFile, RemoteStream, find_remote
 from stepscope.trace.store.directory import MANIFEST, read_manifest
 
 CONTENT = write([make(start=str(number)) for number in range(50) for make in (operator, kernel)])
@@ -297,7 +297,7 @@ def test_a_service_that_ends_early(error: Exception | None, words: str) -> None:
 def test_a_service_that_falls_silent() -> None:
     spoken = threading.Event()
     file = RemoteFile("odd://x", "odd://x", _Service(spoken), "x", len(CONTENT), "1")
-    stream = file.open()
+    stream = RemoteStream(file)
     assert len(stream.read(4096)) == 1000
     stream._worker._seconds = 0.05
     with pytest.raises(UnreadableInputError, match="no data for .*at byte 1000 of"):

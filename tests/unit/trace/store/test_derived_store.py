@@ -14,8 +14,8 @@ import pytest
 from polars.testing import assert_frame_equal
 from tests.support.chrome_traces import write
 
-from stepscope.trace import lazy_tables, model
-from stepscope.trace.arrays.kept_arrays import KEEPER, drop_released_arrays
+from stepscope.trace import model
+from stepscope.trace.arrays.kept_arrays import KEEPER
 from stepscope.trace.derive import narrow_columns
 from stepscope.trace.derive.columns import derive
 from stepscope.trace.load import load
@@ -210,7 +210,7 @@ def test_an_interrupt_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.fixture
 def freed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables of any size are freed once they are cached."""
-    for module in (derived_store, lazy_tables, model):
+    for module in (derived_store, model):
         monkeypatch.setattr(module, "FREED_FROM_EVENTS", 0)
 
 
@@ -233,15 +233,15 @@ def test_tables_that_are_cached_take_no_memory_but_for_operators_and_parents(
 ) -> None:
     monkeypatch.setattr(narrow_columns, "_MANY", 0)  # columns keep their arrays
     trace = load(path, store=True)
-    drop_released_arrays()
+    KEEPER.drop_released()
     before = len(KEEPER)
     assert_as_computed(trace)
-    drop_released_arrays()  # of what it was compared with
+    KEEPER.drop_released()  # of what it was compared with
     assert len(KEEPER) == before + 1, "the operators stay, which most analyses ask for"
     assert trace.derived_numbers("op").cast(pl.Int64).equals(trace.derived.collect()["op"])
     assert (trace.parents == trace.derived.collect()["parent"].fill_null(-1).to_numpy()).all()
     trace.close()
-    drop_released_arrays()
+    KEEPER.drop_released()
     assert len(KEEPER) == before
     assert_as_computed(trace)
 

@@ -7,14 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from stepscope.trace.formats.chrome.rows import Rows, rows_from_events
 from stepscope.trace.formats.chrome.tolerant.event_text import Between, Outcome, read_stretch
 from stepscope.trace.source.content import Content
-
-if TYPE_CHECKING:
-    from stepscope.trace.formats.chrome.scanner.scanned import Scanned  # imports llvmlite
 
 
 @dataclass(frozen=True)
@@ -34,7 +30,7 @@ class Ending:
     given_up: bool = False
 
 
-Take = Callable[["Rows | Scanned"], None]
+Take = Callable[[Rows], None]
 """Takes consecutive events."""
 ReadEvents = Callable[[bytes, int, Content, Take], Ending]
 """Reads the list of events.

@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
+from stepscope.trace.formats.chrome.device_lanes import (
+    names_other_devices,
+    with_device_lanes,
+    with_unknown_lanes,
+)
+from stepscope.trace.formats.chrome.reader import read_in_chunks, read_tables
 from stepscope.trace.formats.trace_format import Input, TraceFormat
-from stepscope.trace.tables import Chunk, SmallTables, Tables
+from stepscope.trace.tables import Frames, Tables
 
 _BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"  # byte order mark and space
 
 
 def _read(trace: Input) -> Tables:
-    from stepscope.trace.formats.chrome.device_lanes import with_device_lanes
-    from stepscope.trace.formats.chrome.reader import read_tables
-
     return with_device_lanes(read_tables(trace.name, trace.content, trace.problems))
 
 
-def _stream(trace: Input, take: Callable[[Chunk], None]) -> SmallTables:
-    from stepscope.trace.formats.chrome.device_lanes import names_other_devices, with_unknown_lanes
-    from stepscope.trace.formats.chrome.reader import read_in_chunks
-
+def _stream(trace: Input, take: Callable[[Frames], None]) -> Frames:
     if names_other_devices(trace.content.peek()):
         # What an event stands for depends on names, flows and arguments of the whole file.
         return _read(trace).pass_on(take)
     small = read_in_chunks(trace.name, trace.content, trace.problems, take)
-    return replace(small, problems=with_unknown_lanes(small.problems, small.lanes))
+    return {**small, "problems": with_unknown_lanes(small["problems"], small["lanes"])}
 
 
 FORMAT = TraceFormat(
     name="chrome",
-    plural="Chrome traces",
     recognises=lambda beginning: beginning.lstrip(_BEFORE_JSON)[:1] in (b"{", b"["),
     read=_read,
     stream=_stream,

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK, category_of
+from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK, category_of, code_of
 from stepscope.trace.classify import classify_names
 from stepscope.trace.formats.chrome.phases import IS_ASYNCHRONOUS
 from stepscope.trace.formats.chrome.rows import (
@@ -27,7 +27,6 @@ from stepscope.trace.schema import CATEGORY, LANES, NAMES, Category
 
 _CATEGORIES = list(Category)
 _CATEGORY_VALUES = pl.Series("category", [category.value for category in _CATEGORIES], CATEGORY)
-_CODES = {category: code for code, category in enumerate(_CATEGORIES)}
 
 IS_GPU_CATEGORY = np.array([category in GPU_CATEGORIES for category in _CATEGORIES])
 """For each category code, whether its events are on GPU lanes."""
@@ -74,7 +73,7 @@ class NamesAndLanes:
     def _add_name(self, pair: NamePair) -> None:
         if pair not in self._names:  # a name can be escaped in two ways
             self._names[pair] = len(self._names)
-            self._name_code.append(_CODES[category_of(pair[1])])
+            self._name_code.append(code_of(category_of(pair[1])))
 
     def _add_lane(self, pair: LanePair) -> None:
         if pair not in self._lanes:
@@ -96,8 +95,6 @@ class NamesAndLanes:
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Returns device and stream of GPU events, from the arguments, else from pid and tid.
 
-        Also marks their lanes as GPU lanes.
-
         Args:
             at: The rows of interest.
 
@@ -111,12 +108,15 @@ class NamesAndLanes:
         stream = np.where((flags & HAS_STREAM) != 0, rows.stream[at], lane_stream)
         device = np.where(is_gpu & (device >= 0) & (device <= LARGEST_DEVICE), device, -1)
         stream = np.where(is_gpu & (stream >= 0), stream, -1)
-        on_gpu = np.flatnonzero(is_gpu)
-        lanes, first = np.unique(lane_id[on_gpu], return_index=True)
-        for lane, index in zip(lanes.tolist(), on_gpu[first].tolist(), strict=True):
-            on = (int(number) if number >= 0 else None for number in (device[index], stream[index]))
-            self._gpu_lanes.setdefault(lane, (next(on), next(on)))
         return device, stream
+
+    def mark_gpu_lanes(self, events: pl.DataFrame) -> None:
+        """Makes the lanes of GPU events GPU lanes, with device and stream of their first event."""
+        on_gpu = np.flatnonzero(IS_GPU_CATEGORY[events["category"].to_physical().to_numpy()])
+        lanes, first = np.unique(events["lane_id"].to_numpy()[on_gpu], return_index=True)
+        of_first = events["device", "stream"][on_gpu[first]]
+        for lane, place in zip(lanes.tolist(), of_first.iter_rows(), strict=True):
+            self._gpu_lanes.setdefault(lane, place)
 
     def take_description(self, name: str, lane: LanePair, text: str | None) -> bool:
         """Takes the name of a process or thread from a metadata event; False if it has none."""

@@ -35,7 +35,7 @@ from stepscope.trace.formats.chrome.tolerant.json_text import (
 from stepscope.trace.formats.chrome.tolerant.lenient_json import LenientError, read_lenient
 from stepscope.trace.problems import Problems
 from stepscope.trace.source.content import Content
-from stepscope.trace.tables import Chunk, SmallTables, Tables
+from stepscope.trace.tables import Frames, Tables
 
 _LOG = logging.getLogger(__name__)
 _SEPARATORS = re.compile(r"[ \t\r\n,]*")
@@ -298,7 +298,7 @@ def read_tables(
     Returns:
         The tables. `problems` reports what was repaired or skipped.
     """
-    chunks: list[Chunk] = []
+    chunks: list[Frames] = []
     small = read_in_chunks(name, content, problems, chunks.append, read_events)
     return Tables.joined(chunks, small)
 
@@ -307,9 +307,9 @@ def read_in_chunks(
     name: str,
     content: Content,
     problems: Problems,
-    take: Callable[[Chunk], None],
+    take: Callable[[Frames], None],
     read_events: ReadEvents | None = None,
-) -> SmallTables:
+) -> Frames:
     """Like `read_tables`, but passes on the growing tables in chunks.
 
     Returns:

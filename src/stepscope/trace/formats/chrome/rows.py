@@ -26,6 +26,18 @@ HAS_DEVICE = 32
 HAS_STREAM = 64
 HAS_BYTES = 128
 
+NUMBERS: dict[str, tuple[int, type[np.generic]]] = {
+    "time_ns": (HAS_TIME, np.int64),
+    "dur_ns": (HAS_DURATION, np.int64),
+    "flow_id": (HAS_FLOW, np.uint64),
+    "correlation": (HAS_CORRELATION, np.uint64),
+    "external_id": (HAS_EXTERNAL, np.uint64),
+    "device": (HAS_DEVICE, np.int64),
+    "stream": (HAS_STREAM, np.int64),
+    "bytes": (HAS_BYTES, np.int64),
+}
+"""The columns of `Rows` that may lack a value: its bit in `Rows.flags`, and their type."""
+
 INT64_MAX = 2**63 - 1
 INT64_MIN = -(2**63)
 UINT64_MAX = 2**64 - 1
@@ -139,7 +151,6 @@ def rows_from_events(events: list[Event], offsets: list[int], problems: Problems
     phases, words, categories, pids, tids, *numbers, args = of_each
     named: Iterable[NamePair] = zip(words, categories, strict=True)
     places: Iterable[LanePair] = zip(pids, tids, strict=True)
-    time_ns, dur_ns, flow_id, correlation, external_id, device, stream, size = numbers
 
     def column(
         values: tuple[int | None, ...], bit: int, dtype: type[np.generic]
@@ -150,24 +161,21 @@ def rows_from_events(events: list[Event], offsets: list[int], problems: Problems
         flags[np.array([value is not None for value in values])] |= np.uint32(bit)
         return np.array([value or 0 for value in values], dtype)
 
+    columns = {
+        name: column(values, *how)
+        for (name, how), values in zip(NUMBERS.items(), numbers, strict=True)
+    }
     return Rows(
         phase=np.array([phase_code(phase) for phase in phases], np.uint8),
         name=_numbered(named, names),
         lane=_numbered(places, lanes),
-        time_ns=column(time_ns, HAS_TIME, np.int64),
-        dur_ns=column(dur_ns, HAS_DURATION, np.int64),
-        flow_id=column(flow_id, HAS_FLOW, np.uint64),
-        correlation=column(correlation, HAS_CORRELATION, np.uint64),
-        external_id=column(external_id, HAS_EXTERNAL, np.uint64),
-        device=column(device, HAS_DEVICE, np.int64),
-        stream=column(stream, HAS_STREAM, np.int64),
-        bytes=column(size, HAS_BYTES, np.int64),
         flags=flags,
         offset=np.array(offsets, np.int64),
         args=pl.Series("args", args, pl.String),
         names=Vocabulary(names),
         lanes=Vocabulary(lanes),
         problems=problems,
+        **columns,
     )
 
 

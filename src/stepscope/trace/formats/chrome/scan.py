@@ -1,10 +1,10 @@
 """The compiled reader for the list of events: pieces, threads, and what joins their results.
 
 The file is cut into pieces where an event seems to start (`scan_pieces`). Threads scan the pieces
-(`scan_piece`), assuming that the cuts are right. The pieces are then finished in order
-(`finish`): if the previous piece ended exactly at the cut, the scan was valid. Otherwise the
-piece is joined to the rest of the previous one and scanned again. A wrong cut, for example inside a
-string that looks like the boundary between two events, costs time but never a row.
+(`Scan`), assuming that the cuts are right. The pieces are then finished in order (`_Reader`): if
+the previous piece ended exactly at the cut, the scan was valid. Otherwise the piece is joined to
+the rest of the previous one and scanned again. A wrong cut, for example inside a string that looks
+like the boundary between two events, costs time but never a row.
 """
 
 from __future__ import annotations
@@ -14,20 +14,41 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from contextvars import copy_context
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.trace.arrays.arrow_columns import strings_of
 from stepscope.trace.arrays.buffers import Buffers
 from stepscope.trace.formats.chrome.event_list import BytePositions, Ending, Take, decode
-from stepscope.trace.formats.chrome.rows import Event, Rows, Vocabulary, rows_from_events
-from stepscope.trace.formats.chrome.scan_piece import Scan
-from stepscope.trace.formats.chrome.scanner.scan_events import ENDED, FULL, HANDED_OVER
-from stepscope.trace.formats.chrome.scanner.scan_pieces import Cutter, piece_of
+from stepscope.trace.formats.chrome.rows import (
+    NUMBERS,
+    Event,
+    Rows,
+    Vocabulary,
+    rows_from_events,
+)
+from stepscope.trace.formats.chrome.scanner.repaired import RepairedBlock, can_repair
+from stepscope.trace.formats.chrome.scanner.scan_events import (
+    ENDED,
+    FULL,
+    HANDED_OVER,
+    USED_UP,
+    scan_events,
+)
+from stepscope.trace.formats.chrome.scanner.scan_pieces import Cutter, Piece, piece_of
+from stepscope.trace.formats.chrome.scanner.scan_rows import (
+    BETWEEN,
+    DATA,
+    END,
+    INT64_COLUMNS,
+    OFFSET,
+    POSITION,
+    ROWS,
+)
 from stepscope.trace.formats.chrome.scanner.scan_words import Words
-from stepscope.trace.formats.chrome.scanner.scanned import BETWEEN, ROWS, Scanned
 from stepscope.trace.formats.chrome.tolerant.event_text import (
     Between,
     Outcome,
@@ -37,28 +58,138 @@ from stepscope.trace.formats.chrome.tolerant.event_text import (
 from stepscope.trace.problems import Problems
 from stepscope.trace.source.content import Content, prefetched
 
+_ROWS = 4096  # numbers of rows are multiples of this, unless these are fewer
+_BYTES_EACH = 96  # of the smallest usual events
 _FIRST_WINDOW = 16 * 1024
 _MOST_AT_ONCE = 512
 
 
-@dataclass(frozen=True)
-class FinishedPiece:
-    """A piece that was read as far as possible without the next one."""
+class Scan:
+    """The scan of one piece, and how far it got."""
 
-    rows: Rows | Scanned
-    words: Words
-    stop: int
-    between: Between
-    ended: bool
-    fruitless: int
-    given_up: bool
+    def __init__(
+        self,
+        piece: Piece,
+        between: Between,
+        buffers: Buffers,
+        words: Words,
+        scale: int = 1,
+    ) -> None:
+        rows = _row_capacity(piece.end // (_BYTES_EACH // min(scale, 16)))
+        self.piece = piece
+        self.data = piece.data
+        self.between = between
+        self.scale = scale
+        self.buffers = buffers
+        self.words = words
+        self.columns = buffers.take((INT64_COLUMNS, rows), np.int64)
+        self.views = buffers.take((rows, 2), np.int64)
+        self.bytes = buffers.take((2, rows), np.uint8)
+        self.numbers = buffers.take((2, rows), np.int32)
+        self.state = np.array(
+            [
+                self.data.ctypes.data, piece.end, 0, between.value, 0, rows,
+                *(
+                    column.ctypes.data
+                    for column in (self.columns, self.views, *self.bytes, *self.numbers)
+                ),
+            ],
+            np.int64,
+        )  # fmt: skip
+        self.status = HANDED_OVER
+        self._repaired: RepairedBlock | None = None
+
+    def run(self) -> Scan:
+        """Scans from the current state."""
+        self._scan()
+        while self._has_repaired():
+            self._scan()
+        return self
+
+    def _scan(self) -> None:
+        self.status = scan_events(
+            self.state.ctypes.data,
+            self.words.names.table.ctypes.data,
+            self.words.lanes.table.ctypes.data,
+            self.words.patterns.table.ctypes.data,
+        )
+
+    def _has_repaired(self) -> bool:
+        """Whether there is more to scan now, as events were repaired."""
+        repaired = self._repaired
+        end = self.piece.end
+        if repaired is None:
+            at = int(self.state[POSITION])
+            if self.status != HANDED_OVER or not can_repair(self.data, at, end):
+                return False
+            self._repaired = repaired = RepairedBlock(self.data, at, end, self.words.copies)
+        elif self.status != USED_UP:
+            return False
+        if not repaired.copy_next():
+            self.status = USED_UP if self.position >= end else HANDED_OVER
+            return False
+        self._scan_copy(repaired)
+        return True
+
+    def _scan_copy(self, repaired: RepairedBlock) -> None:
+        self.data = repaired.data
+        self.state[DATA], self.state[END] = repaired.data.ctypes.data, repaired.end
 
     @property
-    def has_events(self) -> bool:
-        """Whether there is an event with a phase."""
-        if isinstance(self.rows, Scanned):
-            return bool(self.rows.phases[: len(self.rows)].any())
-        return bool(np.asarray(self.rows.phase).any())
+    def position(self) -> int:
+        """The position in the piece up to which it was scanned."""
+        position = int(self.state[POSITION])
+        return position if self._repaired is None else self._repaired.original(position)
+
+    def continue_from(self, position: int, between: Between) -> None:
+        """Continues elsewhere in the piece: at a position between events."""
+        self.state[BETWEEN] = between.value
+        if self._repaired is None:
+            self.state[POSITION] = position
+        else:
+            self._repaired.continue_from(int(self.state[POSITION]), position)
+            self._scan_copy(self._repaired)
+
+    def larger(self) -> Scan:
+        """Scans the same piece again from the start, with more room."""
+        if int(self.state[ROWS]) < len(self.views):
+            words = Words(self.words.scale * 4)
+            return Scan(self.piece, self.between, self.buffers, words, self.scale).run()
+        return Scan(self.piece, self.between, self.buffers, self.words, self.scale * 4).run()
+
+    def rows(self) -> Rows:
+        """Returns the events scanned so far, as views of the scan's memory."""
+        self.words.catch_up()
+        count, repaired, problems = int(self.state[ROWS]), self._repaired, Problems()
+        columns, views = self.columns[:, :count], self.views[:count].view(np.uint32)
+        numbers: dict[str, npt.NDArray[Any]] = {
+            name: column.view(dtype)
+            for (name, (_, dtype)), column in zip(NUMBERS.items(), columns, strict=False)
+        }
+        starts = columns[OFFSET]
+        if repaired is not None:
+            starts = repaired.originals(starts)
+            problems = repaired.problems(int(self.state[POSITION]), self.piece.offset)
+        return Rows(
+            phase=self.bytes[0, :count],
+            flags=self.bytes[1, :count].astype(np.uint32),
+            name=self.numbers[0, :count],
+            lane=self.numbers[1, :count],
+            offset=starts + self.piece.offset,
+            args=strings_of(
+                "args", self.data, views, np.packbits(views[:, 0] > 0, bitorder="little")
+            ),
+            names=self.words.names,
+            lanes=self.words.lanes,
+            problems=problems,
+            **numbers,
+        )
+
+
+def _row_capacity(count: int) -> int:
+    """Returns how many rows to allocate: one of few numbers, so that buffers can be reused."""
+    rows = count + 64
+    return 1 << rows.bit_length() if rows < _ROWS else -(-rows // _ROWS) * _ROWS
 
 
 class _ByHand:
@@ -82,49 +213,20 @@ class _ByHand:
         return self.used
 
 
-def finish(scan: Scan, final: bool, fruitless: int) -> FinishedPiece:
-    """Reads a piece to its end, using the tolerant reader wherever the scanner stops."""
-    by_hand = _ByHand(fruitless)
-    most, last_rows = 1, -1
-    while scan.status in (HANDED_OVER, FULL):
-        if scan.status == FULL:
-            scan = scan.larger()
-            by_hand, most, last_rows = _ByHand(fruitless), 1, -1
-            continue
-        scanned = int(scan.state[ROWS])
-        if scan.bytes[0][max(last_rows, 0) : scanned].any():
-            by_hand.fruitless = 0
-        most = min(most * 2, _MOST_AT_ONCE) if scanned - last_rows < 4 * most else 1
-        last_rows = scanned
-        if not _hand_over(scan, by_hand, final, most) or by_hand.given_up:
-            break
-    scanned_rows = scan.scanned()
-    if scan.bytes[0][max(last_rows, 0) : int(scan.state[ROWS])].any():
-        by_hand.fruitless = 0
-    rows: Rows | Scanned = scanned_rows
-    if by_hand.events or by_hand.problems:
-        rows = _merged(scanned_rows.rows(), by_hand)
-    stop = min(scan.position, scan.end)
-    between = Between(int(scan.state[BETWEEN]))
-    return FinishedPiece(
-        rows, scan.words, stop, between, scan.status == ENDED, by_hand.fruitless, by_hand.given_up
-    )
-
-
 def _hand_over(scan: Scan, by_hand: _ByHand, final: bool, most: int) -> bool:
     """Reads a few events with the tolerant reader; False if it needs the next piece."""
-    at = scan.position
+    at, end = scan.position, scan.piece.end
     between = Between(int(scan.state[BETWEEN]))
     # Of many small elements, only about as much text as they need is decoded.
     window = min(_FIRST_WINDOW * most, max(_FIRST_WINDOW, 4 * by_hand.used))
     while True:
-        whole = at + window >= scan.end
-        text = decode(bytes(scan.raw[at : min(at + window, scan.end)]))
+        whole = at + window >= end
+        text = decode(bytes(scan.piece.view[at : min(at + window, end)]))
         stretch = read_stretch(text, 0, between, final and whole, most, by_hand.fruitless)
         ended = stretch.outcome is Outcome.END
         by_hand.given_up = stretch.outcome is Outcome.GIVEN_UP
         if stretch.stop > 0 or ended:
-            after = at + by_hand.add(stretch, text, scan.offset + at)
+            after = at + by_hand.add(stretch, text, scan.piece.offset + at)
             scan.continue_from(after, stretch.between)
             by_hand.fruitless = stretch.fruitless
             if by_hand.given_up:
@@ -153,10 +255,7 @@ def _merged(rows: Rows, by_hand: _ByHand) -> Rows:
 
     names, lanes = len(rows.names), len(rows.lanes)
     shifts = {"name": names, "lane": lanes}
-    plain = (
-        "phase", "flags", "name", "lane", "time_ns", "dur_ns", "flow_id", "correlation",
-        "external_id", "device", "stream", "bytes", "offset",
-    )  # fmt: skip
+    plain = ("phase", "flags", "name", "lane", "offset", *NUMBERS)
     columns = {column: both(column, shifts.get(column, 0)) for column in plain}
     return Rows(
         **columns,  # type: ignore[arg-type]
@@ -189,10 +288,10 @@ class _Reader:
 
     def next(self, scan: Scan) -> None:
         if self.ended:
-            self.carry += scan.raw[: scan.end]
+            self.carry += scan.piece.view[: scan.piece.end]
             return
         if self.carry or scan.between is not self.between:
-            self.carry += scan.raw[: scan.end]
+            self.carry += scan.piece.view[: scan.piece.end]
             self._words.append(scan.words)
             if len(self.carry) < self.wanted:
                 return
@@ -208,19 +307,42 @@ class _Reader:
         return Scan(piece, self.between, self.buffers, self.words()).run()
 
     def _accept(self, scan: Scan, final: bool) -> None:
-        finished = finish(scan, final, self._fruitless)
-        if len(finished.rows) or not isinstance(finished.rows, Scanned):
-            self.take(finished.rows)
-        if finished.has_events:
-            self.content.recognised(len(finished.rows))
-        self._words.append(finished.words)
-        self.carry = bytearray(scan.raw[finished.stop : scan.end])
-        self.offset = scan.offset + finished.stop
-        self.wanted = 0 if finished.stop else 2 * len(self.carry)
-        self.between = finished.between
-        self.ended = finished.ended or finished.given_up
-        self.given_up = finished.given_up
-        self._fruitless = finished.fruitless
+        """Takes the events of a piece, read as far as possible without the next one.
+
+        Wherever the scanner stops, the tolerant reader goes on.
+        """
+        by_hand = _ByHand(self._fruitless)
+        most, last_rows = 1, -1
+        while scan.status in (HANDED_OVER, FULL):
+            if scan.status == FULL:
+                scan = scan.larger()
+                by_hand, most, last_rows = _ByHand(self._fruitless), 1, -1
+                continue
+            scanned = int(scan.state[ROWS])
+            if scan.bytes[0][max(last_rows, 0) : scanned].any():
+                by_hand.fruitless = 0
+            most = min(most * 2, _MOST_AT_ONCE) if scanned - last_rows < 4 * most else 1
+            last_rows = scanned
+            if not _hand_over(scan, by_hand, final, most) or by_hand.given_up:
+                break
+        if scan.bytes[0][max(last_rows, 0) : int(scan.state[ROWS])].any():
+            by_hand.fruitless = 0
+        rows = scan.rows()
+        if by_hand.events or by_hand.problems:
+            rows = _merged(rows, by_hand)
+        if len(rows) or rows.problems:
+            self.take(rows)
+        if rows.phase.any():
+            self.content.recognised(len(rows))
+        self._words.append(scan.words)
+        piece, stop = scan.piece, min(scan.position, scan.piece.end)
+        self.carry = bytearray(piece.view[stop : piece.end])
+        self.offset = piece.offset + stop
+        self.wanted = 0 if stop else 2 * len(self.carry)
+        self.between = Between(int(scan.state[BETWEEN]))
+        self.given_up = by_hand.given_up
+        self.ended = scan.status == ENDED or self.given_up
+        self._fruitless = by_hand.fruitless
 
 
 def read_events_compiled(

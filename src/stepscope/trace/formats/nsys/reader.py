@@ -20,6 +20,7 @@ import json
 import shutil
 import subprocess
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import polars as pl
@@ -80,7 +81,7 @@ def read_report(path: Path, name: str) -> Tables:
 
 def read_export(path: Path, name: str) -> Tables:
     """Reads an SQLite file exported by Nsight Systems."""
-    with SqliteTables(path, name) as database:
+    with closing(SqliteTables(path, name)) as database:
         if all(database.has(table) for table in _SIGNS_OF_A_SNAPSHOT):
             raise UnreadableInputError(
                 f"{name}: torch's memory snapshot in SQLite (_dump_snapshot_sqlite), which is not "
@@ -132,21 +133,19 @@ def _assemble(
             nulls_equal=True,
         )
 
+    def timed(part: pl.DataFrame) -> pl.DataFrame:
+        sorted_part = interned(part).sort("start_ns", maintain_order=True)
+        return sorted_part.rename({"start_ns": "time_ns"})
+
     rows = interned(events).with_row_index("event")
-    instants = (
-        interned(moments).sort("start_ns", maintain_order=True).rename({"start_ns": "time_ns"})
-    )
-    sampled = (
-        interned(samples).sort("start_ns", maintain_order=True).rename({"start_ns": "time_ns"})
-    )
     return Tables.shaped(
         {
             "events": rows,
             "args": rows,
             "names": classify_names(names),
             "lanes": lanes,
-            "instants": instants,
-            "counters": sampled,
+            "instants": timed(moments),
+            "counters": timed(samples),
             "metadata": _metadata(records),
             "problems": _problems(records),
         }

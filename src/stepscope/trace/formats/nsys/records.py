@@ -63,9 +63,9 @@ class Records:
     def read(
         self, table: str, integers: tuple[str, ...], texts: tuple[str, ...] = ()
     ) -> pl.DataFrame:
-        """Reads columns of a table, and marks the table as read."""
+        """Reads columns of a table, with what they say in `COLUMNS`, and marks it as read."""
         self.read_tables.add(table)
-        return self.database.read(table, integers, texts)
+        return self.database.read(table, integers, texts).with_columns(_common(integers))
 
     def note(self, problem: str, count: int, message: str) -> None:
         """Records a problem, if its count is not 0."""
@@ -113,7 +113,7 @@ class Records:
         """Names of processes: `process` and `process_name`."""
         rows = self.read("PROCESSES", ("globalPid", "pid"), ("name",))
         return rows.select(
-            pl.coalesce("pid", _process("globalPid")).alias("process"),
+            pl.coalesce("pid", "process").alias("process"),
             pl.col("name").alias("process_name"),
         ).unique("process", keep="last", maintain_order=True)
 
@@ -123,23 +123,28 @@ class Records:
             self.read("ThreadNames", ("nameId", "globalTid")), "nameId", "thread_name"
         )
         return rows.select(
-            _process("globalTid").alias("process"),
-            _thread("globalTid").alias("thread"),
+            "process",
+            "thread",
             "thread_name",
         ).unique(["process", "thread"], keep="last", maintain_order=True)
 
 
-def _process(column: str) -> pl.Expr:
-    return pl.col(column) // 0x1000000 % 0x1000000
-
-
-def _thread(column: str) -> pl.Expr:
-    return pl.col(column) % 0x1000000
-
-
-def _correlation(process: pl.Expr) -> pl.Expr:
-    number = pl.col("correlationId")
-    return pl.when(number > 0).then(process * 2**32 + number % 2**32).cast(pl.UInt64)
+def _common(given: tuple[str, ...]) -> list[pl.Expr]:
+    """Those of `COLUMNS` that tables of all kinds have alike, from the columns of one."""
+    owner = "globalTid" if "globalTid" in given else "globalPid"
+    process, correlation = pl.col(owner) // 0x1000000 % 0x1000000, pl.col("correlationId")
+    unique = pl.when(correlation > 0).then(process * 2**32 + correlation % 2**32)
+    known = (
+        (owner, process.alias("process")),
+        ("globalTid", (pl.col("globalTid") % 0x1000000).alias("thread")),
+        ("deviceId", pl.col("deviceId").alias("device")),
+        ("streamId", pl.col("streamId").alias("stream")),
+        ("start", pl.col("start").alias("start_ns")),
+        ("timestamp", pl.col("timestamp").alias("start_ns")),
+        ("end", pl.col("end").alias("end_ns")),
+        ("correlationId", unique.cast(pl.UInt64).alias("correlation")),
+    )
+    return [value for column, value in known if column in given]
 
 
 def _json(frame: pl.DataFrame, **columns: pl.Expr) -> pl.Series:
@@ -194,11 +199,7 @@ def _nvtx(records: Records) -> pl.DataFrame:
         ("text",),
     )
     return records.with_text(frame, "textId", "registered").with_columns(
-        pl.coalesce("text", "registered").alias("text"),
-        _process("globalTid").alias("process"),
-        _thread("globalTid").alias("thread"),
-        pl.col("start").alias("start_ns"),
-        pl.col("end").alias("end_ns"),
+        pl.coalesce("text", "registered").alias("text")
     )
 
 
@@ -208,14 +209,8 @@ def cuda_calls(records: Records) -> pl.DataFrame:
         "CUPTI_ACTIVITY_KIND_RUNTIME",
         ("start", "end", "globalTid", "correlationId", "nameId", "returnValue"),
     )
-    process = _process("globalTid")
     frame = records.with_text(frame, "nameId", "name").with_columns(
-        pl.col("name").str.replace(_VERSION_SUFFIX, ""),
-        process.alias("process"),
-        _thread("globalTid").alias("thread"),
-        _correlation(process).alias("correlation"),
-        pl.col("start").alias("start_ns"),
-        pl.col("end").alias("end_ns"),
+        pl.col("name").str.replace(_VERSION_SUFFIX, "")
     )
     is_driver = pl.col("name").str.contains("^cu[A-Z]").fill_null(value=False)
     frame = frame.with_columns(
@@ -240,10 +235,6 @@ def other_host_events(records: Records) -> list[pl.DataFrame]:
     for table, (category, raw_category) in _OTHER_HOST_TABLES.items():
         frame = records.read(table, ("start", "end", "globalTid", "nameId"))
         frame = records.with_text(frame, "nameId", "name").with_columns(
-            _process("globalTid").alias("process"),
-            _thread("globalTid").alias("thread"),
-            pl.col("start").alias("start_ns"),
-            pl.col("end").alias("end_ns"),
             # Overhead gets separate lanes.
             pl.lit("overhead" if category is Category.OVERHEAD else "").alias("lane_kind"),
         )
@@ -252,18 +243,6 @@ def other_host_events(records: Records) -> list[pl.DataFrame]:
 
 
 _ON_DEVICE = ("start", "end", "deviceId", "streamId", "contextId", "correlationId", "globalPid")
-
-
-def _on_device(frame: pl.DataFrame) -> pl.DataFrame:
-    process = _process("globalPid")
-    return frame.with_columns(
-        process.alias("process"),
-        _correlation(process).alias("correlation"),
-        pl.col("deviceId").alias("device"),
-        pl.col("streamId").alias("stream"),
-        pl.col("start").alias("start_ns"),
-        pl.col("end").alias("end_ns"),
-    )
 
 
 def _device_args() -> dict[str, pl.Expr]:
@@ -287,9 +266,7 @@ def _kernels(records: Records) -> pl.DataFrame:
     frame = records.read("CUPTI_ACTIVITY_KIND_KERNEL", (*_ON_DEVICE, *sizes, *memory, *names))
     for name in names:
         frame = records.with_text(frame, name, f"{name} text")
-    frame = _on_device(frame).with_columns(
-        pl.coalesce(f"{name} text" for name in names).alias("name")
-    )
+    frame = frame.with_columns(pl.coalesce(f"{name} text" for name in names).alias("name"))
     shared = pl.col("staticSharedMemory").fill_null(0) + pl.col("dynamicSharedMemory").fill_null(0)
     args = _json(
         frame,
@@ -309,14 +286,14 @@ def _graphs(records: Records) -> pl.DataFrame:
     """Whole graphs, if they were not recorded node by node: they keep the GPU busy as well."""
     frame = records.read("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", (*_ON_DEVICE, "graphId", "graphExecId"))
     args = _json(frame, **_device_args(), **{"graph id": pl.col("graphId")})
-    frame = _on_device(frame).with_columns(pl.lit("CUDA graph").alias("name"), args.alias("args"))
+    frame = frame.with_columns(pl.lit("CUDA graph").alias("name"), args.alias("args"))
     return records.shaped(frame, Category.KERNEL, "kernel")
 
 
 def _copies(records: Records) -> pl.DataFrame:
     kinds = ("bytes", "copyKind", "srcKind", "dstKind", "srcDeviceId", "dstDeviceId", "graphNodeId")
     frame = records.read("CUPTI_ACTIVITY_KIND_MEMCPY", (*_ON_DEVICE, *kinds))
-    frame = _on_device(frame).with_columns(
+    frame = frame.with_columns(
         pl.format(
             "Memcpy {} ({} -> {})",
             _word("copyKind", _COPY_KINDS),
@@ -334,7 +311,7 @@ def _fills(records: Records) -> pl.DataFrame:
         "CUPTI_ACTIVITY_KIND_MEMSET", (*_ON_DEVICE, "bytes", "value", "memKind", "graphNodeId")
     )
     args = _json(frame, **_device_args(), bytes=pl.col("bytes"), value=pl.col("value"))
-    frame = _on_device(frame).with_columns(
+    frame = frame.with_columns(
         pl.format("Memset ({})", _word("memKind", _MEMORY_KINDS)).alias("name"), args.alias("args")
     )
     return records.shaped(frame, Category.GPU_MEMSET, "gpu_memset")
@@ -350,7 +327,7 @@ def synchronisation(records: Records) -> pl.DataFrame:
         "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", (*_ON_DEVICE, "syncType", "eventId")
     )
     args = _json(frame, **_device_args(), wait_on_cuda_event_id=pl.col("eventId"))
-    frame = _on_device(frame).with_columns(
+    frame = frame.with_columns(
         _word("syncType", _SYNC_KINDS).alias("name"),
         pl.lit("synchronisation").alias("lane_kind"),
         args.alias("args"),
@@ -366,11 +343,8 @@ def memory_operations(records: Records) -> pl.DataFrame:
     )
     signed = pl.when(pl.col("memoryOperationType") == 1).then(-pl.col("bytes")).otherwise("bytes")
     args = _json(frame, Bytes=signed, Addr=pl.col("address"), **{"Device Id": pl.col("deviceId")})
-    frame = frame.drop("bytes").with_columns(
-        pl.lit("[cuda memory]").alias("name"),
-        _process("globalPid").alias("process"),
-        pl.col("start").alias("start_ns"),
-        args.alias("args"),
+    frame = frame.drop("bytes", "device").with_columns(
+        pl.lit("[cuda memory]").alias("name"), args.alias("args")
     )
     return records.shaped(frame.drop_nulls("start_ns"), Category.OTHER, "cuda_memory")
 
@@ -384,7 +358,6 @@ def counters(records: Records) -> pl.DataFrame:
     frame = frame.join(known, on=["typeId", "metricId"], how="left", maintain_order="left")
     frame = frame.with_columns(
         pl.col("metricName").alias("name"),
-        pl.col("timestamp").alias("start_ns"),
         # The lowest byte of the type is the GPU number.
         pl.format("GPU {}", pl.col("typeId") % 256).alias("lane_kind"),
         _json(frame, value=pl.col("value")).alias("args"),

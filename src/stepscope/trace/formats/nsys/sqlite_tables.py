@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
-from types import TracebackType
 from urllib.parse import quote
 
 import polars as pl
@@ -22,7 +21,7 @@ _SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 
 
 class SqliteTables:
-    """A context manager for the plain tables of an SQLite file, opened read-only.
+    """The plain tables of an SQLite file, opened read-only.
 
     Views, virtual tables and triggers are never used, since a malicious file could abuse them.
     Names of tables and columns are case-insensitive, as in SQLite.
@@ -48,15 +47,8 @@ class SqliteTables:
             raise self._unreadable(error) from error
         self._tables = {name.lower(): name for (name,) in found}
 
-    def __enter__(self) -> SqliteTables:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Ends reading."""
         self._connection.close()
 
     def _unreadable(self, error: Exception) -> UnreadableInputError:

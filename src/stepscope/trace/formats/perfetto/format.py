@@ -37,7 +37,6 @@ from stepscope.trace.formats.trace_format import Input, TraceFormat
 
 if TYPE_CHECKING:
     from stepscope.trace.formats.perfetto.gpu_stages import GpuStages
-    from stepscope.trace.formats.perfetto.packets import Packets, Track
     from stepscope.trace.tables import Tables
 
 _ROWS_AT_ONCE = 200_000
@@ -135,32 +134,26 @@ def _document(packets: Packets, args: pl.DataFrame, stages: GpuStages) -> Iterat
     for piece in (*_of_tracks(packets.tracks), *_of_lanes(stages.lanes)):
         yield separator + piece.encode()
         separator = b",\n"
-    for events in (_described(packets, args), _stages(stages), _samples(stages)):
+    for kind in (_described(packets, args), _stages(stages), _samples(stages)):
+        events = _texts(kind)
         for first in range(0, len(events), _ROWS_AT_ONCE):
-            part = events.slice(first, _ROWS_AT_ONCE)
-            text = part.select(pl.col("text").str.join(",\n")).item()
+            text = events.slice(first, _ROWS_AT_ONCE).str.join(",\n").item()
             yield separator + text.encode()
             separator = b",\n"
     yield b"\n]}\n"
 
 
 def _described(packets: Packets, args: pl.DataFrame) -> pl.DataFrame:
-    events = with_durations(packets.events)
-    for column, kind in (("name", NAMES), ("category", CATEGORIES)):
-        known = packets.names.filter(kind=kind).select(
-            "scope", pl.col("iid").alias(f"{column}_iid"), pl.col("text").alias("known")
-        )
-        events = (
-            events.join(known, on=["scope", f"{column}_iid"], how="left", maintain_order="left")
-            .with_columns(pl.coalesce(column, "known").alias(column))
-            .drop("known")
-        )
+    events = packets.with_texts(with_durations(packets.events), name=NAMES, category=CATEGORIES)
+    events = events.with_columns(
+        name=pl.coalesce("name", "name_text"), category=pl.coalesce("category", "category_text")
+    ).drop("name_text", "category_text")
     phases = {BEGIN: "B", END: "E", INSTANT: "i", COUNTER: "C"}
     places = _places(packets.tracks, events["track"].unique().to_list())
     titles = {number: track.name or "" for number, track in packets.tracks.items()}
     is_counter = pl.col("type") == COUNTER
-    overheads = [number for number, track in packets.tracks.items() if _is_overhead(track)]
-    # torch gives neither of these a category.
+    overheads = [n for n, track in packets.tracks.items() if track.thread_name == "Overhead"]
+    # torch gives neither of these a category: what profiling itself costs, and waits.
     category = (
         pl.when(pl.col("category").is_not_null())
         .then("category")
@@ -178,18 +171,21 @@ def _described(packets: Packets, args: pl.DataFrame) -> pl.DataFrame:
         events.with_columns(
             phase=pl.when(pl.col("dur_ns").is_not_null())
             .then(pl.lit("X"))
-            .otherwise(
-                pl.col("type").replace_strict(phases, default=None, return_dtype=pl.String)
-            ),
+            .otherwise(pl.col("type").replace_strict(phases, default=None, return_dtype=pl.String)),
             place=pl.col("track").replace_strict(places, default=None, return_dtype=pl.String),
-            name=_quoted(events["name"]),
-            category=_quoted(events["category"]),
             args=pl.when(is_counter).then(_value()).otherwise("args"),
         )
         .filter(pl.col("phase").is_not_null())
         .sort("time_ns", maintain_order=True)
+    )
+
+
+def _texts(events: pl.DataFrame) -> pl.Series:
+    """Chrome events of those with phase, place, time_ns, dur_ns, name, category and args."""
+    return (
+        events.with_columns(name=_quoted(events["name"]), category=_quoted(events["category"]))
         .select(
-            text=pl.concat_str(
+            pl.concat_str(
                 pl.lit('{"ph": "'), "phase", pl.lit('", '), "place",
                 pl.lit(', "ts": '), microseconds("time_ns"),
                 member("dur", microseconds("dur_ns")),
@@ -198,6 +194,7 @@ def _described(packets: Packets, args: pl.DataFrame) -> pl.DataFrame:
                 pl.lit("}"),
             )
         )
+        .to_series()
     )  # fmt: skip
 
 
@@ -205,43 +202,23 @@ def _value() -> pl.Expr:
     return pl.concat_str(pl.lit('{"value": '), pl.col("value").cast(pl.String), pl.lit("}"))
 
 
-def _is_overhead(track: Track) -> bool:
-    """Whether it is the one on which torch puts what profiling itself costs."""
-    return track.thread_name == "Overhead"
-
-
 def _stages(stages: GpuStages) -> pl.DataFrame:
-    slices = stages.slices
-    return slices.with_columns(
-        name=_quoted(slices["name"]), category=_quoted(slices["category"])
-    ).select(
-        text=pl.concat_str(
-            pl.lit('{"ph": "X", "pid": '), "device", pl.lit(', "tid": '), "lane",
-            pl.lit(', "ts": '), microseconds("time_ns"),
-            pl.lit(', "dur": '), microseconds("dur_ns"),
-            member("name", pl.col("name")), member("cat", pl.col("category")),
-            member("args", pl.col("args")),
-            pl.lit("}"),
-        )
-    )  # fmt: skip
+    place = pl.format('"pid": {}, "tid": {}', "device", "lane")
+    return stages.slices.with_columns(phase=pl.lit("X"), place=place)
 
 
 def _samples(stages: GpuStages) -> pl.DataFrame:
-    samples = stages.counters
-    return samples.with_columns(name=_quoted(samples["name"])).select(
-        text=pl.concat_str(
-            pl.lit('{"ph": "C", "pid": "GPU '), "device", pl.lit(' Counters", "name": '), "name",
-            pl.lit(', "ts": '), microseconds("time_ns"),
-            pl.lit(', "args": '), _value(),
-            pl.lit("}"),
-        )
-    )  # fmt: skip
+    return stages.counters.with_columns(
+        phase=pl.lit("C"),
+        place=pl.format('"pid": "GPU {} Counters"', "device"),
+        dur_ns=pl.lit(None, pl.Int64),
+        category=pl.lit(None, pl.String),
+        args=_value(),
+    )
 
 
 def _quoted(texts: pl.Series) -> pl.Series:
     """Texts as JSON, each distinct one encoded once."""
-    import orjson
-
     distinct = texts.drop_nulls().unique().to_list()
     known = {text: orjson.dumps(text).decode() for text in distinct}
     return texts.replace_strict(known, default=None, return_dtype=pl.String)
@@ -302,7 +279,6 @@ def _named(key: str, pid: object, tid: object, name: str) -> str:
 
 FORMAT = TraceFormat(
     name="perfetto",
-    plural="Perfetto traces",
     recognises=_recognises,
     read=_read,
 )

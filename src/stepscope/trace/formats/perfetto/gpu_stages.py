@@ -96,18 +96,13 @@ def read_gpu_stages(data: npt.NDArray[np.uint8], packets: Packets) -> GpuStages:
             "name": texts_of(data, fields, _NAME, number),
         }
     ).with_row_index("event")
-    for column, kind in (
-        ("lane", GPU_SPECIFICATIONS),
-        ("stage", GPU_SPECIFICATIONS),
-        ("kernel", COMPUTE_KERNELS),
-        ("name", NAMES),
-    ):
-        known = packets.names.filter(kind=kind).select(
-            "scope", pl.col("iid").alias(f"{column}_iid"), pl.col("text").alias(f"{column}_text")
-        )
-        slices = slices.join(
-            known, on=["scope", f"{column}_iid"], how="left", maintain_order="left"
-        )
+    slices = packets.with_texts(
+        slices,
+        lane=GPU_SPECIFICATIONS,
+        stage=GPU_SPECIFICATIONS,
+        kernel=COMPUTE_KERNELS,
+        name=NAMES,
+    )
     lanes = slices["lane_text"].unique().drop_nulls().to_list()
     numbers = {name: int(found[1]) for name in lanes if (found := _LANE.match(name))}
     stage = pl.col("stage_text").fill_null("")
@@ -214,17 +209,19 @@ def _launches(
     arguments = read_fields(data, first, last)
     count = len(launch)
     value = arguments.last(_ARGUMENT_UNSIGNED, count) + arguments.last(_ARGUMENT_SIGNED, count)
-    known = packets.names.filter(kind=COMPUTE_ARGUMENTS).select("scope", "iid", "text")
     named = pl.DataFrame(
         {
             "event": event[launch],
             "scope": scope[event[launch]],
-            "iid": arguments.last(_ARGUMENT_IID, count),
+            "argument_iid": arguments.last(_ARGUMENT_IID, count),
             "name": texts_of(data, arguments, _ARGUMENT_NAME, count),
             "value": pl.Series(value).cast(pl.String),
         }
-    ).join(known, on=["scope", "iid"], how="left", maintain_order="left")
-    parts.append(named.select("event", key=pl.coalesce("name", "text"), value="value").drop_nulls())
+    )
+    named = packets.with_texts(named, argument=COMPUTE_ARGUMENTS).select(
+        "event", key=pl.coalesce("name", "argument_text"), value="value"
+    )
+    parts.append(named.drop_nulls())
     return pl.concat(parts)
 
 

@@ -57,6 +57,18 @@ class Packets:
     fields: Fields
     scope: Int64Array
 
+    def with_texts(self, frame: pl.DataFrame, **kinds: int) -> pl.DataFrame:
+        """Adds the interned texts of a scope and numbers; null for unknown ones."""
+        for column, kind in kinds.items():
+            known = self.names.filter(kind=kind).select(
+                "scope",
+                pl.col("iid").alias(f"{column}_iid"),
+                pl.col("text").alias(f"{column}_text"),
+            )
+            place = ["scope", f"{column}_iid"]
+            frame = frame.join(known, on=place, how="left", maintain_order="left")
+        return frame
+
 
 @dataclass(frozen=True)
 class Track:

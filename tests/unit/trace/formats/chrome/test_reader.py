@@ -21,7 +21,7 @@ from tests.support.chrome_traces import (
 from tests.support.watched import Watched
 
 from stepscope.terminal import working
-from stepscope.trace.formats.chrome import scan_piece
+from stepscope.trace.formats.chrome import scan
 from stepscope.trace.schema import TABLES
 from stepscope.trace.tables import Tables
 
@@ -312,13 +312,13 @@ def test_whoever_watches_is_told_when_threads_compile_the_reader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     watching: list[object] = []
-    real = scan_piece.scan_events
+    real = scan.scan_events
 
     def called(*given: int) -> int:
         watching.append(working.current_line())
         return int(real(*given))
 
-    monkeypatch.setattr(scan_piece, "scan_events", called)
+    monkeypatch.setattr(scan, "scan_events", called)
     line = Watched()
     token = working._CURRENT.set(line)
     try:

@@ -50,13 +50,20 @@ from stepscope.trace.formats.chrome.scanner.scan_patterns import (
     learn,
     pattern_at,
 )
-from stepscope.trace.formats.chrome.scanner.scan_rows import put_row, put_view
+from stepscope.trace.formats.chrome.scanner.scan_rows import (
+    COLUMNS,
+    DATA,
+    END,
+    ROOM,
+    VIEWS,
+    put_row,
+    put_view,
+)
 from stepscope.trace.formats.chrome.scanner.scan_values import (
     is_digit,
     nanoseconds_at,
     up_to_sixteen_digits,
 )
-from stepscope.trace.formats.chrome.scanner.scanned import COLUMNS, DATA, END, ROOM, VIEWS
 from stepscope.trace.machine.helpers import jit_inline
 from stepscope.trace.machine.instructions import (
     Data,

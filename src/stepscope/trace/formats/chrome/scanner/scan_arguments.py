@@ -29,18 +29,18 @@ from stepscope.trace.formats.chrome.scanner.scan_patterns import (
     note,
     note_unfit,
 )
-from stepscope.trace.formats.chrome.scanner.scan_values import (
-    integer_end,
-    is_digit,
-    magnitude,
-    value_end,
-)
-from stepscope.trace.formats.chrome.scanner.scanned import (
+from stepscope.trace.formats.chrome.scanner.scan_rows import (
     BYTES,
     CORRELATION,
     DEVICE,
     EXTERNAL,
     STREAM,
+)
+from stepscope.trace.formats.chrome.scanner.scan_values import (
+    integer_end,
+    is_digit,
+    magnitude,
+    value_end,
 )
 from stepscope.trace.machine.helpers import jit_inline
 from stepscope.trace.machine.instructions import Data, Longs, as_long, byte_at, put_long, word_at

@@ -38,14 +38,7 @@ from stepscope.trace.formats.chrome.scanner.scan_patterns import (
     RECOGNISED,
     note,
 )
-from stepscope.trace.formats.chrome.scanner.scan_rows import put_row, put_view
-from stepscope.trace.formats.chrome.scanner.scan_values import (
-    integer_end,
-    magnitude,
-    nanoseconds_at,
-)
-from stepscope.trace.formats.chrome.scanner.scan_words import intern
-from stepscope.trace.formats.chrome.scanner.scanned import (
+from stepscope.trace.formats.chrome.scanner.scan_rows import (
     BETWEEN,
     COLUMNS,
     DATA,
@@ -57,7 +50,15 @@ from stepscope.trace.formats.chrome.scanner.scanned import (
     ROWS,
     TIME,
     VIEWS,
+    put_row,
+    put_view,
 )
+from stepscope.trace.formats.chrome.scanner.scan_values import (
+    integer_end,
+    magnitude,
+    nanoseconds_at,
+)
+from stepscope.trace.formats.chrome.scanner.scan_words import intern
 from stepscope.trace.formats.chrome.tolerant.event_text import Between
 from stepscope.trace.machine.helpers import jit_inline
 from stepscope.trace.machine.instructions import (
@@ -120,7 +121,7 @@ def scan_events(block: Longs, name_table: Longs, lane_table: Longs, pattern_tabl
     """Scans events up to the end of the block, the end of the list, or something unusual.
 
     Args:
-        block: Address of the block's description (`scanned`). Position and counts are updated. A
+        block: Address of the block's description (`scan_rows`). Position and counts are updated. A
             view of length 0 means no arguments.
         name_table: Address of the table of names (`scan_words`), which include quotes.
         lane_table: Address of the table of lanes, which do not.

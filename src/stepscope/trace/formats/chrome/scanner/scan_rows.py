@@ -1,19 +1,9 @@
-"""How the compiled scanner writes what it read of one event, except numbers."""
+"""The layout of a scanned block, and how the compiled scanner writes what it read of one event."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from stepscope.trace.formats.chrome.scanner.scanned import (
-    COLUMNS,
-    FLAGS,
-    INLINE_BYTES,
-    LANE,
-    NAME,
-    OFFSET,
-    PHASES,
-    ROOM,
-)
 from stepscope.trace.machine.helpers import jit_inline
 from stepscope.trace.machine.instructions import (
     Data,
@@ -26,6 +16,29 @@ from stepscope.trace.machine.instructions import (
     put_long,
     word_at,
 )
+
+# Description of a block for compiled code: addresses and numbers, as an int64 array.
+(
+    DATA,  # address of the text, which ends in padding
+    END,  # length of the text
+    POSITION,  # position up to which it was scanned
+    BETWEEN,  # state at that position: `event_text.Between`
+    ROWS,  # number of events found
+    ROOM,  # capacity in rows, and the stride from one column to the next
+    COLUMNS,  # the int64 columns, contiguous
+    VIEWS,  # arguments as string views, two words each
+    PHASES,  # one byte each
+    FLAGS,  # one byte each: which columns have a value (`rows.HAS_*`)
+    NAME,  # one int32 each: number of the pair of name and category
+    LANE,  # one int32 each: number of the pair of pid and tid
+) = range(12)
+
+# The int64 columns: those of `rows.NUMBERS` in the same order, and the offset.
+TIME, DURATION, FLOW, CORRELATION, EXTERNAL, DEVICE, STREAM, BYTES, OFFSET = range(9)
+INT64_COLUMNS = 9
+
+INLINE_BYTES = 12
+"""Strings of up to this length are stored in the string view itself."""
 
 _FOUR = np.uint64(0xFFFFFFFF)
 
