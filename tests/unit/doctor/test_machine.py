@@ -26,7 +26,7 @@ from stepscope.doctor.packages import (
 )
 from stepscope.doctor.permissions import check_permissions
 from stepscope.doctor.python_and_torch import OLDEST_PYTHON, OLDEST_TORCH, dotted
-from stepscope.system import Limits, read_limits, this_machine
+from stepscope.system import ControlGroups, this_machine
 
 GIB = 1 << 30
 PROJECT = pyproject()["project"]
@@ -249,15 +249,15 @@ class TestLimits:
     @pytest.mark.parametrize(
         ("files", "limits"),
         [
-            ({}, Limits()),
-            ({"/proc/self/cgroup": "0::/\n"}, Limits()),
+            ({}, (None, None)),
+            ({"/proc/self/cgroup": "0::/\n"}, (None, None)),
             (
                 {
                     "/proc/self/cgroup": "0::/\n",
                     "/sys/fs/cgroup/memory.max": "max\n",
                     "/sys/fs/cgroup/cpu.max": "max 100000\n",
                 },
-                Limits(),
+                (None, None),
             ),
             (
                 {
@@ -265,7 +265,7 @@ class TestLimits:
                     "/sys/fs/cgroup/memory.max": f"{8 * GIB}\n",
                     "/sys/fs/cgroup/cpu.max": "150000 100000\n",
                 },
-                Limits(8 * GIB, 1.5),
+                (8 * GIB, 1.5),
             ),
             (  # the tightest of the group and those above it
                 {
@@ -275,7 +275,7 @@ class TestLimits:
                     "/sys/fs/cgroup/slurm/memory.max": f"{64 * GIB}\n",
                     "/sys/fs/cgroup/slurm/job_1/cpu.max": "400000 100000\n",
                 },
-                Limits(16 * GIB, 4.0),
+                (16 * GIB, 4.0),
             ),
             (  # version 1, where the greatest number stands for none
                 {
@@ -285,7 +285,7 @@ class TestLimits:
                     "/sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_quota_us": "50000\n",
                     "/sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_period_us": "100000\n",
                 },
-                Limits(2 * GIB, 0.5),
+                (2 * GIB, 0.5),
             ),
             (
                 {
@@ -293,16 +293,17 @@ class TestLimits:
                     "/sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
                     "/sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
                 },
-                Limits(),
+                (None, None),
             ),
             (
                 {"/proc/self/cgroup": "nonsense\n::\n", "/sys/fs/cgroup/memory.max": "lots\n"},
-                Limits(),
+                (None, None),
             ),
         ],
     )
     def test_what_is_read(self, tmp_path, files, limits):
-        assert read_limits(make_machine(tmp_path, files)) == limits
+        groups = ControlGroups(make_machine(tmp_path, files))
+        assert (groups.memory()[1], groups.cpus()) == limits
 
     def files(self, memory: str = "max", cpu: str = "max 100000", total_gib: int = 64):
         return {
