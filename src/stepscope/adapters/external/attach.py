@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from stepscope.adapters.external.keep import Recording, keep, scratch_folder
+from stepscope.adapters.external.keep import keep, scratch_folder
 from stepscope.adapters.external.py_spy import (
     FORMATS,
     NO_PYTHON,
@@ -23,6 +23,7 @@ from stepscope.adapters.external.py_spy import (
 from stepscope.adapters.external.tools import version_of
 from stepscope.errors import UsageError
 from stepscope.monitor.processes import is_running
+from stepscope.run.manifest import ExternalRecord
 from stepscope.run.reader import Run
 
 _PATIENCE_S = 120.0
@@ -58,26 +59,22 @@ def attach(
     except OSError as error:
         raise UsageError(f"{run or output}: {error.strerror or error}") from None
     command = record_command(options, path, process_id=process_id, seconds=seconds, program=program)
-    started_ns = time.time_ns()
-    recording = (
-        Recording("py-spy", folder, started_ns, tuple(command), version_of(program))
-        if folder is not None
-        else None
-    )
+    version = version_of(program) if folder is not None else ""
+    record = ExternalRecord("py-spy", version, tuple(command), started_ns=time.time_ns())
     say(f"sampling process {process_id} for {seconds:g} s")
     code, said = _run(command, seconds)
     if code or not path.is_file():
-        if recording is not None:
-            keep(recording, None)
+        if folder is not None:
+            keep(folder, record, None)
         if NO_PYTHON in said.lower():
             # py-spy also says so of processes that it may not read; asked for a single stack, it is
             # exact.
             _, more = _run([program, "dump", "--pid", str(process_id)], 0.0)
             said = more or said
         raise explain(said, options.lacks())
-    if recording is None:
+    if folder is None:
         return path
-    home = keep(recording, run)
+    home = keep(folder, record, run)
     return path if home is None else home / path.name
 
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from tests.support.fake_nsys import make_nsys
 
 from stepscope.adapters.external import nsys, py_spy
-from stepscope.adapters.external.keep import Recording, keep, scratch_folder
+from stepscope.adapters.external.keep import keep, scratch_folder
 from stepscope.adapters.external.memray import MemrayOptions
 from stepscope.adapters.external.nsys import NsysOptions, profile_command
 from stepscope.adapters.external.py_spy import PySpyOptions, explain, record_command
@@ -347,14 +347,15 @@ def recording_in(output, **files):
     folder = scratch_folder(output, "py-spy")
     for name, text in files.items():
         (folder / name.replace("_", ".")).write_text(text)
-    return Recording("py-spy", folder, 5, ("py-spy", "--token", "hf_secretsecret"), "0.4.0")
+    command = ("py-spy", "--token", "hf_secretsecret")
+    return folder, ExternalRecord("py-spy", "0.4.0", command, started_ns=5)
 
 
 def test_files_move_into_the_run_with_a_manifest(tmp_path):
     run_path = tmp_path / "job"
     run_path.mkdir()
     write_record(RunLayout(run_path).run_file, JobRecord("job", 1))
-    home = keep(recording_in(tmp_path, a_svg="<svg/>"), run_path, ["it coughed"])
+    home = keep(*recording_in(tmp_path, a_svg="<svg/>"), run_path, ["it coughed"])
     assert home.parent == run_path / "external"
     record = read_record(home / "manifest.json", ExternalRecord)
     (artifact,) = record.artifacts
@@ -381,7 +382,7 @@ def test_a_manifest_of_a_stranger_leads_nowhere_else(tmp_path):
     run_path = tmp_path / "job"
     run_path.mkdir()
     write_record(RunLayout(run_path).run_file, JobRecord("job", 1))
-    home = keep(recording_in(tmp_path, a_svg="x"), run_path)
+    home = keep(*recording_in(tmp_path, a_svg="x"), run_path)
     manifest = home / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"a.svg"', '"../../run.json"'))
     (external,) = open_run(run_path).external
@@ -393,12 +394,12 @@ def test_a_manifest_of_a_stranger_leads_nowhere_else(tmp_path):
 
 
 def test_without_a_run_files_stay_and_nothing_stays_of_nothing(tmp_path):
-    recording = recording_in(tmp_path, a_svg="x")
-    assert keep(recording, None) == recording.folder
-    empty = recording_in(tmp_path)
-    assert empty.folder != recording.folder
-    assert keep(empty, None) is None
-    assert not empty.folder.exists()
+    folder, record = recording_in(tmp_path, a_svg="x")
+    assert keep(folder, record, None) == folder
+    empty, record = recording_in(tmp_path)
+    assert empty != folder
+    assert keep(empty, record, None) is None
+    assert not empty.exists()
 
 
 # -- attaching to a run ---------------------------------------------------------------------------
