@@ -23,6 +23,7 @@ from stepscope.adapters.script.launch import Launched, passing_signals_on
 from stepscope.errors import UsageError
 from stepscope.monitor.processes import is_running
 from stepscope.run.files import write_atomically
+from stepscope.run.side_json import decode
 
 EARLY_S = 30.0
 """A tool that ends sooner than this, and before the training, never began to record."""
@@ -40,9 +41,8 @@ def write_beginning(path: Path) -> None:
 
 def write_result(path: Path, launched: Launched) -> None:
     """Write the outcome of the training."""
-    values = dataclasses.asdict(launched)
-    values["runs"] = [str(run) for run in launched.runs]
-    values["members"] = {str(run): ranks for run, ranks in launched.members.items()}
+    members = {str(run): ranks for run, ranks in launched.members.items()}
+    values = {**dataclasses.asdict(launched), "members": members}
     _write(path, {"process_id": os.getpid(), **values})
 
 
@@ -51,16 +51,8 @@ def read_result(path: Path) -> Launched | None:
     values = _read(path)
     if "exit_code" not in values:
         return None
-    return Launched(
-        values["exit_code"],
-        tuple(Path(run) for run in values["runs"]),
-        values["imported_torch"],
-        values["batches_per_step"],
-        tuple(values["problems"]),
-        {int(process_id): rank for process_id, rank in values["ranks"].items()},
-        {Path(run): tuple(ranks) for run, ranks in values["members"].items()},
-        has_learned=values["has_learned"],
-    )
+    launched: Launched = decode(Launched, values)
+    return launched
 
 
 def run_below(
@@ -164,6 +156,6 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _write(path: Path, values: dict[str, Any]) -> None:
     try:
-        write_atomically(path, json.dumps(values).encode())
+        write_atomically(path, json.dumps(values, default=str).encode())
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from None
