@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stepscope.doctor.check import Check, in_gb, in_gib, ok, problem, warning
+from stepscope.doctor.check import Check, ok, problem, warning
+from stepscope.run.figures import binary_size, significant
 from stepscope.system import Machine
 
 # A window of a million events is about 300 MB as plain JSON, which exists alongside its .gz.
@@ -53,7 +54,10 @@ def _output(output_dir: Path, space: SpaceOf) -> list[Check]:
         free_bytes = space(folder).free
     except OSError:
         return checks
-    text = f"{in_gb(free_bytes)} free; a window of a million events needs about 0.4 GB at first"
+    text = (
+        f"{significant(free_bytes / 1e9)} GB free; a window of a million events needs about 0.4 GB "
+        "at first"
+    )
     if free_bytes < _TOO_LITTLE_BYTES:
         checks.append(problem("free space", text, f"free some space, or {elsewhere}"))
     elif free_bytes < _SCARCE_BYTES:
@@ -75,7 +79,7 @@ def _shared_memory(machine: Machine, space: SpaceOf) -> Check:
             "mount a tmpfs there, or call "
             "torch.multiprocessing.set_sharing_strategy('file_system')",
         )
-    text = f"{_SHARED_MEMORY} has {in_gib(total_bytes)}; DataLoader workers pass batches through it"
+    text = f"{_SHARED_MEMORY} has {binary_size(total_bytes)}; DataLoader workers pass batches through it"
     if total_bytes < _SMALL_SHARED_BYTES:
         return warning(
             name,

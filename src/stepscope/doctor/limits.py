@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stepscope.doctor.check import Check, in_gib, ok, warning
-from stepscope.run.figures import plural
+from stepscope.doctor.check import Check, ok, warning
+from stepscope.run.figures import binary_size, plural
 from stepscope.system import ControlGroups, Machine
 
 _SMALL_MEMORY_BYTES = 4 << 30
@@ -19,12 +19,12 @@ def check_limits(machine: Machine) -> list[Check]:
 
 def _memory(machine: Machine, limit_bytes: int | None) -> Check:
     total_bytes = machine.memory_bytes("MemTotal")
-    total = f" of the machine's {in_gib(total_bytes)}" if total_bytes is not None else ""
+    total = f" of the machine's {binary_size(total_bytes)}" if total_bytes is not None else ""
     usable = [size for size in (limit_bytes, total_bytes) if size is not None]
     if limit_bytes is None or (total_bytes and limit_bytes >= total_bytes):
-        text = f"no limit below the machine's {in_gib(total_bytes)}" if total_bytes else "no limit"
+        text = f"no limit below the machine's {binary_size(total_bytes)}" if total_bytes else "no limit"
     else:
-        text = f"limited to {in_gib(limit_bytes)}{total}"
+        text = f"limited to {binary_size(limit_bytes)}{total}"
     if usable and min(usable) < _SMALL_MEMORY_BYTES:
         return warning(
             "memory",

@@ -19,12 +19,6 @@ def check_permissions(machine: Machine) -> list[Check]:
     ]
 
 
-def attaching_allowance(machine: Machine) -> str:
-    """Whether a machine allows reading another process, and how to change that."""
-    check = check_attaching(machine)
-    return f"{check.detail}; {check.remedy or 'run as the owner of the process, or with sudo'}"
-
-
 def _program(machine: Machine, name: str, missing: str, remedy: str) -> Check:
     found = machine.find_program(name)
     return ok(name, found) if found else absent(name, missing, remedy)

@@ -56,23 +56,20 @@ class MemrayOptions(Tool):
         return sys.executable
 
 
-@dataclass(frozen=True)
-class MemrayResult:
-    """What was made from memray's files: peaks of allocated bytes by rank, where known."""
-
-    peak_bytes: Mapping[int, int]
-    problems: tuple[str, ...]
-
-
-def make_reports(folder: Path, ranks: Mapping[int, int]) -> MemrayResult:
+def make_reports(
+    folder: Path, ranks: Mapping[int, int]
+) -> tuple[Mapping[int, int], tuple[str, ...]]:
     """Name the files after ranks, and make flame graph, table and statistics.
 
     Files of processes that trained nothing are removed, unless no process did. The flame graph and
     the table are made for the lowest rank, and show the moment of peak use.
+
+    Returns:
+        Peaks of allocated bytes by rank, where known, and problems.
     """
     named = _named_files(folder, ranks)
     if not named:
-        return MemrayResult({}, ("memray wrote no file: no process imported torch",))
+        return {}, ("memray wrote no file: no process imported torch",)
     _, first = named[0]
     statistics = [(rank, path.with_name(f"{path.stem}-stats.json")) for rank, path in named]
     wanted = [
@@ -97,7 +94,7 @@ def make_reports(folder: Path, ranks: Mapping[int, int]) -> MemrayResult:
         peak = _peak_of(page)
         if peak is not None:
             peaks[rank] = max(peak, peaks.get(rank, 0))
-    return MemrayResult(peaks, tuple(problems))
+    return peaks, tuple(problems)
 
 
 def _peak_of(statistics: Path) -> int | None:

@@ -97,10 +97,12 @@ class PySpyOptions(Tool):
 
     def lacks(self) -> str:
         """Whether this machine allows reading another process, and how to change that."""
-        from stepscope.doctor.permissions import attaching_allowance
+        from stepscope.doctor.permissions import check_attaching
         from stepscope.system import this_machine
 
-        return attaching_allowance(this_machine())
+        check = check_attaching(this_machine())
+        remedy = check.remedy or "run as the owner of the process, or with sudo"
+        return f"{check.detail}; {remedy}"
 
 
 def format_of(path: Path) -> str:

@@ -79,9 +79,8 @@ def run_with(
         if isinstance(tool, MemrayOptions):
             request = {"folder": str(folder), **asdict(tool)}
             launched = launch(command, settings, step_on, request)
-            made = make_reports(folder, launched.ranks)
-            peaks = made.peak_bytes
-            problems += made.problems
+            peaks, found = make_reports(folder, launched.ranks)
+            problems += found
         else:
             launched, problems = run_below(whole, folder / RESULT_FILE, tool.lacks)
     except UsageError:
