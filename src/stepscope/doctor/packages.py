@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import metadata
 
 from stepscope.doctor.check import Check, absent, ok, problem
@@ -69,9 +68,6 @@ FRAMEWORKS = (
     "trl",
 )
 
-VersionOf = Callable[[str], str | None]
-"""The installed version of a distribution, or None."""
-
 
 def installed_version(distribution: str) -> str | None:
     """The version of an installed distribution, by its metadata; nothing is imported."""
@@ -81,15 +77,15 @@ def installed_version(distribution: str) -> str | None:
         return None
 
 
-def check_packages(version: VersionOf = installed_version) -> list[Check]:
-    """Check the packages that `version` knows."""
-    return [*_core(version), *_optional(version), _frameworks(version)]
+def check_packages() -> list[Check]:
+    """Check the installed packages."""
+    return [*_core(), *_optional(), _frameworks()]
 
 
-def _core(version: VersionOf) -> list[Check]:
+def _core() -> list[Check]:
     checks, good = [], []
     for name, oldest in CORE.items():
-        found = version(name)
+        found = installed_version(name)
         wanted = f'pip install "{name}>={dotted(oldest)}"'
         if found is None:
             checks.append(problem(name, "missing", wanted))
@@ -103,10 +99,10 @@ def _core(version: VersionOf) -> list[Check]:
     return checks
 
 
-def _optional(version: VersionOf) -> list[Check]:
+def _optional() -> list[Check]:
     checks = []
     for extra, names in OPTIONAL.items():
-        found = {name: version(name) for name in names}
+        found = {name: installed_version(name) for name in names}
         missing = [name for name, number in found.items() if number is None]
         if missing:
             checks.append(
@@ -122,7 +118,7 @@ def _optional(version: VersionOf) -> list[Check]:
     return checks
 
 
-def _frameworks(version: VersionOf) -> Check:
-    found = {name: version(name) for name in FRAMEWORKS}
+def _frameworks() -> Check:
+    found = {name: installed_version(name) for name in FRAMEWORKS}
     text = ", ".join(f"{name} {number}" for name, number in found.items() if number is not None)
     return ok("frameworks", text or "no known framework is installed")

@@ -33,7 +33,7 @@ def check_attaching(machine: Machine) -> Check:
         return warning(name, "on macOS, only root may", "start py-spy with sudo")
     if not machine.is_linux:
         return ok(name, "allowed for your own processes")
-    if machine.has_capability("CAP_SYS_PTRACE"):
+    if machine.may_trace():
         return ok(name, "allowed: this process has CAP_SYS_PTRACE")
     in_container = "in a container, start it with --cap-add=SYS_PTRACE"
     scope = machine.read_number("/proc/sys/kernel/yama/ptrace_scope")
