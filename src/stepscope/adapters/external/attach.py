@@ -18,7 +18,6 @@ from stepscope.adapters.external.py_spy import (
     NO_PYTHON,
     PySpyOptions,
     explain,
-    record_command,
 )
 from stepscope.adapters.external.tools import version_of
 from stepscope.errors import UsageError
@@ -58,7 +57,7 @@ def attach(
             path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"{run or output}: {error.strerror or error}") from None
-    command = record_command(options, path, process_id=process_id, seconds=seconds, program=program)
+    command = options.record(program, path, ("--pid", str(process_id)), seconds)
     version = version_of(program) if folder is not None else ""
     record = ExternalRecord("py-spy", version, tuple(command), started_ns=time.time_ns())
     say(f"sampling process {process_id} for {seconds:g} s")

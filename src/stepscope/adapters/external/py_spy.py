@@ -87,7 +87,28 @@ class PySpyOptions(Tool):
         windows: int,  # noqa: ARG002 - it knows of none
     ) -> list[str]:
         """The command that records what is launched below it."""
-        return record_command(self, folder / self.file_name, below=below, program=program)
+        return self.record(program, folder / self.file_name, ("--", *below))
+
+    def record(
+        self, program: str, output: Path, what: Sequence[str], seconds: float | None = None
+    ) -> list[str]:
+        """The command that records.
+
+        Args:
+            what: "--" and a command to launch, or "--pid" and a process to attach to; together with
+                all its Python child processes.
+            seconds: How long to record; None until the process ends.
+        """
+        command = [program, "record", "--subprocesses", "--format", self.format]
+        command += ["--rate", str(self.rate), "--output", str(output)]
+        if self.format == "chrometrace":
+            # The first separates threads into lanes. Without the second, a waiting thread is drawn
+            # as still running what it ran before, and all its times are too long.
+            wanted = ("--threads", "--idle")
+            command += [word for word in wanted if word not in self.arguments]
+        if seconds is not None:
+            command += ["--duration", str(max(1, round(seconds)))]
+        return [*command, *self.arguments, *what]
 
     def missing(self, folder: Path) -> str:
         """That it took no samples."""
@@ -110,37 +131,6 @@ def format_of(path: Path) -> str:
     endings = sorted(FORMATS, key=lambda name: len(FORMATS[name]), reverse=True)
     asked = (name for name in endings if path.name.endswith(FORMATS[name]))
     return next(asked, PySpyOptions.format)
-
-
-def record_command(
-    options: PySpyOptions,
-    output: Path,
-    *,
-    below: Sequence[str] = (),
-    process_id: int | None = None,
-    seconds: float | None = None,
-    program: str = "py-spy",
-) -> list[str]:
-    """The command that records.
-
-    Args:
-        below: A command to launch, together with all its Python child processes.
-        process_id: A process to attach to instead, together with its children.
-        seconds: How long to record; None until the process ends.
-    """
-    command = [program, "record", "--subprocesses", "--format", options.format]
-    command += ["--rate", str(options.rate), "--output", str(output)]
-    if options.format == "chrometrace":
-        # The first separates threads into lanes. Without the second, a waiting thread is drawn as
-        # still running what it ran before, and all its times are too long.
-        wanted = ("--threads", "--idle")
-        command += [word for word in wanted if word not in options.arguments]
-    if seconds is not None:
-        command += ["--duration", str(max(1, round(seconds)))]
-    command += options.arguments
-    if process_id is not None:
-        return [*command, "--pid", str(process_id)]
-    return [*command, "--", *below]
 
 
 def explain(said: str, allowance: str) -> UsageError:

@@ -18,8 +18,8 @@ from tests.support.fake_nsys import make_nsys
 from stepscope.adapters.external import nsys, py_spy
 from stepscope.adapters.external.keep import keep, scratch_folder
 from stepscope.adapters.external.memray import MemrayOptions
-from stepscope.adapters.external.nsys import NsysOptions, profile_command
-from stepscope.adapters.external.py_spy import PySpyOptions, explain, record_command
+from stepscope.adapters.external.nsys import NsysOptions
+from stepscope.adapters.external.py_spy import PySpyOptions, explain
 from stepscope.adapters.external.tools import MissingToolError, find_program, version_of
 from stepscope.commands.attach import command as attach
 from stepscope.commands.main import main
@@ -89,7 +89,7 @@ def test_what_nsys_starts_is_a_command_that_works(no_tools):
 
 @pytest.mark.parametrize(("windows", "ending"), [(1, "stop"), (2, "repeat:2"), (0, "repeat")])
 def test_the_training_goes_on_after_the_last_window(windows, ending):
-    words = profile_command(NsysOptions(), Path("r"), ["python"], windows=windows)
+    words = NsysOptions().command(Path("r"), ["python"], "nsys", windows=windows)
     # What nsys does by itself, stop-shutdown, ends the program.
     assert f"--capture-range-end={ending}" in words
 
@@ -103,8 +103,10 @@ def test_the_training_goes_on_after_the_last_window(windows, ending):
         ("", "--gpu-metrics-devices=all"),
     ],
 )
-def test_an_option_that_was_renamed(version, name):
-    words = profile_command(NsysOptions(gpu_metrics="all"), Path("r"), ["python"], version=version)
+def test_an_option_that_was_renamed(version, name, monkeypatch):
+    monkeypatch.setattr(nsys, "version_of", lambda _: version)
+    options = NsysOptions(gpu_metrics="all")
+    words = options.command(Path("r"), ["python"], "nsys", windows=1)
     assert name in words
 
 
@@ -128,11 +130,11 @@ def test_reports_stand_in_the_order_of_their_windows(tmp_path):
 def test_running_as_somebody_else_needs_root(monkeypatch):
     options = NsysOptions(run_as="ada", cuda_memory=True)
     monkeypatch.setattr(nsys, "_is_no_root", lambda: True)
-    words = profile_command(options, Path("r"), ["python"])
+    words = options.command(Path("r"), ["python"], "nsys", windows=1)
     assert words[:4] == ["sudo", "--preserve-env", "nsys", "profile"]
     assert {"--run-as=ada", "--cuda-memory-usage=true"} <= set(words)
     monkeypatch.setattr(nsys, "_is_no_root", lambda: False)
-    assert profile_command(options, Path("r"), ["python"])[0] == "nsys"
+    assert options.command(Path("r"), ["python"], "nsys", windows=1)[0] == "nsys"
 
 
 def test_more_arguments_are_passed_as_they_are():
@@ -157,7 +159,7 @@ def test_the_command_of_py_spy(no_tools):
 
 
 def test_attaching():
-    words = record_command(PySpyOptions("raw"), Path("x.txt"), process_id=7, seconds=2.4)
+    words = PySpyOptions("raw").record("py-spy", Path("x.txt"), ("--pid", "7"), 2.4)
     assert words[-4:] == ["--duration", "2", "--pid", "7"]
     assert "--" not in words
 
@@ -185,11 +187,14 @@ def test_the_ending_of_the_output_chooses_the_format(monkeypatch, tmp_path, word
 
 
 def test_lanes_of_a_chrome_trace_are_told_apart():
-    words = record_command(PySpyOptions("chrometrace"), Path("x"), below=["a"])
+    def words_of(options):
+        return options.command(Path("x"), ["a"], "py-spy", windows=1)
+
+    words = words_of(PySpyOptions("chrometrace"))
     assert {"--threads", "--idle"} <= set(words)
-    assert "--idle" not in record_command(PySpyOptions("flamegraph"), Path("x"), below=["a"])
+    assert "--idle" not in words_of(PySpyOptions("flamegraph"))
     twice = PySpyOptions("chrometrace", arguments=("--threads",))
-    assert record_command(twice, Path("x"), below=["a"]).count("--threads") == 1
+    assert words_of(twice).count("--threads") == 1
 
 
 @pytest.mark.parametrize(
