@@ -17,13 +17,7 @@ from stepscope.doctor.disk import check_disk
 from stepscope.doctor.environment import check_environment
 from stepscope.doctor.limits import check_limits
 from stepscope.doctor import disk, packages
-from stepscope.doctor.packages import (
-    CORE,
-    OPTIONAL,
-    USES,
-    check_packages,
-    installed_version,
-)
+from stepscope.doctor.packages import USES, check_packages, installed_version, requirements
 from stepscope.doctor.permissions import check_permissions
 from stepscope.doctor.python_and_torch import OLDEST_PYTHON, OLDEST_TORCH, dotted
 from stepscope.system import ControlGroups, this_machine
@@ -363,7 +357,7 @@ class TestLimits:
 
 class TestPackages:
     def find(self, monkeypatch, **others):
-        versions = {name: dotted(oldest) for name, oldest in CORE.items()} | others
+        versions = {name: dotted(oldest) for name, oldest in requirements()[""].items()} | others
         monkeypatch.setattr(packages, "installed_version", versions.get)
         return by_name(check_packages())
 
@@ -376,7 +370,7 @@ class TestPackages:
     def test_missing_and_old(self, monkeypatch):
         found = self.find(monkeypatch, polars=None, numpy="1.25.9")
         assert found["polars"].state is State.PROBLEM
-        assert found["polars"].remedy == f'pip install "polars>={dotted(CORE["polars"])}"'
+        assert found["polars"].remedy == f'pip install "polars>={dotted(requirements()[""]["polars"])}"'
         assert found["numpy"].state is State.PROBLEM
         assert "1.25.9" in found["numpy"].detail
 
@@ -395,19 +389,26 @@ class TestPackages:
         assert installed_version("click")
         assert installed_version("stepscope-has-no-such-package") is None
 
-    def test_the_tables_are_those_of_the_project(self):
-        # A later Python may need a later version, which a marker says; the table has the first.
-        first = {line.partition(">=")[0]: line for line in reversed(PROJECT["dependencies"])}
-        assert {f"{name}>={dotted(oldest)}" for name, oldest in CORE.items()} == {
-            line.partition(";")[0] for line in first.values()
+    def test_requirements_are_those_of_the_metadata(self, monkeypatch):
+        lines = [
+            "numpy>=1.26; python_version < '3.13'",
+            "numpy>=2.1; python_version >= '3.13'",
+            "polars>=1.36.1",
+            "dask>=2024.8; extra == 'fleet'",
+            'memray>=1.14; (sys_platform != "win32") and extra == "memray"',
+        ]
+        monkeypatch.setattr(packages.metadata, "requires", {"stepscope": lines}.get)
+        assert requirements() == {
+            "": {"numpy": (1, 26), "polars": (1, 36, 1)},
+            "fleet": {"dask": (2024, 8)},
+            "memray": {"memray": (1, 14)},
         }
-        assert set(USES) == set(OPTIONAL)
+
+    def test_what_the_project_says_of_itself(self):
         extras = PROJECT["optional-dependencies"]
-        assert set(OPTIONAL) | {"torch", "dev", "docs", "py-spy", "memray"} == set(extras)
-        for extra, names in OPTIONAL.items():
-            assert len(extras[extra]) == len(names)
-            for line, name in zip(extras[extra], names, strict=True):
-                assert line.startswith(f"{name}>=")
+        assert set(USES) | {"torch", "dev", "docs", "py-spy", "memray"} == set(extras)
+        assert set(USES) <= set(requirements())
+        assert {"polars", "click", "orjson"} <= set(requirements()[""])
         assert PROJECT["requires-python"] == f">={dotted(OLDEST_PYTHON)}"
         assert extras["torch"] == [f"torch>={dotted(OLDEST_TORCH)}"]
 

@@ -18,7 +18,7 @@ from tests.support.rendered import print_blocks
 from stepscope.doctor.check import Check, State
 from stepscope.doctor import disk, packages
 from stepscope.doctor.examination import examine
-from stepscope.doctor.packages import CORE
+from stepscope.doctor.packages import requirements
 from stepscope.doctor.python_and_torch import dotted
 from stepscope.doctor.torch_check import TorchReport
 from stepscope.report.checks import document
@@ -39,7 +39,7 @@ def shown(checks, width: int = 100) -> str:
 @pytest.fixture
 def examination(tmp_path, monkeypatch):
     """Checks a machine of one's own making, with all packages and much space."""
-    versions = {name: dotted(oldest) for name, oldest in CORE.items()}
+    versions = {name: dotted(oldest) for name, oldest in requirements()[""].items()}
     monkeypatch.setattr(packages, "installed_version", versions.get)
     space = SimpleNamespace(total=1 << 40, free=1 << 40)
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: space)
