@@ -57,7 +57,8 @@ def fetch_run(url: str) -> Path:
     except Exception as error:
         raise cannot_be_opened(name, error) from error
     named = hashlib.blake2b(f"{url.partition('://')[0]} {root}".encode(), digest_size=8).hexdigest()
-    home = _cache() / named / (Path(root.partition("?")[0]).name or "run")
+    given = os.environ.get("STEPSCOPE_CACHE")
+    home = (Path(given) if given else user_cache()) / "runs" / named / (Path(root.partition("?")[0]).name or "run")
     fetched = 0
     for remote, details in found.items():
         target = home / remote[len(root) :].lstrip("/")
@@ -163,9 +164,3 @@ def _is_there(target: Path, version: str) -> bool:
 def _marker(target: Path) -> Path:
     return target.with_name(f".{target.name}.fetched")
 
-
-def _cache() -> Path:
-    given = os.environ.get("STEPSCOPE_CACHE")
-    if given:
-        return Path(given) / "runs"
-    return user_cache() / "runs"
