@@ -163,4 +163,3 @@ def _is_there(target: Path, version: str) -> bool:
 
 def _marker(target: Path) -> Path:
     return target.with_name(f".{target.name}.fetched")
-
