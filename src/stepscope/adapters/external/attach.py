@@ -79,25 +79,22 @@ def attach(
 
 def process_of_rank(run: Run, rank: int | None) -> int:
     """The process ID of a rank, or of the lowest one, that runs on this machine."""
-    here = socket.gethostname()
-    known = {r.rank: r.manifest for r in run.ranks if r.manifest is not None}
+    known = {one.rank: one.manifest for one in run.ranks if one.manifest is not None}
     if rank is not None and rank not in known:
         raise click.UsageError(f"{run.path}: has no rank {rank}")
-    for number, manifest in sorted(known.items()):
-        if rank not in (None, number) or manifest.state != "running":
-            continue
+    wanted = [known[number] for number in sorted(known) if rank in (None, number)]
+    running, here = [one for one in wanted if one.state == "running"], socket.gethostname()
+    for manifest in running:
         if manifest.host == here and is_running(manifest.process_id):
             return manifest.process_id
-        if rank is not None:
-            raise click.UsageError(
-                f"{run.path}: rank {rank} runs on {manifest.host}: attach to it there"
-                if manifest.host != here
-                else f"{run.path}: rank {rank} is no longer running (it was process "
-                f"{manifest.process_id})"
-            )
-    text = "no rank runs on this machine" if rank is None else f"rank {rank} is no longer running"
-    if rank is None and known and all(one.state != "running" for one in known.values()):
-        text = "the run has ended; attach needs one whose training is still running"
+    if rank is None:
+        text = "no rank runs on this machine"
+        if wanted and not running:
+            text = "the run has ended; attach needs one whose training is still running"
+    elif running and running[0].host != here:
+        text = f"rank {rank} runs on {running[0].host}: attach to it there"
+    else:
+        text = f"rank {rank} is no longer running (it was process {wanted[0].process_id})"
     raise click.UsageError(f"{run.path}: {text}")
 
 
