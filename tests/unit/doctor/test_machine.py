@@ -56,7 +56,6 @@ class TestEnvironment:
             ("KINETO_USE_DAEMON", "1", State.WARNING),
             ("KINETO_USE_DAEMON", "0", State.WARNING),  # torch asks only whether it is set
             ("KINETO_CONFIG", "/etc/libkineto.conf", State.WARNING),
-            ("KINETO_IPC_SOCKET_DIR", "/run", State.WARNING),
             ("TEARDOWN_CUPTI", "0", State.WARNING),
             ("TEARDOWN_CUPTI", "1", State.WARNING),
             ("DISABLE_CUPTI_LAZY_REINIT", "0", State.WARNING),
