@@ -103,7 +103,8 @@ class _Gpu(Gpu):
         """A function that gives values by key: those of each column, the first that is not 0."""
 
         def read() -> Mapping[str, Value]:
-            answer, found = self._ask(function, *kinds), {}
+            answer = self._ask(function, *kinds)
+            found: dict[str, Value] = {}
             for column, keys in wanted.items():
                 known = [value for key in keys if (value := _known(answer.get(key))) is not None]
                 if known:
@@ -130,13 +131,15 @@ class _Gpu(Gpu):
 
     def _energy(self) -> Value:
         energy = self._ask("energy_count")
-        microjoules: float = energy["energy_accumulator"] * energy["counter_resolution"]
+        counted: Any = _known(energy["energy_accumulator"])
+        microjoules: float = counted * energy["counter_resolution"]
         return microjoules * 1e-6
 
     def _processes(self) -> Value:
         running = self._ask("gpu_process_list")
         own = [one["memory_usage"]["vram_mem"] for one in running if one["pid"] in self.pids]
-        return sum(own) / MIB if own else None
+        known = [size for size in own if isinstance(size, int)]
+        return sum(known) / MIB if known else None
 
     def _ask(self, function: str, *kinds: str) -> Any:
         """The answer of a function of amdsmi to the names of some of its constants."""
