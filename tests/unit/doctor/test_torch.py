@@ -102,9 +102,9 @@ class TestTorch:
         assert found.state is State.PROBLEM
         assert "libcudart.so.12" in found.detail
 
-    def test_a_crash_brings_its_last_words(self):
+    def test_a_crash_brings_its_last_line(self):
         report = TorchReport(
-            stopped_in="torch", reason="it was ended by SIGILL", last_words="one\nillegal hardware"
+            stopped_in="torch", reason="it was ended by SIGILL", last_line="illegal hardware"
         )
         found = by_name(check_python_and_torch(report))["torch"]
         assert found.state is State.PROBLEM
@@ -217,7 +217,7 @@ class TestRecording:
             stages=stages,
             stopped_in="stacks",
             reason="it was ended by SIGSEGV",
-            last_words="Fatal Python error: Segmentation fault",
+            last_line="Fatal Python error: Segmentation fault",
         )
         found = by_name(check_recording(report))
         assert found["operators"].state is State.OK
