@@ -54,7 +54,7 @@ class NsysOptions(Tool):
     output: str = ""
     arguments: tuple[str, ...] = ()
 
-    def require(self, command: Sequence[str]) -> str:  # noqa: ARG002
+    def require(self) -> str:
         """The path of nsys."""
         return require_program("nsys", INSTALL)
 

@@ -69,7 +69,7 @@ class PySpyOptions(Tool):
         """The name of the file that it writes."""
         return f"py-spy{FORMATS[self.format]}"
 
-    def require(self, command: Sequence[str] = ()) -> str:  # noqa: ARG002
+    def require(self) -> str:
         """The path of py-spy, which only root may use on macOS."""
         program = require_program("py-spy", INSTALL)
         if sys.platform == "darwin" and os.geteuid() != 0:

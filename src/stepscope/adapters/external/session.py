@@ -64,7 +64,7 @@ def run_with(
     Raises:
         UsageError: The tool is missing, or failed at the start; the training has not run.
     """
-    program = tool.require(command)
+    program = tool.require()
     try:
         folder = scratch_folder(Path(settings.value("output_dir")), tool.name)
     except OSError as error:

@@ -24,7 +24,7 @@ class Tool:
 
     name: ClassVar[str]
 
-    def require(self, command: Sequence[str]) -> str:
+    def require(self) -> str:
         """Check that it is available before anything starts; returns the path of its program."""
         raise NotImplementedError
 
