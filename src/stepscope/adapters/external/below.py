@@ -30,10 +30,6 @@ EARLY_S = 30.0
 _LOOK_S = 0.1
 
 
-class ToolFailedError(UsageError):
-    """The tool ended at the start, before the training, which was then terminated as well."""
-
-
 def write_beginning(path: Path) -> None:
     """Write which process runs the training."""
     _write(path, {"process_id": os.getpid()})
@@ -69,7 +65,7 @@ def run_below(
         The outcome of the training, and the problems of the tool.
 
     Raises:
-        ToolFailedError: The tool ended at the start, and so did the training.
+        UsageError: The tool ended at the start, and so did the training.
     """
     started = time.monotonic()
     # Ctrl-C is for the training alone: py-spy would kill what it started, and nobody would know how
@@ -89,7 +85,7 @@ def run_below(
         if launched is None and inner is not None and is_running(inner):
             if code and is_early:
                 _end(inner)
-                raise ToolFailedError(
+                raise UsageError(
                     f"{Path(command[0]).name} ended with {code} at the start: {why_failed()}"
                 )
             _wait(lambda: _wait_for(inner))
@@ -97,7 +93,7 @@ def run_below(
             lost = f"{Path(command[0]).name} ended with {code} before the training did"
             return _or_unknown(launched, code), [lost]
     if launched is None and inner is None:
-        raise ToolFailedError(
+        raise UsageError(
             f"{Path(command[0]).name} ended with {code} without starting the training: "
             f"{why_failed()}"
         )

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.adapters.external.memray_tracker import FILE_NAME
-from stepscope.adapters.external.tools import MissingToolError, Tool
+from stepscope.adapters.external.tools import Tool
+from stepscope.errors import UsageError
 from stepscope.run.files import numbered
 
 INSTALL = 'pip install "stepscope[memray]"'
@@ -37,9 +38,9 @@ class MemrayOptions(Tool):
     def require(self) -> str:
         """Check that this Python has memray; a process of another one says so if it has none."""
         if sys.platform == "win32":
-            raise MissingToolError("memray does not support Windows: use it under Linux or macOS")
+            raise UsageError("memray does not support Windows: use it under Linux or macOS")
         if importlib.util.find_spec("memray") is None:
-            raise MissingToolError(f"memray is not installed: {INSTALL}")
+            raise UsageError(f"memray is not installed: {INSTALL}")
         return sys.executable
 
 

@@ -51,10 +51,6 @@ _SIGNS = {
 }
 
 
-class NotAllowedError(UsageError):
-    """py-spy was refused. The message says what this machine allows and how to change it."""
-
-
 @dataclass(frozen=True)
 class PySpyOptions(Tool):
     """How py-spy records; `rate` is in samples per second."""
@@ -73,7 +69,7 @@ class PySpyOptions(Tool):
         """The path of py-spy, which only root may use on macOS."""
         program = require_program("py-spy", INSTALL)
         if sys.platform == "darwin" and os.geteuid() != 0:
-            raise NotAllowedError(
+            raise UsageError(
                 "macOS lets only root read another process's memory: run the command with sudo"
             )
         return program
@@ -138,8 +134,6 @@ def explain(said: str, allowance: str) -> UsageError:
     text = said.lower()
     for sign, meaning in _SIGNS.items():
         if sign in text:
-            if "may not" in meaning:
-                return NotAllowedError(f"{meaning}: {allowance}")
-            return UsageError(meaning)
+            return UsageError(f"{meaning}: {allowance}" if "may not" in meaning else meaning)
     lines = [line for line in said.splitlines() if line.strip()]
     return UsageError(f"py-spy failed: {lines[0] if lines else 'no reason given'}")
