@@ -37,12 +37,9 @@ _LOSS = re.compile(r"(train(ing)?[_/.])?loss(_step)?", re.IGNORECASE)
 
 def _overrides(owner: object, hook: str) -> bool:
     """Whether a callback or module has a hook of its own, and not just Lightning's empty one."""
-    if hook in getattr(owner, "__dict__", {}):
-        return True
-    for base in type(owner).__mro__:
-        if hook in base.__dict__:
-            return not base.__module__.endswith(("callbacks.callback", "core.hooks"))
-    return False
+    function = getattr(owner, hook, None)
+    module = getattr(function, "__module__", None) or ""
+    return function is not None and not module.endswith(("callbacks.callback", "core.hooks"))
 
 
 class _Events(CallbackBase):
