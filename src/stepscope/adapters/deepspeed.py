@@ -196,7 +196,7 @@ class EngineWatch(EngineFollower):
                 self._flops.write()
 
     def _see_memory(self, where: str) -> None:
-        """Print DeepSpeed's `see_memory_usage`, and keep it: empty on ranks other than the first."""
+        """Print and keep DeepSpeed's `see_memory_usage`; empty on ranks other than the first."""
         profiler = self._profiler
         if not profiler.config.deepspeed_memory:
             return

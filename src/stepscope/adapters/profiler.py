@@ -170,9 +170,7 @@ class Profiler:
             config,
             layout=settings.dialect.layout,
             words={
-                name: str(values[name])
-                for name in ("model_name", "train_type")
-                if values.get(name)
+                name: str(values[name]) for name in ("model_name", "train_type") if values.get(name)
             },
             snapshot_path=settings.value("memory_snapshot_path"),
         )

@@ -71,7 +71,8 @@ def _shared_memory(machine: Machine) -> Check:
             "mount a tmpfs there, or call "
             "torch.multiprocessing.set_sharing_strategy('file_system')",
         )
-    text = f"{_SHARED_MEMORY} has {binary_size(total_bytes)}; DataLoader workers pass batches through it"
+    size = binary_size(total_bytes)
+    text = f"{_SHARED_MEMORY} has {size}; DataLoader workers pass batches through it"
     if total_bytes < _SMALL_SHARED_BYTES:
         return warning(
             name,

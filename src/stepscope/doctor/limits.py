@@ -19,10 +19,11 @@ def check_limits(machine: Machine) -> list[Check]:
 
 def _memory(machine: Machine, limit_bytes: int | None) -> Check:
     total_bytes = machine.memory_bytes("MemTotal")
-    total = f" of the machine's {binary_size(total_bytes)}" if total_bytes is not None else ""
+    whole = binary_size(total_bytes or 0)
+    total = f" of the machine's {whole}" if total_bytes is not None else ""
     usable = [size for size in (limit_bytes, total_bytes) if size is not None]
     if limit_bytes is None or (total_bytes and limit_bytes >= total_bytes):
-        text = f"no limit below the machine's {binary_size(total_bytes)}" if total_bytes else "no limit"
+        text = f"no limit below the machine's {whole}" if total_bytes else "no limit"
     else:
         text = f"limited to {binary_size(limit_bytes)}{total}"
     if usable and min(usable) < _SMALL_MEMORY_BYTES:

@@ -290,7 +290,9 @@ def _explained(
     if not others:
         return skew
     part, judged = _judged(compared, skew.course)
-    culprits = _without_followers([row for row, _ in judged], late, others, skew.wait_ns / part) or late
+    culprits = (
+        _without_followers([row for row, _ in judged], late, others, skew.wait_ns / part) or late
+    )
     skew = replace(skew, late=tuple(r for r in skew.late if r in {ranks[i].rank for i in culprits}))
     found = []
     for cause, spent in (("input", input_wait), ("garbage_collection", lambda one: one.gc_ns)):

@@ -12,11 +12,11 @@ import pytest
 from tests.support.machines import by_name, make_machine
 from tests.support.project import pyproject
 
+from stepscope.doctor import disk, packages
 from stepscope.doctor.check import Check, State, worst
 from stepscope.doctor.disk import check_disk
 from stepscope.doctor.environment import check_environment
 from stepscope.doctor.limits import check_limits
-from stepscope.doctor import disk, packages
 from stepscope.doctor.packages import USES, check_packages, installed_version, requirements
 from stepscope.doctor.permissions import check_permissions
 from stepscope.doctor.python_and_torch import OLDEST_PYTHON, OLDEST_TORCH, dotted
@@ -369,7 +369,8 @@ class TestPackages:
     def test_missing_and_old(self, monkeypatch):
         found = self.find(monkeypatch, polars=None, numpy="1.25.9")
         assert found["polars"].state is State.PROBLEM
-        assert found["polars"].remedy == f'pip install "polars>={dotted(requirements()[""]["polars"])}"'
+        oldest = dotted(requirements()[""]["polars"])
+        assert found["polars"].remedy == f'pip install "polars>={oldest}"'
         assert found["numpy"].state is State.PROBLEM
         assert "1.25.9" in found["numpy"].detail
 

@@ -15,8 +15,8 @@ from rich.console import Console
 from tests.support.machines import make_cuda_report, make_machine, make_report
 from tests.support.rendered import print_blocks
 
-from stepscope.doctor.check import Check, State
 from stepscope.doctor import disk, packages
+from stepscope.doctor.check import Check, State
 from stepscope.doctor.examination import examine
 from stepscope.doctor.packages import requirements
 from stepscope.doctor.python_and_torch import dotted

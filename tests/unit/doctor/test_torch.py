@@ -14,6 +14,7 @@ from stepscope.doctor.python_and_torch import check_python_and_torch, version_of
 from stepscope.doctor.recording import check_recording
 from stepscope.doctor.torch_check import TorchReport
 
+
 def interpreter(*version, name="cpython"):
     implementation = SimpleNamespace(name=name)
     return SimpleNamespace(version_info=version, implementation=implementation, executable="x")
@@ -52,7 +53,9 @@ class TestPython:
     )
     def test_python(self, python, no_gil, state, monkeypatch):
         monkeypatch.setattr(python_and_torch, "sys", python)
-        monkeypatch.setattr(python_and_torch.sysconfig, "get_config_var", {"Py_GIL_DISABLED": no_gil}.get)
+        monkeypatch.setattr(
+            python_and_torch.sysconfig, "get_config_var", {"Py_GIL_DISABLED": no_gil}.get
+        )
         found = by_name(check_python_and_torch(make_report()))
         assert found["Python"].state is state
 

@@ -20,9 +20,7 @@ from stepscope.commands.main import main
     ],
 )
 @pytest.mark.parametrize("verb", ["report", "info"])
-def test_the_message_says_what_to_install(
-    url, client, remedy, verb, monkeypatch, capsys
-):
+def test_the_message_says_what_to_install(url, client, remedy, verb, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, client, None)
     assert main([verb, url]) == 3
     said = capsys.readouterr().err

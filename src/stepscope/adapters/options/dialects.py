@@ -25,9 +25,7 @@ from stepscope.run.step_record import MICRO_BATCH, OPTIMIZER_STEP
 def _own_flags() -> tuple[Flag, ...]:
     """Our own flags: one for each option, named after it."""
     styles = {"bool": BOTH, "ranks": LIST, "words": LIST}
-    names = {
-        name: "profile-" + name.removeprefix("profile_").replace("_", "-") for name in OPTIONS
-    }
+    names = {name: "profile-" + name.removeprefix("profile_").replace("_", "-") for name in OPTIONS}
     names["enabled"] = "profile"
     return tuple(
         Flag((f"--{names[option.name]}",), option.name, styles.get(option.kind, VALUE))

@@ -146,7 +146,9 @@ class Placing:
         self._newest = max(self._newest, window.index)
         self.move_earlier()
         with self._session.contain("writing the files of the layout"):
-            last = window.last_step if window.last_step is not None else (window.first_step or 0) - 1
+            last = window.last_step
+            if last is None:
+                last = (window.first_step or 0) - 1
             fields = {
                 **self._fields,
                 "window": str(window.index),
