@@ -12,6 +12,8 @@ from stepscope.doctor.torch_check import TorchReport
 
 OLDEST_PYTHON = (3, 10)
 OLDEST_TORCH = (2, 4)
+_CRASHING_PYTHON, _SAFE_TORCH = (3, 13), (2, 7, 1)
+"""From which Python on stacks can crash a training, and from which torch on they do not."""
 
 
 def check_python_and_torch(report: TorchReport) -> list[Check]:
@@ -105,8 +107,8 @@ def _stacks(report: TorchReport) -> list[Check]:
     The fix (pytorch#153848) is in 2.7.1 and not in 2.7.0, by the symbols that the packages import.
     """
     found = report.result("torch") or {}
-    is_safe = version_of(str(found.get("version"))) >= (2, 7, 1)
-    if is_safe or sys.version_info[:2] < (3, 13):
+    is_safe = version_of(str(found.get("version"))) >= _SAFE_TORCH
+    if is_safe or sys.version_info[:2] < _CRASHING_PYTHON:
         return []
     return [
         warning(

@@ -108,7 +108,7 @@ class _Gpu(Gpu):
             for column, keys in wanted.items():
                 known = [value for key in keys if (value := _known(answer.get(key))) is not None]
                 if known:
-                    found[column] = next(filter(None, known), 0)
+                    found[column] = next((value for value in known if value), 0)
             return found
 
         return Reader(tuple(wanted), read)
