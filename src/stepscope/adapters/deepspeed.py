@@ -43,7 +43,7 @@ MEMORY_KIND, MEMORY_FILE = "deepspeed_memory", "memory_deepspeed.txt"
 _PARTS = {"backward": "bwd", "step": "step", "train_batch": "iter"}
 """DeepSpeed's names of what is timed beside the forward pass, by the engine's method."""
 _MOST_MEMORY_TEXTS = 30_000
-"""Of `memory_deepspeed.txt`, three for each step; later ones are only printed."""
+"""Of `memory_deepspeed.txt`, one for each part of a step; later ones are only printed."""
 
 
 def follow(engine: Any, profiler: Profiler) -> EngineWatch:
