@@ -7,12 +7,12 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-# Bits of the kernel's capability mask (capabilities(7)).
-_CAPABILITY_BITS = {"CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38}
+_CAP_SYS_PTRACE = 19
+"""Bit of the kernel's capability mask (capabilities(7))."""
 
 
 @dataclass(frozen=True)
@@ -72,20 +72,12 @@ class Machine:
             found = shutil.which(name, path=str(self.beside))
         return found
 
-    def has_capability(self, name: str) -> bool:
-        """Whether this process has a capability of the Linux kernel.
-
-        Raises:
-            KeyError: No check uses a capability of this name.
-        """
-        bit = _CAPABILITY_BITS[name]
-        for line in (self.read("/proc/self/status") or "").splitlines():
-            key, _, value = line.partition(":")
-            if key == "CapEff":
-                try:
-                    return bool(int(value.strip(), 16) >> bit & 1)
-                except ValueError:
-                    return False
+    def may_trace(self) -> bool:
+        """Whether this process has the capability CAP_SYS_PTRACE of the Linux kernel."""
+        text = self.read("/proc/self/status") or ""
+        with contextlib.suppress(ValueError, IndexError):
+            mask = int(text.partition("CapEff:")[2].splitlines()[0], 16)
+            return bool(mask >> _CAP_SYS_PTRACE & 1)
         return False
 
 
@@ -157,100 +149,38 @@ def allowed_cpus() -> int:
 def usable_cpus() -> int:
     """CPUs that this process may use: its affinity, less what control groups take away."""
     machine = this_machine()
-    limit = read_limits(machine).cpus
+    limit = ControlGroups(machine).cpus()
     cpus = machine.cpu_count
     return cpus if limit is None else min(cpus, max(1, math.ceil(limit)))
 
 
-CGROUPS = "/sys/fs/cgroup"
-_CPU_MOUNTS = (f"{CGROUPS}/cpu", f"{CGROUPS}/cpu,cpuacct")
+_CGROUPS = "/sys/fs/cgroup"
+_MEMORY_MOUNTS = {"": (_CGROUPS,), "memory": (f"{_CGROUPS}/memory",)}
+_CPU_MOUNTS = {"": (_CGROUPS,), "cpu": (f"{_CGROUPS}/cpu", f"{_CGROUPS}/cpu,cpuacct")}
+"""Controller to where its groups lie; in version 2 of the interface, groups have no controller."""
 # Version 1 writes "no limit" as the largest number of whole pages.
 _NO_LIMIT_BYTES = 1 << 60
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The tightest limits of the control groups that this process is in; None for no limit.
-
-    Attributes:
-        memory_bytes: Memory that it may use together with all others of its group.
-        cpus: CPU time per unit of time, in CPUs.
-    """
-
-    memory_bytes: int | None = None
-    cpus: float | None = None
-
-
-def read_limits(machine: Machine) -> Limits:
-    """Read the limits from both versions of the kernel's control groups."""
-    memory: list[int] = []
-    cpus: list[float] = []
-    for controllers, path in control_groups(machine):
-        if not controllers:
-            for folder in folders_upwards(CGROUPS, path):
-                memory += _finite(machine.read(f"{folder}/memory.max"))
-                cpus += _quota(machine.read(f"{folder}/cpu.max"))
-        if "memory" in controllers:
-            for folder in folders_upwards(f"{CGROUPS}/memory", path):
-                memory += _finite(machine.read(f"{folder}/memory.limit_in_bytes"))
-        if "cpu" in controllers:
-            for mount in _CPU_MOUNTS:
-                for folder in folders_upwards(mount, path):
-                    quota = machine.read(f"{folder}/cpu.cfs_quota_us")
-                    period = machine.read(f"{folder}/cpu.cfs_period_us")
-                    cpus += _quota(f"{quota} {period}")
-    return Limits(min(memory, default=None), min(cpus, default=None))
-
-
-@dataclass(frozen=True)
-class _MemoryGroup:
-    """The files of one group: its limit, its usage, and the size of its cached files."""
-
-    limit: str
-    used: str
-    statistics: str
-    cached_key: str
 
 
 class ControlGroups:
     """The control groups of this process, in both versions of the kernel's interface.
 
-    The groups are determined once; their usage is read each time.
+    A group's folder has the files of its version alone, so whichever is there is read. The groups
+    are determined once; their limits and usage are read each time.
     """
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._memory: list[_MemoryGroup] = []
-        self._cpu: str | None = None
-        self._cpu_unit_ns = 1
-        for controllers, path in control_groups(machine):
-            if not controllers:
-                self._memory += [
-                    _MemoryGroup(
-                        f"{folder}/memory.max",
-                        f"{folder}/memory.current",
-                        f"{folder}/memory.stat",
-                        "inactive_file",
-                    )
-                    for folder in folders_upwards(CGROUPS, path)
-                ]
-                self._find_cpu([CGROUPS], path, "throttled_usec")
-            if "memory" in controllers:
-                self._memory += [
-                    _MemoryGroup(
-                        f"{folder}/memory.limit_in_bytes",
-                        f"{folder}/memory.usage_in_bytes",
-                        f"{folder}/memory.stat",
-                        "total_inactive_file",
-                    )
-                    for folder in folders_upwards(f"{CGROUPS}/memory", path)
-                ]
-            if "cpu" in controllers:
-                self._find_cpu(_CPU_MOUNTS, path, "throttled_time")
+        self._memory: list[str] = []
+        self._cpu: list[str] = []
+        for line in (machine.read("/proc/self/cgroup") or "").splitlines():
+            parts = line.split(":", 2)
+            if len(parts) == 3:
+                for controller in parts[1].split(","):
+                    self._memory += _folders(_MEMORY_MOUNTS.get(controller, ()), parts[2])
+                    self._cpu += _folders(_CPU_MOUNTS.get(controller, ()), parts[2])
         # A group without a limit is unlikely to get one while a training runs.
-        self._memory = [
-            group for group in self._memory if finite_limit(machine.read(group.limit)) is not None
-        ]
+        self._memory = [folder for folder in self._memory if self._limit(folder) is not None]
 
     def memory(self) -> tuple[int | None, int | None]:
         """(used, limit) in bytes of the group with the tightest limit; None if there is none.
@@ -258,74 +188,61 @@ class ControlGroups:
         Used memory is what the limit counts, minus cached files that were not read recently,
         which the kernel frees before it kills a process.
         """
-        tightest: tuple[int, _MemoryGroup] | None = None
-        for group in self._memory:
-            limit = finite_limit(self._machine.read(group.limit))
-            if limit is not None and (tightest is None or limit < tightest[0]):
-                tightest = limit, group
-        if tightest is None:
+        limits = [(self._limit(folder), folder) for folder in self._memory]
+        known = [(limit, folder) for limit, folder in limits if limit is not None]
+        if not known:
             return None, None
-        limit, group = tightest
-        used = self._machine.read_number(group.used)
+        limit, folder = min(known, key=lambda one: one[0])
+        used = self._machine.read_number(f"{folder}/memory.current")
+        if used is None:
+            used = self._machine.read_number(f"{folder}/memory.usage_in_bytes")
         if used is None:
             return None, limit
-        cached = self._statistic(group.statistics, group.cached_key) or 0
-        return max(0, used - cached), limit
+        # In version 1, only the first counts the groups below, as the usage does.
+        cached = self._statistic(f"{folder}/memory.stat", "total_inactive_file", "inactive_file")
+        return max(0, used - (cached or 0)), limit
+
+    def cpus(self) -> float | None:
+        """CPU time per unit of time that the tightest quota allows, in CPUs; None for no limit."""
+        read, quotas = self._machine.read, []
+        for folder in self._cpu:
+            text = read(f"{folder}/cpu.max")
+            if text is None:  # version 1 has the quota, or -1 for none, and the period apart
+                parts = (read(f"{folder}/cpu.cfs_{part}_us") for part in ("quota", "period"))
+                text = " ".join(filter(None, parts))
+            words = text.split()
+            if len(words) == 2 and all(word.isascii() and word.isdigit() for word in words):
+                quotas += [int(words[0]) / int(words[1])] if int(words[1]) else []
+        return min(quotas, default=None)
 
     def throttled_ns(self) -> int | None:
-        """Time in which the group was throttled since its creation; None if it is not counted."""
-        if self._cpu is None:
-            return None
-        file, _, key = self._cpu.partition("#")
-        value = self._statistic(file, key)
-        return None if value is None else value * self._cpu_unit_ns
+        """Time in which the group was throttled since its creation; None if it is not counted.
 
-    def _find_cpu(self, mounts: list[str] | tuple[str, ...], path: str, key: str) -> None:
-        """The nearest group that counts its throttling; parents count their own."""
-        for mount in mounts:
-            for folder in folders_upwards(mount, path):
-                if self._cpu is None and self._statistic(f"{folder}/cpu.stat", key) is not None:
-                    self._cpu = f"{folder}/cpu.stat#{key}"
-                    self._cpu_unit_ns = 1000 if key.endswith("usec") else 1
-
-    def _statistic(self, file: str, key: str) -> int | None:
-        for line in (self._machine.read(file) or "").splitlines():
-            name, _, value = line.partition(" ")
-            if name == key and value.isdecimal():
-                return int(value)
+        It is that of the nearest group that counts it; its parents count their own.
+        """
+        for folder in self._cpu:
+            for key, unit_ns in (("throttled_usec", 1000), ("throttled_time", 1)):
+                value = self._statistic(f"{folder}/cpu.stat", key)
+                if value is not None:
+                    return value * unit_ns
         return None
 
+    def _limit(self, folder: str) -> int | None:
+        """Bytes of a memory limit; None for "max", the largest number, and invalid text."""
+        read = self._machine.read
+        text = read(f"{folder}/memory.max") or read(f"{folder}/memory.limit_in_bytes") or ""
+        is_number = text.isascii() and text.isdigit()
+        return int(text) if is_number and int(text) < _NO_LIMIT_BYTES else None
 
-def control_groups(machine: Machine) -> Iterator[tuple[set[str], str]]:
-    """(controllers, path) of each control group of this process; version 2 has no controllers."""
-    for line in (machine.read("/proc/self/cgroup") or "").splitlines():
-        parts = line.split(":", 2)
-        if len(parts) == 3:
-            yield {word for word in parts[1].split(",") if word}, parts[2]
+    def _statistic(self, file: str, *keys: str) -> int | None:
+        """The number under the first of some keys that a file has."""
+        lines = [line.partition(" ") for line in (self._machine.read(file) or "").splitlines()]
+        found = {key: int(value) for key, _, value in lines if value.isdecimal()}
+        return next((found[key] for key in keys if key in found), None)
 
 
-def folders_upwards(mount: str, path: str) -> Iterator[str]:
+def _folders(mounts: tuple[str, ...], path: str) -> list[str]:
     """The group's folder and all its parents, since each may set a limit."""
     group = PurePosixPath("/") / path.lstrip("/")
-    for folder in (group, *group.parents):
-        yield mount + str(folder).rstrip("/")
-
-
-def finite_limit(text: str | None) -> int | None:
-    """Bytes of a memory limit; None for "max", the largest number, and invalid text."""
-    if text is None or not (text.isascii() and text.isdigit()):
-        return None
-    return int(text) if int(text) < _NO_LIMIT_BYTES else None
-
-
-def _finite(text: str | None) -> list[int]:
-    limit = finite_limit(text)
-    return [] if limit is None else [limit]
-
-
-def _quota(text: str | None) -> list[float]:
-    """CPUs of a quota "MICROSECONDS PERIOD"; empty for "max", -1 and invalid text."""
-    words = (text or "").split()
-    if len(words) != 2 or not all(word.isascii() and word.isdigit() for word in words):
-        return []
-    return [int(words[0]) / int(words[1])] if int(words[1]) else []
+    above = (group, *group.parents)
+    return [mount + str(folder).rstrip("/") for mount in mounts for folder in above]

@@ -14,11 +14,7 @@ from tests.support.training import SmallTraining, bare_losses, batches
 
 from stepscope import open_run
 from stepscope.adapters.options.settings import values_of
-from stepscope.adapters.torchtitan import (
-    Profiler,
-    SnapshotRing,
-    take_over,
-)
+from stepscope.adapters.torchtitan import Profiler, take_over
 from stepscope.capture.options.option import ConfigError
 from stepscope.run.manifest import ArtifactRecord, RankManifest, write_record
 
@@ -149,6 +145,12 @@ class Snapshots:
         self.rank_path = folder
         self.reasons = []
 
+    def step(self):
+        pass
+
+    def finish(self, error):
+        pass
+
     def snapshot(self, reason):
         self.reasons.append(reason)
         path = self.rank_path / f"{len(self.reasons)}.pickle"
@@ -161,16 +163,23 @@ def test_snapshots_lie_under_torchtitans_names(tmp_path, monkeypatch):
     rank = tmp_path / "rank"
     rank.mkdir()
     capture = Snapshots(rank)
-    ring = SnapshotRing(capture, tmp_path / "memory", "leaf", 101, 4)
+    section = {
+        "enable_memory_snapshot": True,
+        "memory_snapshot_freq": 4,
+        "save_memory_snapshot_folder": "memory",
+    }
+    folders = {"base_folder": str(tmp_path), "leaf_folder": "leaf"}
+    titan = Profiler(section, global_step=101, **folders)
+    titan.profiler = capture
     name = "step_000000000104/leaf/000000_step_104.pickle"
     last = "step_000000000105_exit/leaf/000000_step_105.pickle"
     for _ in range(4):
-        ring.step()
+        titan.step()
     assert files_below(tmp_path / "memory") == [name]
     assert capture.reasons == ["torchtitan, step 104"]
     record = ArtifactRecord("snapshot", "1.pickle", 5, "d", cause="out of memory on GPU 0")
     write_record(rank / "manifest.json", RankManifest(0, snapshots=(record,)))
-    ring.end(capture)
+    titan.__exit__(None, None, None)
     assert files_below(tmp_path / "memory") == sorted([name, last])
 
 

@@ -164,11 +164,6 @@ int nvmlDeviceGetGpuInstanceId(char *part, u32 *id) {
   *id = 5 + which(part);
   return OK;
 }
-int nvmlDeviceGetComputeInstanceId(char *part, u32 *id) {
-  if (!is_part(part)) return INVALID;
-  *id = 0;
-  return OK;
-}
 
 #ifndef OLD_DRIVER
 struct memory2 { u32 version; u64 total, reserved, free, used; };

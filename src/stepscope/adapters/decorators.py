@@ -182,18 +182,12 @@ def _shared_in(dialect: Dialect, words: list[str]) -> list[Flag]:
 
 
 def _take_flags(dialect: Dialect, words: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    arguments, rest = _parser_of(dialect).parse_known_args(words)
-    if any(flag.is_shared for flag in dialect.flags):
-        _, rest = _parser_of(_without_shared(dialect)).parse_known_args(words)
-    return arguments, rest
+    own = tuple(flag for flag in dialect.flags if not flag.is_shared)
+    _, rest = _parser_of(dataclasses.replace(dialect, flags=own)).parse_known_args(words)
+    return _parser_of(dialect).parse_known_args(words)[0], rest
 
 
 def _parser_of(dialect: Dialect) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     add_flags(parser, dialect)
     return parser
-
-
-def _without_shared(dialect: Dialect) -> Dialect:
-    flags = tuple(flag for flag in dialect.flags if not flag.is_shared)
-    return dataclasses.replace(dialect, flags=flags)

@@ -42,8 +42,8 @@ FLOPS_KIND, FLOPS_FILE = "deepspeed_flops", "profiler_ds.txt"
 MEMORY_KIND, MEMORY_FILE = "deepspeed_memory", "memory_deepspeed.txt"
 _PARTS = {"backward": "bwd", "step": "step", "train_batch": "iter"}
 """DeepSpeed's names of what is timed beside the forward pass, by the engine's method."""
-_MOST_MEMORY_BYTES = 8 << 20
-"""Limit of `memory_deepspeed.txt`, about ten thousand steps; later lines are only printed."""
+_MOST_MEMORY_TEXTS = 30_000
+"""Of `memory_deepspeed.txt`, one for each part of a step; later ones are only printed."""
 
 
 def follow(engine: Any, profiler: Profiler) -> EngineWatch:
@@ -128,7 +128,7 @@ class EngineWatch(EngineFollower):
         self._ends_steps = ends_steps
         self._engines: Engines | None = None
         self._flops: FlopsProfile | None = None
-        self._memory: MemoryLines | None = None
+        self._memory: list[str] = []
 
     def attach(self) -> None:
         """Wrap the engine's methods, and prepare what the options ask for."""
@@ -138,8 +138,6 @@ class EngineWatch(EngineFollower):
             session.watch_ends_steps = False
         if session.records_windows and config.deepspeed_flops:
             self._flops = FlopsProfile(self._engine, self._profiler)
-        if config.deepspeed_memory:
-            self._memory = MemoryLines(self._profiler)
         if "deepspeed" in sys.modules:  # the real one
             session.overviews.append(memory_overview)
         self._engines = Engines(self)
@@ -154,8 +152,9 @@ class EngineWatch(EngineFollower):
         if self._flops is not None:
             self._flops.write()
             self._flops.say_if_missed()
-        if self._memory is not None:
-            self._memory.write()
+        if self._memory:
+            text = "".join(self._memory)
+            self._profiler.session.add_text(MEMORY_KIND, MEMORY_FILE, text)
 
     def detach(self) -> None:
         """Restore the engine."""
@@ -197,8 +196,15 @@ class EngineWatch(EngineFollower):
                 self._flops.write()
 
     def _see_memory(self, where: str) -> None:
-        if self._memory is not None:
-            self._memory.see(where)
+        """Print and keep DeepSpeed's `see_memory_usage`; empty on ranks other than the first."""
+        profiler = self._profiler
+        if not profiler.config.deepspeed_memory:
+            return
+        with profiler.phase(f"{OF_OPTION}deepspeed_memory"):
+            text = see_memory_usage(f"After {where} of step {profiler.session.steps.number}")
+            sys.stdout.write(text)
+        if text and len(self._memory) < _MOST_MEMORY_TEXTS:
+            self._memory.append(text)
 
 
 class _EngineView:
@@ -330,29 +336,6 @@ def _synchronise() -> None:
 
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
-
-
-class MemoryLines:
-    """The output of `see_memory_usage` after each part of a step, printed and stored."""
-
-    def __init__(self, profiler: Profiler) -> None:
-        self._profiler = profiler
-        self._lines: list[str] = []
-        self._bytes = 0
-
-    def see(self, where: str) -> None:
-        """Call DeepSpeed, which prints nothing on ranks other than the first."""
-        with self._profiler.phase(f"{OF_OPTION}deepspeed_memory"):
-            text = see_memory_usage(f"After {where} of step {self._profiler.session.steps.number}")
-            sys.stdout.write(text)
-        if text and self._bytes < _MOST_MEMORY_BYTES:
-            self._lines.append(text)
-            self._bytes += len(text)
-
-    def write(self) -> None:
-        """Write the lines to a file."""
-        if self._lines:
-            self._profiler.session.add_text(MEMORY_KIND, MEMORY_FILE, "".join(self._lines))
 
 
 def see_memory_usage(message: str) -> str:

@@ -151,7 +151,7 @@ class Profiler:
     @classmethod
     def _from_settings(cls, settings: Settings, args: Any = None, **more: Any) -> Profiler:
         """Create a profiler from resolved settings. `args` provides names for layouts."""
-        from stepscope.adapters.options.settings import misspelled_variables
+        from stepscope.adapters.options.settings import misspelled_variables, values_of
 
         if settings.asks_only_for_memory:
             more = {"enabled": True, "window_recorder": "none", **more}
@@ -164,10 +164,14 @@ class Profiler:
                 log.warning("stepscope: %s", line)
         if config.enabled and settings.dialect.raises_max_steps:
             _raise_max_steps(args, settings, config)
+        # The script's names for its model and its training, if the arguments have them.
+        values = {} if args is None else values_of(args)
         profiler = cls(
             config,
             layout=settings.dialect.layout,
-            words=_words_of(args),
+            words={
+                name: str(values[name]) for name in ("model_name", "train_type") if values.get(name)
+            },
             snapshot_path=settings.value("memory_snapshot_path"),
         )
         profiler.session.option_names = settings.names
@@ -480,14 +484,6 @@ def head_of(table: str, rows: int) -> str:
     left_out = ends - rows
     more = [f"… {left_out} more"] if left_out > 0 else []
     return "\n".join([*lines[: rule + 1], *body[: min(rows, ends)], *more, *body[ends:]])
-
-
-def _words_of(args: Any) -> dict[str, str]:
-    """The script's names for its model and its training, if the arguments have them."""
-    from stepscope.adapters.options.settings import values_of
-
-    values = {} if args is None else values_of(args)
-    return {name: str(values[name]) for name in ("model_name", "train_type") if values.get(name)}
 
 
 def _raise_max_steps(args: Any, settings: Settings, config: CaptureConfig) -> None:

@@ -8,6 +8,8 @@ starts a profiler before it and ends the profiler after it.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +30,7 @@ _STEPS = (OPTIMIZER, LOOP)
 
 def profiled_worker(
     train_loop: Callable[..., Any], *, step_on: str = OPTIMIZER, **options: Any
-) -> WorkerFunction:
+) -> Callable[..., Any]:
     """Wrap a `train_loop_per_worker` so that each worker records it.
 
     A function with a parameter `profiler` gets the running profiler; any other can call
@@ -57,7 +59,13 @@ def profiled_worker(
             f"output_dir={str(config.output_dir)!r}: Ray's workers run in separate folders: "
             "give an absolute path that all of them reach"
         )
-    return WorkerFunction(train_loop, config, step_on)
+    worker = functools.partial(_train, train_loop, config, step_on)
+    # Ray looks at both.
+    parameters = inspect.signature(train_loop).parameters.values()
+    signature = inspect.Signature([one for one in parameters if one.name != "profiler"])
+    name = getattr(train_loop, "__name__", "train_loop")
+    vars(worker).update(__signature__=signature, __name__=name)
+    return worker
 
 
 def current_profiler() -> Profiler:
@@ -66,34 +74,24 @@ def current_profiler() -> Profiler:
     return running if isinstance(running, Profiler) else Profiler(enabled=False)
 
 
-class WorkerFunction:
-    """A training function with a profiler around it. Ray inspects its signature."""
-
-    def __init__(self, train_loop: Callable[..., Any], config: CaptureConfig, step_on: str) -> None:
-        self._train_loop = train_loop
-        self._config = config
-        self._step_on = step_on
-        parameters = inspect.signature(train_loop).parameters
-        self._wants_profiler = "profiler" in parameters
-        kept = [item for name, item in parameters.items() if name != "profiler"]
-        self.__signature__ = inspect.Signature(kept)
-        self.__name__ = getattr(train_loop, "__name__", "train_loop")
-        self.__doc__ = train_loop.__doc__
-
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        """Run the training and record it."""
-        profiler = Profiler(self._config)
-        with profiler:
-            steps = OptimizerSteps(profiler) if self._step_on == OPTIMIZER else None
-            if steps is not None:
-                steps.detector.install(fetches=False)
-            try:
-                if self._wants_profiler:
-                    keywords["profiler"] = profiler
-                return self._train_loop(*arguments, **keywords)
-            finally:
-                if steps is not None:
-                    steps.detector.remove()
+def _train(
+    train_loop: Callable[..., Any],
+    config: CaptureConfig,
+    step_on: str,
+    /,
+    *arguments: Any,
+    **keywords: Any,
+) -> Any:
+    """Run the training and record it."""
+    with contextlib.ExitStack() as stack:
+        profiler = stack.enter_context(Profiler(config))
+        if step_on == OPTIMIZER:
+            steps = OptimizerSteps(profiler)
+            steps.detector.install(fetches=False)
+            stack.callback(steps.detector.remove)
+        if "profiler" in inspect.signature(train_loop).parameters:
+            keywords["profiler"] = profiler
+        return train_loop(*arguments, **keywords)
 
 
 class OptimizerSteps(Policy):

@@ -29,7 +29,6 @@ from stepscope.run.step_record import OPTIMIZER_STEP
 
 TRACES = "profiling/traces"
 SNAPSHOTS = "profiling/memory_snapshot"
-_SWITCHES = ("enable_profiling", "enable_memory_snapshot")
 
 
 class Profiler:
@@ -55,91 +54,81 @@ class Profiler:
     ) -> None:
         self._section = values_of(config)
         self.profiler: adapted.Profiler | None = None
-        self._snapshots: SnapshotRing | None = None
         self.active(global_step=global_step, base_folder=base_folder, leaf_folder=leaf_folder)
-        _check(self._section)
+        self._wait = _waiting_steps(self._section)
+        self._snapshot_every = _snapshot_every(self._section)
 
     def active(
         self, *, global_step: int = 0, base_folder: str = "", leaf_folder: str = ""
     ) -> Profiler:
         """Set the step and the folders; returns itself, for `with`."""
-        self._global_step = global_step
+        self._step = global_step
         self._base = Path(base_folder)
         self._leaf = leaf_folder
         return self
 
     def __enter__(self) -> Profiler:
         section = self._section
-        if not any(section.get(name) for name in _SWITCHES):
+        is_profiling = bool(section.get("enable_profiling"))
+        if not is_profiling and not self._snapshot_every:
             return self
-        with_snapshots = bool(section.get("enable_memory_snapshot"))
-        every = _snapshot_every(section) if with_snapshots else 0
-        profiler = _profiler_of(section, self._base, self._leaf, self._global_step)
-        profiler.start()
-        self.profiler = profiler
-        if with_snapshots:
-            folder = self._base / section.get("save_memory_snapshot_folder", SNAPSHOTS)
-            self._snapshots = SnapshotRing(profiler, folder, self._leaf, self._global_step, every)
+        options = {
+            "output_dir": self._base / section.get("save_traces_folder", TRACES),
+            "skip_first": section.get("profiler_skip_first") or 0,
+            "skip_first_wait": bool(section.get("profiler_skip_first_wait")),
+            "wait": self._wait,
+            "warmup": section.get("profiler_warmup", 3),
+            "active": section.get("profiler_active", 1),
+            "repeat": section.get("profiler_repeat") or 0,
+            "record_shapes": True,
+            "with_stack": bool(section.get("with_stack")),
+            "with_modules": bool(section.get("with_modules")),
+            "step_unit": OPTIMIZER_STEP,
+            "memory_history": bool(section.get("enable_memory_snapshot")),
+            "memory_max_entries": section.get("memory_snapshot_max_entries", 100_000),
+        }
+        more = {} if is_profiling else {"ranks": NOBODY, "pause_together_s": 0.0}
+        self.profiler = adapted.Profiler(
+            config_of_section(options, "torchtitan's profiling section", **more),
+            layout="torchtitan",
+            words={"steps_before": str(self._step), "leaf": self._leaf},
+            placed=_post_processor(section),
+        )
+        self.profiler.start()
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         profiler, self.profiler = self.profiler, None
-        if profiler is not None:
-            profiler.session.finish(error)
-            if self._snapshots is not None:
-                self._snapshots.end(profiler)
-
-    def step(self) -> None:
-        """End a training step."""
-        if self.profiler is not None:
-            self.profiler.step()
-        if self._snapshots is not None:
-            self._snapshots.step()
-
-
-class SnapshotRing:
-    """Takes a memory snapshot every few steps, under torchtitan's names, if there is CUDA."""
-
-    def __init__(
-        self,
-        profiler: adapted.Profiler,
-        folder: Path,
-        leaf: str,
-        global_step: int,
-        every: int,
-    ) -> None:
-        import torch
-
-        self.profiler = profiler
-        self.step_number = global_step
-        self._folder = folder
-        self._leaf = leaf
-        self._every = every
-        self._rank = identify().rank
-        self._is_available = bool(torch.cuda.is_available())
-
-    def step(self) -> None:
-        """End a training step."""
-        self.step_number += 1
-        if not self._is_available or self.step_number % self._every:
+        if profiler is None:
             return
-        source = self.profiler.snapshot(f"torchtitan, step {self.step_number}")
-        if source is not None:
-            self._put(source, self.step_number, "")
-
-    def end(self, profiler: adapted.Profiler) -> None:
-        """Put the snapshot of an out-of-memory error in place, once the capture is over."""
+        profiler.session.finish(error)
         folder = profiler.session.rank_path
-        if folder is None:
-            return
-        with contextlib.suppress(StepscopeError, OSError):
-            for record in read_rank(folder / MANIFEST_FILE).snapshots:
-                if record.cause.startswith("out of memory") and not record.problem:
-                    self._put(folder / record.path, self.step_number, "_exit")
+        if self._snapshot_every and folder is not None:
+            # That of an out-of-memory error, now that the capture is over.
+            with contextlib.suppress(StepscopeError, OSError):
+                for record in read_rank(folder / MANIFEST_FILE).snapshots:
+                    if record.cause.startswith("out of memory") and not record.problem:
+                        self._put_snapshot(folder / record.path, "_exit")
 
-    def _put(self, source: Path, number: int, ending: str) -> None:
-        folder, name = f"step_{number:012d}", f"{self._rank:06d}_step_{number}.pickle"
-        put_file(source, self._folder / f"{folder}{ending}" / self._leaf / name)
+    def step(self) -> None:
+        """End a training step; every few steps, take a snapshot if there is CUDA."""
+        if self.profiler is None:
+            return
+        self.profiler.step()
+        self._step += 1
+        if self._snapshot_every and not self._step % self._snapshot_every:
+            import torch
+
+            if torch.cuda.is_available():
+                source = self.profiler.snapshot(f"torchtitan, step {self._step}")
+                if source is not None:
+                    self._put_snapshot(source, "")
+
+    def _put_snapshot(self, source: Path, ending: str) -> None:
+        """Put a snapshot under torchtitan's name as well."""
+        folder = self._base / self._section.get("save_memory_snapshot_folder", SNAPSHOTS)
+        name = f"{identify().rank:06d}_step_{self._step}.pickle"
+        put_file(source, folder / f"step_{self._step:012d}{ending}" / self._leaf / name)
 
 
 def take_over() -> Callable[[], None]:
@@ -151,7 +140,7 @@ def take_over() -> Callable[[], None]:
     return replaced.restore
 
 
-def _check(section: Mapping[str, Any]) -> int:
+def _waiting_steps(section: Mapping[str, Any]) -> int:
     """The number of waiting steps in a cycle."""
     frequency = section.get("profile_freq", 10)
     warmup, active = section.get("profiler_warmup", 3), section.get("profiler_active", 1)
@@ -165,6 +154,9 @@ def _check(section: Mapping[str, Any]) -> int:
 
 
 def _snapshot_every(section: Mapping[str, Any]) -> int:
+    """Steps from one memory snapshot to the next; 0 for none."""
+    if not section.get("enable_memory_snapshot"):
+        return 0
     every = section.get("memory_snapshot_freq")
     every = section.get("profile_freq", 10) if every is None else every
     if not isinstance(every, int) or every <= 0:
@@ -173,34 +165,6 @@ def _snapshot_every(section: Mapping[str, Any]) -> int:
             "profile_freq to a positive number"
         )
     return every
-
-
-def _profiler_of(
-    section: Mapping[str, Any], base: Path, leaf: str, global_step: int
-) -> adapted.Profiler:
-    wait = _check(section)
-    is_profiling = bool(section.get("enable_profiling"))
-    options = {
-        "output_dir": base / section.get("save_traces_folder", TRACES),
-        "skip_first": section.get("profiler_skip_first") or 0,
-        "skip_first_wait": bool(section.get("profiler_skip_first_wait")),
-        "wait": wait,
-        "warmup": section.get("profiler_warmup", 3),
-        "active": section.get("profiler_active", 1),
-        "repeat": section.get("profiler_repeat") or 0,
-        "record_shapes": True,
-        "with_stack": bool(section.get("with_stack")),
-        "with_modules": bool(section.get("with_modules")),
-        "step_unit": OPTIMIZER_STEP,
-        "memory_history": bool(section.get("enable_memory_snapshot")),
-        "memory_max_entries": section.get("memory_snapshot_max_entries", 100_000),
-    }
-    more = {} if is_profiling else {"ranks": NOBODY, "pause_together_s": 0.0}
-    config = config_of_section(options, "torchtitan's profiling section", **more)
-    words = {"steps_before": str(global_step), "leaf": leaf}
-    return adapted.Profiler(
-        config, layout="torchtitan", words=words, placed=_post_processor(section)
-    )
 
 
 def _post_processor(section: Mapping[str, Any]) -> Callable[[list[Path]], None] | None:

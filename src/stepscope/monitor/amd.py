@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from stepscope.monitor.columns import MIB, Value, same_uuid
@@ -16,7 +17,6 @@ _UNSET = frozenset({(1 << 16) - 1, (1 << 32) - 1, (1 << 64) - 1})
 """Values that the library uses for a number that the GPU does not have."""
 _PASSING = ("BUSY", "RETRY", "INTERRUPT", "TIMEOUT", "NO_DATA", "NOT_READY")
 """Parts of the names of errors that may be temporary."""
-_MOST_PASSING = 5
 
 
 class AmdSource(GpuSource):
@@ -50,136 +50,101 @@ class AmdSource(GpuSource):
 
 
 class _Gpu(Gpu):
-    """One GPU. Queries that failed permanently, or several times in a row, are not repeated."""
-
-    none_is_missing = True
-    no_value = "no value"
+    """One GPU."""
 
     def __init__(self, smi: Any, index: int, handle: Any, count: int) -> None:
         self._smi = smi
         self._handle = handle
         self._count = count
-        self._failed: dict[str, str] = {}
-        self._failures: dict[str, int] = {}
-        asic = self._ask("amdsmi_get_gpu_asic_info") or {}
-        uuid = _text(self._ask("amdsmi_get_gpu_device_uuid"))
-        super().__init__(GpuDescription(index, uuid, _text(asic.get("market_name")), "amd"))
-        self.offered = {"name", "uuid", *(name for one in self._readers for name in one.columns)}
+        name = ""
+        with contextlib.suppress(Exception):  # a library whose errors differ by version
+            name = self._ask("gpu_asic_info")["market_name"]
+        uuid = _known(_uuid(smi, handle))
+        super().__init__(GpuDescription(index, str(uuid or ""), str(_known(name) or ""), "amd"))
 
-    def reason(self, name: str) -> str:  # noqa: ARG002 - several columns share a function
-        """Why a column has no value: the functions that failed, since several may give it."""
-        whys = dict.fromkeys((*self.reasons.values(), *self._failed.values()))
-        return "; ".join(whys) or self.no_value
+    def judge(self, error: Exception) -> tuple[str, bool]:
+        """Why a way to read failed, and whether it need not be tried again."""
+        why = error_in_words(error)
+        return why, not any(word in why.upper() for word in _PASSING)
 
     def readers(self) -> list[Reader]:
         """All ways to read it."""
-        clocks = ("clocks.current.graphics", "clocks.current.sm", "clocks.current.memory")
-        errors = ("ecc.errors.corrected.volatile.total", "ecc.errors.uncorrected.volatile.total")
+        clock = ("clk", "cur_clk")  # of newer and of older versions
+        shader = {"clocks.current.graphics": clock, "clocks.current.sm": clock}
+        errors = {
+            "ecc.errors.corrected.volatile.total": ("correctable_count",),
+            "ecc.errors.uncorrected.volatile.total": ("uncorrectable_count",),
+        }
+        activity = {
+            "utilization.gpu": ("gfx_activity",),
+            "utilization.memory": ("umc_activity",),
+        }
+        # Each generation has one of the two; the other is 0.
+        power = {"power.draw": ("current_socket_power", "average_socket_power")}
         return [
-            Reader.of_one("pci.bus_id", lambda: self._ask("amdsmi_get_gpu_device_bdf")),
-            Reader.of_one("driver_version", self._driver),
+            Reader.of_one("pci.bus_id", lambda: self._ask("gpu_device_bdf")),
+            self._of("gpu_driver_info", {"driver_version": ("driver_version",)}),
             Reader.of_one("count", lambda: self._count),
-            Reader(("utilization.gpu", "utilization.memory"), self._activity),
+            self._of("gpu_activity", activity),
             Reader(("memory.total", "memory.used", "memory.free"), self._memory),
-            Reader(("temperature.gpu", "temperature.memory"), self._temperatures),
-            Reader.of_one("power.draw", self._power),
+            self._temperature("temperature.gpu", "EDGE"),
+            # Newer boards have no edge sensor.
+            self._temperature("temperature.gpu", "HOTSPOT"),
+            self._temperature("temperature.memory", "VRAM"),
+            self._of("power_info", power),
             Reader.of_one("energy.total", self._energy),
-            Reader(clocks, self._clocks),
-            Reader(errors, self._memory_errors),
+            self._of("clock_info", shader, "AmdSmiClkType.GFX"),
+            self._of("clock_info", {"clocks.current.memory": clock}, "AmdSmiClkType.MEM"),
+            self._of("gpu_total_ecc_count", errors),
             Reader.of_one("process.gpu.memory", self._processes),
         ]
 
-    def _driver(self) -> Value:
-        info = self._ask("amdsmi_get_gpu_driver_info") or {}
-        return _text(info.get("driver_version")) or None
+    def _of(self, function: str, wanted: Mapping[str, Sequence[str]], *kinds: str) -> Reader:
+        """A function that gives values by key: those of each column, the first that is not 0."""
 
-    def _activity(self) -> Mapping[str, Value]:
-        activity = self._ask("amdsmi_get_gpu_activity") or {}
-        return {
-            "utilization.gpu": _number(activity.get("gfx_activity")),
-            "utilization.memory": _number(activity.get("umc_activity")),
-        }
+        def read() -> Mapping[str, Value]:
+            answer = self._ask(function, *kinds)
+            found: dict[str, Value] = {}
+            for column, keys in wanted.items():
+                known = [value for key in keys if (value := _known(answer.get(key))) is not None]
+                if known:
+                    found[column] = next((value for value in known if value), 0)
+            return found
+
+        return Reader(tuple(wanted), read)
+
+    def _temperature(self, column: str, sensor: str) -> Reader:
+        kinds = (f"AmdSmiTemperatureType.{sensor}", "AmdSmiTemperatureMetric.CURRENT")
+
+        def read() -> Mapping[str, Value]:
+            value = _known(self._ask("temp_metric", *kinds))
+            return {} if value is None else {column: value}
+
+        return Reader((column,), read)
 
     def _memory(self) -> Mapping[str, Value]:
-        kind = self._constant("AmdSmiMemoryType", "VRAM")
-        total = _number(self._ask("amdsmi_get_gpu_memory_total", kind))
-        used = _number(self._ask("amdsmi_get_gpu_memory_usage", kind))
-        return {
-            "memory.total": None if total is None else total / MIB,
-            "memory.used": None if used is None else used / MIB,
-            "memory.free": None if total is None or used is None else (total - used) / MIB,
-        }
-
-    def _temperatures(self) -> Mapping[str, Value]:
-        now = self._constant("AmdSmiTemperatureMetric", "CURRENT")
-
-        def of(name: str) -> float | None:
-            sensor = self._constant("AmdSmiTemperatureType", name)
-            return _number(self._ask("amdsmi_get_temp_metric", sensor, now, key=name))
-
-        edge = of("EDGE")
-        # Newer boards have no edge sensor.
-        chip = of("HOTSPOT") if edge is None else edge
-        return {"temperature.gpu": chip, "temperature.memory": of("VRAM")}
-
-    def _power(self) -> Value:
-        power = self._ask("amdsmi_get_power_info") or {}
-        now = _number(power.get("current_socket_power"))
-        # Each generation has one of the two; the other is 0.
-        return now or _number(power.get("average_socket_power"))
+        total, used = (
+            self._ask(f"gpu_memory_{what}", "AmdSmiMemoryType.VRAM") / MIB
+            for what in ("total", "usage")
+        )
+        return {"memory.total": total, "memory.used": used, "memory.free": total - used}
 
     def _energy(self) -> Value:
-        energy = self._ask("amdsmi_get_energy_count") or {}
-        counted = _number(energy.get("energy_accumulator"))
-        microjoules = _number(energy.get("counter_resolution"))
-        return None if counted is None or microjoules is None else counted * microjoules * 1e-6
-
-    def _clocks(self) -> Mapping[str, Value]:
-        def of(domain: str) -> float | None:
-            kind = self._constant("AmdSmiClkType", domain)
-            clock = self._ask("amdsmi_get_clock_info", kind, key=domain) or {}
-            return _number(clock.get("clk", clock.get("cur_clk")))
-
-        shader = of("GFX")
-        return {
-            "clocks.current.graphics": shader,
-            "clocks.current.sm": shader,
-            "clocks.current.memory": of("MEM"),
-        }
-
-    def _memory_errors(self) -> Mapping[str, Value]:
-        errors = self._ask("amdsmi_get_gpu_total_ecc_count") or {}
-        return {
-            "ecc.errors.corrected.volatile.total": _number(errors.get("correctable_count")),
-            "ecc.errors.uncorrected.volatile.total": _number(errors.get("uncorrectable_count")),
-        }
+        energy = self._ask("energy_count")
+        counted: Any = _known(energy["energy_accumulator"])
+        microjoules: float = counted * energy["counter_resolution"]
+        return microjoules * 1e-6
 
     def _processes(self) -> Value:
-        running = self._ask("amdsmi_get_gpu_process_list") or []
-        own = [
-            _number(one["memory_usage"]["vram_mem"]) for one in running if one["pid"] in self.pids
-        ]
-        known = [size for size in own if size is not None]
+        running = self._ask("gpu_process_list")
+        own = [one["memory_usage"]["vram_mem"] for one in running if one["pid"] in self.pids]
+        known = [size for size in own if isinstance(size, int)]
         return sum(known) / MIB if known else None
 
-    def _constant(self, group: str, name: str) -> Any:
-        return getattr(getattr(self._smi, group, None), name, None)
-
-    def _ask(self, function: str, *arguments: Any, key: str = "") -> Any:
-        """The result of a function of amdsmi; None if it fails."""
-        name = f"{function} {key}".strip()
-        if name in self._failed:
-            return None
-        try:
-            answer = getattr(self._smi, function)(self._handle, *arguments)
-        except Exception as error:  # noqa: BLE001 - a library whose errors differ by version
-            why = " ".join(str(error).split()) or type(error).__name__
-            failures = self._failures[name] = self._failures.get(name, 0) + 1
-            if failures >= _MOST_PASSING or not any(word in why.upper() for word in _PASSING):
-                self._failed[name] = f"{name}: {why}"
-            return None
-        self._failures.pop(name, None)
-        return answer
+    def _ask(self, function: str, *kinds: str) -> Any:
+        """The answer of a function of amdsmi to the names of some of its constants."""
+        constants = (attrgetter(kind)(self._smi) for kind in kinds)
+        return getattr(self._smi, f"amdsmi_get_{function}")(self._handle, *constants)
 
 
 def _visible(
@@ -225,15 +190,11 @@ def _uuid(smi: Any, handle: Any) -> str:
     return ""
 
 
-def _number(value: object) -> float | None:
-    """A number; None for all values that amdsmi uses for a missing one."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value in _UNSET:
+def _known(value: object) -> Value:
+    """A number or text; None for all values that amdsmi uses for a missing one."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
-    return value
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) and value != "N/A" else ""
+    return None if value == "N/A" or value in _UNSET else value
 
 
 def _shut_down(smi: Any) -> None:

@@ -6,6 +6,7 @@ Names that nvidia-smi's `--query-gpu` accepts mean the same here. The others are
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -307,11 +308,5 @@ def header_of(columns: Sequence[Column]) -> str:
 
 def same_uuid(one: str, other: str) -> bool:
     """Whether two spellings of a UUID mean the same GPU: torch omits NVML's prefix."""
-    return _bare(one) == _bare(other) != ""
-
-
-def _bare(uuid: str) -> str:
-    text = uuid.strip().lower()
-    for prefix in ("gpu-", "mig-"):
-        text = text.removeprefix(prefix)
-    return text
+    bare = [re.sub("^(gpu|mig)-", "", uuid.strip().lower()) for uuid in (one, other)]
+    return bare[0] == bare[1] != ""

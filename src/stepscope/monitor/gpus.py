@@ -35,22 +35,17 @@ class Gpu:
     """One GPU, or a part of one, with the ways to read it that still work.
 
     Attributes:
-        offered: The columns that it can have: one that it does not have is noted.
         pids: The watched processes.
         reasons: Why a column could not be read.
-        none_is_missing: Whether a column without a value is noted, too.
     """
-
-    offered: Collection[str] = ()
-    none_is_missing = False
-    no_value = "the driver gives no value"
 
     def __init__(self, description: GpuDescription) -> None:
         self.description = description
         self.pids: Collection[int] = ()
         self.reasons: dict[str, str] = {}
-        self._noted: set[str] = set()
+        self._noted: set[tuple[str, str]] = set()
         self._readers = self.readers()
+        self._offered = {name for reader in self._readers for name in reader.columns}
 
     def readers(self) -> list[Reader]:
         """All ways to read it."""
@@ -58,7 +53,7 @@ class Gpu:
 
     def judge(self, error: Exception) -> tuple[str, bool]:
         """Why a way to read failed, in words, and whether it need not be tried again."""
-        return f"unexpected answer: {error_in_words(error)}", True
+        return error_in_words(error), True
 
     def close(self) -> None:
         """Release what the driver holds."""
@@ -87,20 +82,12 @@ class Gpu:
                 continue
             values.update((name, found[name]) for name in missing if name in found)
         for name in wanted:
-            has_none = self.none_is_missing and values.get(name) is None
-            if name in self.offered and (name not in values or has_none):
-                self._note(name, notes)
+            why = self.reasons.get(name, "the driver gives no value")
+            is_missing = name in self._offered and name not in values
+            if is_missing and (name, why) not in self._noted:
+                self._noted.add((name, why))
+                notes.add(f"{name} of GPU {self.description.index}", why)
         return values
-
-    def reason(self, name: str) -> str:
-        """Why a column has no value."""
-        return self.reasons.get(name, self.no_value)
-
-    def _note(self, name: str, notes: Notes) -> None:
-        why = self.reason(name)
-        if f"{name}: {why}" not in self._noted:
-            self._noted.add(f"{name}: {why}")
-            notes.add(f"{name} of GPU {self.description.index}", why)
 
 
 def visible_devices(

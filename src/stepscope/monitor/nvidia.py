@@ -7,12 +7,11 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from stepscope.monitor.columns import COLUMNS, MIB, REASON_BITS, Value, is_of_host
+from stepscope.monitor.columns import MIB, REASON_BITS, Value
 from stepscope.monitor.gpus import Gpu, GpuSource, Reader
 from stepscope.monitor.notes import Notes, Rates
 from stepscope.monitor.visible import Found, NvmlDevices
 from stepscope.monitor.xid import XidWatch
-from stepscope.run.figures import error_in_words
 from stepscope.run.metrics import GpuDescription
 
 _ALL_LINKS = 0xFFFFFFFF
@@ -104,12 +103,6 @@ class NvidiaSource(GpuSource):
 class _Gpu(Gpu):
     """One GPU or MIG device."""
 
-    offered = frozenset(
-        name
-        for name in COLUMNS
-        if not is_of_host(name) and name not in {"timestamp", "time_ns", "index"}
-    )
-
     def __init__(self, nvml: Any, found: Found, uuid: str, name: str, errors: XidWatch) -> None:
         self._nvml = nvml
         self._found = found
@@ -134,7 +127,7 @@ class _Gpu(Gpu):
         """NVML's own words for its errors, some of which pass."""
         if isinstance(error, self._nvml.NVMLError):
             return str(error), getattr(error, "value", None) in self._final
-        return error_in_words(error), True
+        return super().judge(error)
 
     def close(self) -> None:
         """Release what the driver holds."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,6 @@ from stepscope.monitor.gpus import chosen_devices, visible_devices
 from stepscope.monitor.notes import Notes
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
-_OLD_MIG_NAME = re.compile(r"MIG-(GPU-[^/]+)/(\d+)/(\d+)")
 
 
 @dataclass(frozen=True)
@@ -91,34 +90,12 @@ class NvmlDevices:
             ]
             return self._parts(*fitting[0]) if len(fitting) == 1 else []
         if word.upper().startswith("MIG-"):
-            return self._mig(word)
+            nvml = self._nvml
+            with contextlib.suppress(nvml.NVMLError):
+                handle = nvml.nvmlDeviceGetHandleByUUID(word)
+                physical = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+                return [Found(handle, physical, nvml.nvmlDeviceGetIndex(physical), is_mig=True)]
         return []
-
-    def _mig(self, word: str) -> list[Found]:
-        nvml = self._nvml
-        try:
-            handle = nvml.nvmlDeviceGetHandleByUUID(word)
-            physical = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
-            return [Found(handle, physical, nvml.nvmlDeviceGetIndex(physical), is_mig=True)]
-        except nvml.NVMLError:
-            pass
-        old = _OLD_MIG_NAME.fullmatch(word)
-        return [
-            part
-            for index, handle in self._handles
-            if old is not None and self.uuid_of(handle) == old.group(1)
-            for part in self._parts(index, handle)
-            if part.is_mig and self._instance(part.handle) == (int(old[2]), int(old[3]))
-        ]
-
-    def _instance(self, handle: Any) -> tuple[int, int] | None:
-        nvml = self._nvml
-        try:
-            return nvml.nvmlDeviceGetGpuInstanceId(handle), nvml.nvmlDeviceGetComputeInstanceId(
-                handle
-            )
-        except nvml.NVMLError:
-            return None
 
     def _on_bus(self, word: str) -> list[Found]:
         nvml = self._nvml

@@ -21,28 +21,24 @@ class XidWatch:
         self._nvml = nvml
         self._notes = notes
         self._set: Any = None
-        self._seen: dict[int, list[int]] = {}
-        self._refused: dict[int, Exception] = {}
-        try:
-            self._set = nvml.nvmlEventSetCreate()
-        except nvml.NVMLError as error:
-            self._refused = {_address(gpu.physical): error for gpu in gpus}
-            return
+        self._codes: dict[int, list[int] | Exception] = {}
         for gpu in gpus:
             address = _address(gpu.physical)
-            if address in self._seen or address in self._refused:
+            if address in self._codes:
                 continue  # two MIG devices of one GPU
             try:
+                if self._set is None:
+                    self._set = nvml.nvmlEventSetCreate()
                 nvml.nvmlDeviceRegisterEvents(
                     gpu.physical, nvml.nvmlEventTypeXidCriticalError, self._set
                 )
-                self._seen[address] = []
+                self._codes[address] = []
             except nvml.NVMLError as error:
-                self._refused[address] = error
+                self._codes[address] = error
 
     def poll(self) -> None:
         """Read what was reported since the last call, without waiting."""
-        if self._set is None or not self._seen:
+        if not any(isinstance(codes, list) for codes in self._codes.values()):
             return
         for _ in range(_MOST_EVENTS):
             try:
@@ -51,8 +47,8 @@ class XidWatch:
                 if error.value != self._nvml.NVML_ERROR_TIMEOUT:
                     self._notes.add("Xid errors", error)
                 return
-            codes = self._seen.get(_address(event.device))
-            if codes is not None:
+            codes = self._codes.get(_address(event.device))
+            if isinstance(codes, list):
                 codes.append(int(event.eventData))
                 self._notes.add("a GPU reported an error", f"Xid {event.eventData}")
 
@@ -62,10 +58,9 @@ class XidWatch:
         Raises:
             NVMLError: The driver does not report errors of this GPU.
         """
-        address = _address(handle)
-        if address in self._refused:
-            raise self._refused[address]
-        codes = self._seen[address]
+        codes = self._codes[_address(handle)]
+        if isinstance(codes, Exception):
+            raise codes
         return {"xid.count": len(codes), "xid.last": codes[-1] if codes else None}
 
     def close(self) -> None:

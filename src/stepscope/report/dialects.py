@@ -32,7 +32,8 @@ def document(dialects: Sequence[Dialect], _layout: Layout) -> Iterator[Block]:
 
 
 def _notes(dialect: Dialect) -> Iterator[str]:
-    yield f"step: {dialect.step_unit}; ranks that record: {dialect.ranks}"
+    unit, ranks = map(dialect.default_text, ("step_unit", "ranks"))
+    yield f"step: {unit}; ranks that record: {ranks}"
     spoken = {flag.option for flag in dialect.flags} | {"step_unit", "ranks"}
     silent = [name for name in dialect.defaults if name not in spoken]
     if silent:
@@ -61,8 +62,8 @@ def _dialect(dialect: Dialect) -> dict[str, Any]:
     return {
         "name": dialect.name,
         "about": dialect.about,
-        "step_unit": dialect.step_unit,
-        "ranks": dialect.ranks,
+        "step_unit": dialect.default_text("step_unit"),
+        "ranks": dialect.default_text("ranks"),
         "flags": [
             {
                 "names": list(flag.names),

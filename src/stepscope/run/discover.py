@@ -110,19 +110,17 @@ def ranks_in_headers(files: Sequence[TraceFile]) -> list[int] | None:
     return ranks if is_one_job else None
 
 
-def newest(files: Sequence[TraceFile]) -> TraceFile:
+def newest(paths: Sequence[Path]) -> Path:
     """The file that was changed last, of those that look like traces if any does."""
 
-    def age(file: TraceFile) -> tuple[float, str]:
+    def age(path: Path) -> tuple[float, str]:
         try:
-            return file.path.stat().st_mtime, str(file.path)
+            return path.stat().st_mtime, str(path)
         except OSError:
-            return 0.0, str(file.path)
+            return 0.0, str(path)
 
-    by_age = sorted(files, key=age, reverse=True)
-    return next(
-        (file for file in by_age[:_MOST_HEADERS] if _looks_like_trace(file.path)), by_age[0]
-    )
+    by_age = sorted(paths, key=age, reverse=True)
+    return next(filter(_looks_like_trace, by_age[:_MOST_HEADERS]), by_age[0])
 
 
 def is_trace_name(name: str) -> bool:

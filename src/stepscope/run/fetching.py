@@ -57,7 +57,9 @@ def fetch_run(url: str) -> Path:
     except Exception as error:
         raise cannot_be_opened(name, error) from error
     named = hashlib.blake2b(f"{url.partition('://')[0]} {root}".encode(), digest_size=8).hexdigest()
-    home = _cache() / named / (Path(root.partition("?")[0]).name or "run")
+    given = os.environ.get("STEPSCOPE_CACHE")
+    name_of_root = Path(root.partition("?")[0]).name or "run"
+    home = (Path(given) if given else user_cache()) / "runs" / named / name_of_root
     fetched = 0
     for remote, details in found.items():
         target = home / remote[len(root) :].lstrip("/")
@@ -69,7 +71,9 @@ def fetch_run(url: str) -> Path:
             continue
         fetched += 1
         version = _version(file_system, remote, details) if is_trace else ""
-        if version and _is_there(target, version):
+        marker = target.with_name(f".{target.name}.fetched")
+        is_there = target.is_file() and marker.is_file()
+        if version and is_there and marker.read_text("utf-8", errors="replace") == version:
             continue
         deadline.check()
         try:
@@ -80,7 +84,7 @@ def fetch_run(url: str) -> Path:
                 f"{redacted(remote)}: cannot be fetched: {error_in_words(error)}"
             ) from error
         if is_trace:
-            _marker(target).write_text(version, encoding="utf-8")
+            marker.write_text(version, encoding="utf-8")
     if not fetched:
         raise UnreadableInputError(
             f"{name}: found no run (run.json, rank*/manifest.json) and no trace ({TRACE_NAMES})"
@@ -149,23 +153,3 @@ def _version(file_system: Any, remote: str, details: dict[str, Any]) -> str:
         details = file_system.info(remote)
     known = known_version(file_system, remote, details)
     return f"size={details.get('size')} {known}" if known else ""
-
-
-def _is_there(target: Path, version: str) -> bool:
-    """Whether this version of a trace was fetched before."""
-    try:
-        known = _marker(target).read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return False
-    return target.is_file() and known == version
-
-
-def _marker(target: Path) -> Path:
-    return target.with_name(f".{target.name}.fetched")
-
-
-def _cache() -> Path:
-    given = os.environ.get("STEPSCOPE_CACHE")
-    if given:
-        return Path(given) / "runs"
-    return user_cache() / "runs"

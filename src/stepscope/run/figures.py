@@ -6,6 +6,7 @@ functions for errors are called where nothing may fail: what an error fails to s
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
@@ -132,12 +133,13 @@ def error_in_words(error: BaseException) -> str:
     Errors of the operating system and Stepscope's own say what happened: their class and number
     would tell a reader nothing more. Of any other error the class is half of what it says.
     """
-    told = ""
-    if isinstance(error, OSError):
-        told = _of_system(error)
-    elif type(error).__module__.partition(".")[0] == "stepscope":
-        told = said_by(error)
-    return told or error_with_class(error)
+    with contextlib.suppress(Exception):  # see above
+        if isinstance(error, OSError) and error.strerror:
+            told = str(error.strerror)
+            return told if error.filename is None else f"{told}: {error.filename}"
+        if type(error).__module__.partition(".")[0] == "stepscope" and (told := str(error)):
+            return told
+    return error_with_class(error)
 
 
 def error_with_class(error: BaseException) -> str:
@@ -150,17 +152,6 @@ def said_by(error: BaseException) -> str:
     """What an error says; may be empty."""
     try:
         return str(error)
-    except Exception:  # noqa: BLE001 - see above
-        return ""
-
-
-def _of_system(error: OSError) -> str:
-    """What an error of the operating system says; may be empty."""
-    try:
-        if not error.strerror:
-            return ""
-        told = str(error.strerror)
-        return f"{told}: {error.filename}" if error.filename is not None else told
     except Exception:  # noqa: BLE001 - see above
         return ""
 

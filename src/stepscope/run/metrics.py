@@ -106,34 +106,30 @@ def read_metrics_record(metrics: Path) -> MetricsRecord:
 
 
 def last_sample(metrics: Path) -> list[dict[str, str]]:
-    """The rows of the last complete sample of a file: texts by column name, without units.
+    """The rows of the last complete sample of a file; empty if there is none yet."""
+    samples = read_samples(metrics, _TAIL_BYTES)
+    return samples[-1] if samples else []
 
-    Empty if there is no file, or no sample in it yet.
+
+def read_samples(metrics: Path, most_bytes: int | None = None) -> list[list[dict[str, str]]]:
+    """All complete samples of a file: rows of texts by column name, without units.
+
+    Empty if there is no file.
+
+    Args:
+        most_bytes: How much of the end of the file is read; None for all of it.
     """
     try:
         with open_regular(metrics) as file:
             header = file.readline()
-            file.seek(0, os.SEEK_END)
-            start = max(len(header), file.tell() - _TAIL_BYTES)
+            size, start = file.seek(0, os.SEEK_END), len(header)
+            if most_bytes is not None:
+                start = max(start, size - most_bytes)
             file.seek(start)
             data = file.read()
     except OSError:
         return []
     rows = _rows(header, data, is_cut=start > len(header))
-    return [row for row in rows if row.get("timestamp") == rows[-1].get("timestamp")]
-
-
-def read_samples(metrics: Path) -> list[list[dict[str, str]]]:
-    """All complete samples of a file, each as `last_sample` gives the last one.
-
-    Empty if there is no file.
-    """
-    try:
-        with open_regular(metrics) as file:
-            header, data = file.readline(), file.read()
-    except OSError:
-        return []
-    rows = _rows(header, data, is_cut=False)
     return [list(sample) for _, sample in groupby(rows, lambda row: row.get("timestamp"))]
 
 

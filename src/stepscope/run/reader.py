@@ -222,10 +222,10 @@ def one_job(run: Run) -> Run:
     if not run.unrelated or not run.windows:
         return run
     rank_of = {window.trace_path: rank for rank in run.ranks for window in rank.windows}
-    file = newest([TraceFile(path, None) for path in rank_of if path is not None])
-    rank = rank_of[file.path]
-    window = Window(rank.rank, 0, file.path)
-    chosen = replace(rank, directory=file.path.parent, windows=(window,))
+    path = newest([path for path in rank_of if path is not None])
+    rank = rank_of[path]
+    window = Window(rank.rank, 0, path)
+    chosen = replace(rank, directory=path.parent, windows=(window,))
     return replace(run, ranks=(chosen,))
 
 

@@ -14,17 +14,6 @@ from stepscope.errors import UnreadableInputError, UsageError
 
 _CONNECT_SECONDS = 30
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-_PACKAGES = {
-    "http": "'stepscope[http]'",
-    "https": "'stepscope[http]'",
-    "s3": "s3fs",
-    "gs": "gcsfs",
-    "gcs": "gcsfs",
-    "az": "adlfs",
-    "abfs": "adlfs",
-    "hf": "huggingface_hub",
-}
-"""Scheme of a URL to the package that fsspec needs for it."""
 _VERSION_KEYS = frozenset(
     {
         "etag", "md5", "md5hash", "contentmd5", "digest", "checksum", "crc32c", "sha", "sha256",
@@ -38,12 +27,6 @@ _VERSION_KEYS = frozenset(
 def is_url(text: str) -> bool:
     """Whether a text is an fsspec URL such as `s3://bucket/run`, not a path."""
     return _URL.match(text) is not None
-
-
-def how_to_install(url: str) -> str:
-    """The command that installs what a URL's service needs; empty if unknown."""
-    package = _PACKAGES.get(url.partition("://")[0].rpartition("::")[2])
-    return f"pip install {package}" if package else ""
 
 
 def redacted(url: str) -> str:
@@ -138,8 +121,6 @@ TRY_AGAIN = "try again, or copy the file to a local disk"
 
 def cannot_be_opened(name: str, error: BaseException) -> UnreadableInputError:
     """The error for a file or folder that fsspec, or the client of its service, cannot open."""
-    if isinstance(error, ImportError) and (remedy := how_to_install(name)):
-        return UnreadableInputError(f"{name}: a package is missing: {remedy}")
     return UnreadableInputError(f"{name}: cannot be opened: {reason_for(error)}; {_advice(error)}")
 
 
@@ -181,7 +162,7 @@ def _advice(error: BaseException) -> str:
     if status in (404, 410) or isinstance(causes[-1], FileNotFoundError | ValueError):
         return "check the address"
     if isinstance(error, ImportError):
-        return "install it, or copy the file to a local disk and open that"
+        return "pip install it, or copy the file to a local disk and open that"
     return f"check the address and the network, {TRY_AGAIN}"
 
 

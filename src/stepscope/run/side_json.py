@@ -13,6 +13,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -118,13 +119,15 @@ def decode(kind: Any, value: Any) -> Any:
         if not isinstance(value, list):
             raise TypeError(f"{value!r} is not a list")
         return tuple(decode(typing.get_args(kind)[0], item) for item in value)
-    if origin is dict:
+    if origin in (dict, Mapping):
         if not isinstance(value, dict):
             raise TypeError(f"{value!r} is not an object")
-        item = typing.get_args(kind)[1]
-        return {key: decode(item, entry) for key, entry in value.items()}
+        key_kind, item = typing.get_args(kind)
+        return {key_kind(key): decode(item, entry) for key, entry in value.items()}
     if origin in (typing.Union, types.UnionType):
         return None if value is None else decode(typing.get_args(kind)[0], value)
+    if kind is Path:
+        return Path(decode(str, value))
     # In JSON, true is not a number; in Python, it is.
     if kind is Any or (isinstance(value, kind) and (kind is bool or not isinstance(value, bool))):
         return value

@@ -289,9 +289,10 @@ def _explained(
     others = [place for place in range(len(ranks)) if place not in late]
     if not others:
         return skew
-    part = _part(skew.course, [row[0].step for row in compared.rows])
-    rows = [row for row in compared.rows if _is_judged(row, skew.course)]
-    culprits = _without_followers(rows, late, others, skew.wait_ns / part) or late
+    part, judged = _judged(compared, skew.course)
+    culprits = (
+        _without_followers([row for row, _ in judged], late, others, skew.wait_ns / part) or late
+    )
     skew = replace(skew, late=tuple(r for r in skew.late if r in {ranks[i].rank for i in culprits}))
     found = []
     for cause, spent in (("input", input_wait), ("garbage_collection", lambda one: one.gc_ns)):
@@ -312,12 +313,7 @@ def _explained(
     )
     if whole is not None and is_seen:
         compared = whole
-        part = _part(skew.course, [row[0].step for row in compared.rows])
-    judged = [
-        (row, places)
-        for row, places in zip(compared.rows, compared.positions, strict=True)
-        if _is_judged(row, skew.course)
-    ]
+        part, judged = _judged(whole, skew.course)
     positions = [places for _, places in judged]
     if is_recorded:
         saved = []
@@ -339,8 +335,15 @@ def _explained(
     return replace(skew, saving_ns=min(skew.step_ns, max(0, round(part * _usual(saved)))))
 
 
-def _is_judged(row: Sequence[StepRecord], course: Course | None) -> bool:
-    return not isinstance(course, EveryNth) or row[0].step in course.steps
+def _judged(
+    compared: _Compared, course: Course | None
+) -> tuple[float, list[tuple[list[StepRecord], list[int]]]]:
+    """What part of all steps is long, and these, or all, with where each rank is in them."""
+    steps = zip(compared.rows, compared.positions, strict=True)
+    if not isinstance(course, EveryNth):
+        return 1.0, list(steps)
+    part = _part(course, [row[0].step for row in compared.rows])
+    return part, [(row, places) for row, places in steps if row[0].step in course.steps]
 
 
 def _unseen_last(positions: Sequence[Sequence[int]], step_ns: int) -> list[bool]:
@@ -403,10 +406,8 @@ def saved_without(
     return max(row) - max(*left, *(row[j] for j in others))
 
 
-def _part(course: Course | None, steps: Sequence[int]) -> float:
+def _part(course: EveryNth, steps: Sequence[int]) -> float:
     """Of all steps, how many are long: of the compared ones, more or fewer may be due."""
-    if not isinstance(course, EveryNth):
-        return 1.0
     due = [step for step in steps if step % course.every == course.steps[0] % course.every]
     return len(course.steps) / len(due) / course.every
 

@@ -15,9 +15,10 @@ from rich.console import Console
 from tests.support.machines import make_cuda_report, make_machine, make_report
 from tests.support.rendered import print_blocks
 
+from stepscope.doctor import disk, packages
 from stepscope.doctor.check import Check, State
-from stepscope.doctor.examination import examine, this_interpreter
-from stepscope.doctor.packages import CORE
+from stepscope.doctor.examination import examine
+from stepscope.doctor.packages import requirements
 from stepscope.doctor.python_and_torch import dotted
 from stepscope.doctor.torch_check import TorchReport
 from stepscope.report.checks import document
@@ -35,19 +36,14 @@ def shown(checks, width: int = 100) -> str:
     return console.file.getvalue()
 
 
-def good_version(name: str) -> str | None:
-    return dotted(CORE[name]) if name in CORE else None
-
-
-def examination(tmp_path, report):
-    return examine(
-        make_machine(tmp_path),
-        this_interpreter(),
-        report,
-        tmp_path,
-        version=good_version,
-        space=lambda path: SimpleNamespace(total=1 << 40, free=1 << 40),
-    )
+@pytest.fixture
+def examination(tmp_path, monkeypatch):
+    """Checks a machine of one's own making, with all packages and much space."""
+    versions = {name: dotted(oldest) for name, oldest in requirements()[""].items()}
+    monkeypatch.setattr(packages, "installed_version", versions.get)
+    space = SimpleNamespace(total=1 << 40, free=1 << 40)
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: space)
+    return lambda report: examine(make_machine(tmp_path), report, tmp_path)
 
 
 class TestTerminal:
@@ -73,8 +69,8 @@ class TestTerminal:
                 assert word in words
 
     @pytest.mark.parametrize("width", [30, 60, 100])
-    def test_no_line_is_wider_than_the_terminal(self, width, tmp_path):
-        checks = examination(tmp_path, make_cuda_report())
+    def test_no_line_is_wider_than_the_terminal(self, width, examination):
+        checks = examination(make_cuda_report())
         assert max(map(len, shown(checks, width).splitlines())) <= width
 
     def test_a_remedy_stands_with_its_check(self):
@@ -98,21 +94,21 @@ class TestJson:
 
 
 class TestExamination:
-    def test_areas_stand_together(self, tmp_path):
-        areas = [check.area for check in examination(tmp_path, make_cuda_report())]
+    def test_areas_stand_together(self, examination):
+        areas = [check.area for check in examination(make_cuda_report())]
         runs = [area for index, area in enumerate(areas) if index == 0 or areas[index - 1] != area]
         assert len(runs) == len(set(runs))
 
-    def test_a_good_machine_has_no_problem(self, tmp_path):
+    def test_a_good_machine_has_no_problem(self, examination):
         for report in (make_report(), make_cuda_report()):
-            states = {check.state for check in examination(tmp_path, report)}
+            states = {check.state for check in examination(report)}
             assert State.PROBLEM not in states
 
-    def test_without_torch_the_rest_is_still_examined(self, tmp_path):
+    def test_without_torch_the_rest_is_still_examined(self, examination):
         report = TorchReport(
             stages={"torch": {"error": "ModuleNotFoundError: No module named 'torch'"}}
         )
-        areas = {check.area for check in examination(tmp_path, report)}
+        areas = {check.area for check in examination(report)}
         assert {"disk", "packages", "environment"} <= areas
         assert "recording" not in areas
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from tests.support.machines import by_name, make_cuda_report, make_machine, make_report
 
+from stepscope.doctor import python_and_torch
 from stepscope.doctor.check import State
 from stepscope.doctor.devices import check_devices
-from stepscope.doctor.python_and_torch import Interpreter, check_python_and_torch, version_of
+from stepscope.doctor.python_and_torch import check_python_and_torch, version_of
 from stepscope.doctor.recording import check_recording
 from stepscope.doctor.torch_check import TorchReport
 
-PYTHON = Interpreter((3, 11, 7), "cpython", "/usr/bin/python")
+
+def interpreter(*version, name="cpython"):
+    implementation = SimpleNamespace(name=name)
+    return SimpleNamespace(version_info=version, implementation=implementation, executable="x")
 
 
 def torch_of(version: str, **fields):
@@ -36,29 +42,33 @@ class TestVersions:
 
 class TestPython:
     @pytest.mark.parametrize(
-        ("interpreter", "state"),
+        ("python", "no_gil", "state"),
         [
-            (PYTHON, State.OK),
-            (Interpreter((3, 10, 0), "cpython", "x"), State.OK),
-            (Interpreter((3, 9, 18), "cpython", "x"), State.PROBLEM),
-            (Interpreter((3, 11, 0), "pypy", "x"), State.PROBLEM),
-            (Interpreter((3, 14, 0), "cpython", "x", has_gil=False), State.WARNING),
+            (interpreter(3, 11, 7), 0, State.OK),
+            (interpreter(3, 10, 0), None, State.OK),
+            (interpreter(3, 9, 18), 0, State.PROBLEM),
+            (interpreter(3, 11, 0, name="pypy"), 0, State.PROBLEM),
+            (interpreter(3, 14, 0), 1, State.WARNING),
         ],
     )
-    def test_python(self, interpreter, state):
-        found = by_name(check_python_and_torch(interpreter, make_report()))
+    def test_python(self, python, no_gil, state, monkeypatch):
+        monkeypatch.setattr(python_and_torch, "sys", python)
+        monkeypatch.setattr(
+            python_and_torch.sysconfig, "get_config_var", {"Py_GIL_DISABLED": no_gil}.get
+        )
+        found = by_name(check_python_and_torch(make_report()))
         assert found["Python"].state is state
 
 
 class TestTorch:
     def test_in_good_order(self):
-        found = by_name(check_python_and_torch(PYTHON, make_report()))
+        found = by_name(check_python_and_torch(make_report()))
         assert found["torch"].state is State.OK
         assert "2.13.0+cpu, built for the CPU only" in found["torch"].detail
         assert found["Kineto"].state is State.OK
 
     def test_names_what_it_is_built_for(self):
-        found = by_name(check_python_and_torch(PYTHON, make_cuda_report()))
+        found = by_name(check_python_and_torch(make_cuda_report()))
         assert "built for CUDA 12.6" in found["torch"].detail
 
     @pytest.mark.parametrize(
@@ -67,39 +77,39 @@ class TestTorch:
     )
     def test_the_oldest_that_we_support(self, version, state):
         report = make_report(torch=torch_of(version))
-        found = by_name(check_python_and_torch(PYTHON, report))
+        found = by_name(check_python_and_torch(report))
         assert found["torch"].state is state
 
     def test_without_kineto(self):
         report = make_report(torch=torch_of("2.13.0", kineto=False))
-        assert by_name(check_python_and_torch(PYTHON, report))["Kineto"].state is State.PROBLEM
+        assert by_name(check_python_and_torch(report))["Kineto"].state is State.PROBLEM
 
     def test_not_installed_is_absent_and_no_problem(self):
         error = "ModuleNotFoundError: No module named 'torch'"
         report = TorchReport(stages={"torch": {"error": error}})
-        found = by_name(check_python_and_torch(PYTHON, report))
+        found = by_name(check_python_and_torch(report))
         assert found["torch"].state is State.ABSENT
         assert "pip install" in found["torch"].remedy
 
     def test_a_module_that_torch_misses_is_a_problem(self):
         error = "ModuleNotFoundError: No module named 'torchgen'"
         report = TorchReport(stages={"torch": {"error": error}})
-        found = by_name(check_python_and_torch(PYTHON, report))["torch"]
+        found = by_name(check_python_and_torch(report))["torch"]
         assert found.state is State.PROBLEM
         assert "torchgen" in found.detail
 
     def test_a_broken_library_is_a_problem(self):
         error = "OSError: libcudart.so.12: cannot open shared object file"
         report = TorchReport(stages={"torch": {"error": error}})
-        found = by_name(check_python_and_torch(PYTHON, report))["torch"]
+        found = by_name(check_python_and_torch(report))["torch"]
         assert found.state is State.PROBLEM
         assert "libcudart.so.12" in found.detail
 
-    def test_a_crash_brings_its_last_words(self):
+    def test_a_crash_brings_its_last_line(self):
         report = TorchReport(
-            stopped_in="torch", reason="it was ended by SIGILL", last_words="one\nillegal hardware"
+            stopped_in="torch", reason="it was ended by SIGILL", last_line="illegal hardware"
         )
-        found = by_name(check_python_and_torch(PYTHON, report))["torch"]
+        found = by_name(check_python_and_torch(report))["torch"]
         assert found.state is State.PROBLEM
         assert "SIGILL" in found.detail
         assert "illegal hardware" in found.detail
@@ -210,7 +220,7 @@ class TestRecording:
             stages=stages,
             stopped_in="stacks",
             reason="it was ended by SIGSEGV",
-            last_words="Fatal Python error: Segmentation fault",
+            last_line="Fatal Python error: Segmentation fault",
         )
         found = by_name(check_recording(report))
         assert found["operators"].state is State.OK
@@ -234,8 +244,8 @@ class TestRecording:
         ((3, 14, 0), "2.13.0", False),
     ],
 )
-def test_a_crash_with_stacks_that_no_short_recording_shows(python, torch, crashes):
-    interpreter = Interpreter(python, "cpython", "/usr/bin/python")
+def test_a_crash_with_stacks_that_no_short_recording_shows(python, torch, crashes, monkeypatch):
+    monkeypatch.setattr(python_and_torch, "sys", interpreter(*python))
     report = make_report(torch=torch_of(torch))
-    found = by_name(check_python_and_torch(interpreter, report))
+    found = by_name(check_python_and_torch(report))
     assert ("stacks on Python 3.13" in found) == crashes

@@ -50,7 +50,7 @@ class TestReading:
         report = read_report(lines, "it was ended by SIGSEGV", ["a", "b", "c", "d"])
         assert report.stopped_in == "devices"
         assert report.failure("devices") == "it was ended by SIGSEGV"
-        assert report.last_words == "b\nc\nd"
+        assert report.last_line == "d"
         assert report.result("torch") == {}
 
     def test_dying_after_the_last_stage_harms_nothing(self):
@@ -143,7 +143,7 @@ class TestProcesses:
 
     def test_complaints_are_kept(self):
         report = run(f"import sys, os; print('{BEGIN}'); sys.exit('the end')")
-        assert report.last_words == "the end"
+        assert report.last_line == "the end"
 
     def test_a_program_that_cannot_be_started(self):
         report = probe_torch(5.0, ["/no/such/python"])

@@ -189,9 +189,6 @@ def test_mig_devices_are_found_by_uuid_and_read_through_their_gpu(library):
     assert now["temperature.gpu"] == 51  # of the whole GPU
     assert now["gpm.sm"] == 2.5
     assert found["notes"]["utilization.gpu of GPU 1"] == "Not Supported"
-    old_name = f"MIG-{SECOND}/8/0"
-    named = read(library, STUB_MIG="1", CUDA_VISIBLE_DEVICES=old_name)
-    assert named["gpus"] == [[1, PART]]
     everything = read(library, STUB_MIG="1")
     assert [index for index, _ in everything["gpus"]] == [0, 1, 1]
 

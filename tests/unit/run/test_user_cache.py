@@ -6,10 +6,11 @@ import os
 import sys
 import tempfile
 
+import fsspec
 import pytest
 
 from stepscope.commands.main import main
-from stepscope.run.fetching import _cache
+from stepscope.run.fetching import fetch_run
 from stepscope.run.user_cache import user_cache
 from stepscope.trace.machine import build
 from stepscope.trace.store.origin import cache_directory
@@ -35,7 +36,8 @@ def test_a_user_without_a_home_gets_a_private_directory(homeless):
     assert user_cache() == user_cache() == mine
     assert mine.stat().st_mode & 0o777 == 0o700
     assert cache_directory() == mine / "traces"
-    assert _cache() == mine / "runs"
+    fsspec.filesystem("memory").pipe("/homeless/run.json", b"{}")
+    assert fetch_run("memory://homeless").is_relative_to(mine / "runs")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="users have no numbers")

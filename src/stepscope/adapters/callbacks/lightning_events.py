@@ -37,12 +37,9 @@ _LOSS = re.compile(r"(train(ing)?[_/.])?loss(_step)?", re.IGNORECASE)
 
 def _overrides(owner: object, hook: str) -> bool:
     """Whether a callback or module has a hook of its own, and not just Lightning's empty one."""
-    if hook in getattr(owner, "__dict__", {}):
-        return True
-    for base in type(owner).__mro__:
-        if hook in base.__dict__:
-            return not base.__module__.endswith(("callbacks.callback", "core.hooks"))
-    return False
+    function = getattr(owner, hook, None)
+    module = getattr(function, "__module__", None) or ""
+    return function is not None and not module.endswith(("callbacks.callback", "core.hooks"))
 
 
 class _Events(CallbackBase):
@@ -146,7 +143,7 @@ class ProfilerEvents(_Events):
 
     def __init__(self, profiler: Profiler | CaptureConfig | None = None, **options: Any) -> None:
         super().__init__(profiler, **options)
-        self._open: dict[str, contextlib.ExitStack] = {}
+        self._open: dict[str, contextlib.AbstractContextManager[object]] = {}
         self._is_timed: dict[str, bool] = {}
         self._error_before: BaseException | None = None
 
@@ -178,9 +175,12 @@ class ProfilerEvents(_Events):
         recorder = self._recorder
         opened = self._open.pop(action_name, None)
         if opened is not None:
-            opened.close()
+            opened.__exit__(None, None, None)
         if action_name == "run_training_batch":
-            self._end_batch()
+            recorder.leave_phase()
+            error = sys.exc_info()[1]
+            if error is None or error is self._error_before:
+                self._end_step(self._trainer())
         elif action_name == "run_training_epoch":
             error = sys.exc_info()[1]
             if error is not None and error is not self._error_before:
@@ -218,16 +218,10 @@ class ProfilerEvents(_Events):
         """The trainer, which Lightning makes available to profilers through the module."""
         return getattr(self._lightning_module, "_trainer", None)
 
-    def _end_batch(self) -> None:
-        self._recorder.leave_phase()
-        error = sys.exc_info()[1]
-        if error is None or error is self._error_before:
-            self._end_step(self._trainer())
-
     def _suspend_steps(self, kind: str) -> None:
         """Exclude what follows from the steps. The phase of the hook that does it ends here."""
         for action_name in [name for name in self._open if self._is_timed.get(name)]:
-            self._open.pop(action_name).close()
+            self._open.pop(action_name).__exit__(None, None, None)
         self._recorder.suspend_steps(kind)
 
     def _mark(self, action_name: str) -> None:
@@ -267,6 +261,5 @@ class ProfilerEvents(_Events):
         return any(_overrides(owner, hook) for owner in owners)
 
     def _enter(self, action_name: str, context: Any) -> None:
-        stack = contextlib.ExitStack()
-        stack.enter_context(context)
-        self._open[action_name] = stack
+        context.__enter__()
+        self._open[action_name] = context

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import click
 
-from stepscope.adapters.external.keep import Recording, keep, scratch_folder
+from stepscope.adapters.external.keep import keep, scratch_folder
 from stepscope.adapters.external.py_spy import (
     FORMATS,
     NO_PYTHON,
     PySpyOptions,
     explain,
-    record_command,
 )
 from stepscope.adapters.external.tools import version_of
 from stepscope.errors import UsageError
 from stepscope.monitor.processes import is_running
+from stepscope.run.manifest import ExternalRecord
 from stepscope.run.reader import Run
 
 _PATIENCE_S = 120.0
@@ -57,51 +57,44 @@ def attach(
             path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"{run or output}: {error.strerror or error}") from None
-    command = record_command(options, path, process_id=process_id, seconds=seconds, program=program)
-    started_ns = time.time_ns()
-    recording = (
-        Recording("py-spy", folder, started_ns, tuple(command), version_of(program))
-        if folder is not None
-        else None
-    )
+    command = options.record(program, path, ("--pid", str(process_id)), seconds)
+    version = version_of(program) if folder is not None else ""
+    record = ExternalRecord("py-spy", version, tuple(command), started_ns=time.time_ns())
     say(f"sampling process {process_id} for {seconds:g} s")
     code, said = _run(command, seconds)
     if code or not path.is_file():
-        if recording is not None:
-            keep(recording, None)
+        if folder is not None:
+            keep(folder, record, None)
         if NO_PYTHON in said.lower():
             # py-spy also says so of processes that it may not read; asked for a single stack, it is
             # exact.
             _, more = _run([program, "dump", "--pid", str(process_id)], 0.0)
             said = more or said
         raise explain(said, options.lacks())
-    if recording is None:
+    if folder is None:
         return path
-    home = keep(recording, run)
+    home = keep(folder, record, run)
     return path if home is None else home / path.name
 
 
 def process_of_rank(run: Run, rank: int | None) -> int:
     """The process ID of a rank, or of the lowest one, that runs on this machine."""
-    here = socket.gethostname()
-    known = {r.rank: r.manifest for r in run.ranks if r.manifest is not None}
+    known = {one.rank: one.manifest for one in run.ranks if one.manifest is not None}
     if rank is not None and rank not in known:
         raise click.UsageError(f"{run.path}: has no rank {rank}")
-    for number, manifest in sorted(known.items()):
-        if rank not in (None, number) or manifest.state != "running":
-            continue
+    wanted = [known[number] for number in sorted(known) if rank in (None, number)]
+    running, here = [one for one in wanted if one.state == "running"], socket.gethostname()
+    for manifest in running:
         if manifest.host == here and is_running(manifest.process_id):
             return manifest.process_id
-        if rank is not None:
-            raise click.UsageError(
-                f"{run.path}: rank {rank} runs on {manifest.host}: attach to it there"
-                if manifest.host != here
-                else f"{run.path}: rank {rank} is no longer running (it was process "
-                f"{manifest.process_id})"
-            )
-    text = "no rank runs on this machine" if rank is None else f"rank {rank} is no longer running"
-    if rank is None and known and all(one.state != "running" for one in known.values()):
-        text = "the run has ended; attach needs one whose training is still running"
+    if rank is None:
+        text = "no rank runs on this machine"
+        if wanted and not running:
+            text = "the run has ended; attach needs one whose training is still running"
+    elif running and running[0].host != here:
+        text = f"rank {rank} runs on {running[0].host}: attach to it there"
+    else:
+        text = f"rank {rank} is no longer running (it was process {wanted[0].process_id})"
     raise click.UsageError(f"{run.path}: {text}")
 
 

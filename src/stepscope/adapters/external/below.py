@@ -23,14 +23,11 @@ from stepscope.adapters.script.launch import Launched, passing_signals_on
 from stepscope.errors import UsageError
 from stepscope.monitor.processes import is_running
 from stepscope.run.files import write_atomically
+from stepscope.run.side_json import decode
 
 EARLY_S = 30.0
 """A tool that ends sooner than this, and before the training, never began to record."""
 _LOOK_S = 0.1
-
-
-class ToolFailedError(UsageError):
-    """The tool ended at the start, before the training, which was then terminated as well."""
 
 
 def write_beginning(path: Path) -> None:
@@ -40,9 +37,8 @@ def write_beginning(path: Path) -> None:
 
 def write_result(path: Path, launched: Launched) -> None:
     """Write the outcome of the training."""
-    values = dataclasses.asdict(launched)
-    values["runs"] = [str(run) for run in launched.runs]
-    values["members"] = {str(run): ranks for run, ranks in launched.members.items()}
+    members = {str(run): ranks for run, ranks in launched.members.items()}
+    values = {**dataclasses.asdict(launched), "members": members}
     _write(path, {"process_id": os.getpid(), **values})
 
 
@@ -51,16 +47,8 @@ def read_result(path: Path) -> Launched | None:
     values = _read(path)
     if "exit_code" not in values:
         return None
-    return Launched(
-        values["exit_code"],
-        tuple(Path(run) for run in values["runs"]),
-        values["imported_torch"],
-        values["batches_per_step"],
-        tuple(values["problems"]),
-        {int(process_id): rank for process_id, rank in values["ranks"].items()},
-        {Path(run): tuple(ranks) for run, ranks in values["members"].items()},
-        has_learned=values["has_learned"],
-    )
+    launched: Launched = decode(Launched, values)
+    return launched
 
 
 def run_below(
@@ -77,7 +65,7 @@ def run_below(
         The outcome of the training, and the problems of the tool.
 
     Raises:
-        ToolFailedError: The tool ended at the start, and so did the training.
+        UsageError: The tool ended at the start, and so did the training.
     """
     started = time.monotonic()
     # Ctrl-C is for the training alone: py-spy would kill what it started, and nobody would know how
@@ -97,7 +85,7 @@ def run_below(
         if launched is None and inner is not None and is_running(inner):
             if code and is_early:
                 _end(inner)
-                raise ToolFailedError(
+                raise UsageError(
                     f"{Path(command[0]).name} ended with {code} at the start: {why_failed()}"
                 )
             _wait(lambda: _wait_for(inner))
@@ -105,7 +93,7 @@ def run_below(
             lost = f"{Path(command[0]).name} ended with {code} before the training did"
             return _or_unknown(launched, code), [lost]
     if launched is None and inner is None:
-        raise ToolFailedError(
+        raise UsageError(
             f"{Path(command[0]).name} ended with {code} without starting the training: "
             f"{why_failed()}"
         )
@@ -164,6 +152,6 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _write(path: Path, values: dict[str, Any]) -> None:
     try:
-        write_atomically(path, json.dumps(values).encode())
+        write_atomically(path, json.dumps(values, default=str).encode())
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from None

@@ -7,24 +7,13 @@ import os
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from stepscope.capture.record.home import hide_secrets
 from stepscope.run.files import numbered
 from stepscope.run.layout import MANIFEST_FILE, RunLayout
 from stepscope.run.manifest import ArtifactRecord, ExternalRecord, write_record
-
-
-@dataclass(frozen=True)
-class Recording:
-    """A recording by a tool, outside any run until there is one."""
-
-    tool: str
-    folder: Path
-    started_ns: int
-    command: tuple[str, ...]
-    tool_version: str = ""
 
 
 def scratch_folder(output: Path, tool: str) -> Path:
@@ -35,10 +24,14 @@ def scratch_folder(output: Path, tool: str) -> Path:
     return folder
 
 
-def keep(recording: Recording, run: Path | None, problems: Sequence[str] = ()) -> Path | None:
+def keep(
+    folder: Path, record: ExternalRecord, run: Path | None, problems: Sequence[str] = ()
+) -> Path | None:
     """Move a recording's files into the run, and describe them in a manifest.
 
     Args:
+        folder: The folder of its files, outside any run until there is one.
+        record: What was recorded, and how.
         run: The run directory; None to leave the files where they are.
 
     Returns:
@@ -47,7 +40,6 @@ def keep(recording: Recording, run: Path | None, problems: Sequence[str] = ()) -
     Raises:
         OSError: The files cannot be moved.
     """
-    folder = recording.folder
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     if not files and run is None:
         with contextlib.suppress(OSError):
@@ -56,20 +48,18 @@ def keep(recording: Recording, run: Path | None, problems: Sequence[str] = ()) -
     if run is not None:
         target = RunLayout(run).external / folder.name.removeprefix("external-")
         target.parent.mkdir(parents=True, exist_ok=True)
+        files = [target / path.relative_to(folder) for path in files]
         folder = folder.rename(target)
-        files = [target / path.relative_to(recording.folder) for path in files]
     artifacts = tuple(
-        ArtifactRecord.of(f"{recording.tool} {path.suffix.lstrip('.') or 'file'}", path, folder)
+        ArtifactRecord.of(f"{record.tool} {path.suffix.lstrip('.') or 'file'}", path, folder)
         for path in files
     )
     write_record(
         folder / MANIFEST_FILE,
-        ExternalRecord(
-            tool=recording.tool,
-            tool_version=recording.tool_version,
-            command=hide_secrets(recording.command),
+        replace(
+            record,
+            command=hide_secrets(record.command),
             host=socket.gethostname(),
-            started_ns=recording.started_ns,
             ended_ns=time.time_ns(),
             artifacts=artifacts,
             problems=tuple(problems),

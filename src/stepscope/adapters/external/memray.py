@@ -11,15 +11,15 @@ import importlib.util
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.adapters.external.memray_tracker import FILE_NAME
-from stepscope.adapters.external.tools import MissingToolError, Tool
+from stepscope.adapters.external.tools import Tool
+from stepscope.errors import UsageError
 from stepscope.run.files import numbered
 
 INSTALL = 'pip install "stepscope[memray]"'
@@ -35,44 +35,29 @@ class MemrayOptions(Tool):
     native: bool = False
     follow_fork: bool = False
 
-    def require(self, command: Sequence[str]) -> str:
-        """Check that the command's Python has memray, as far as that can be known in advance."""
+    def require(self) -> str:
+        """Check that this Python has memray; a process of another one says so if it has none."""
         if sys.platform == "win32":
-            raise MissingToolError("memray does not support Windows: use it under Linux or macOS")
+            raise UsageError("memray does not support Windows: use it under Linux or macOS")
         if importlib.util.find_spec("memray") is None:
-            raise MissingToolError(f"memray is not installed: {INSTALL}")
-        program = Path(shutil.which(command[0]) or "")
-        is_ours = program.absolute() == Path(sys.executable).absolute()
-        if is_ours or not program.name.startswith("python"):
-            return sys.executable
-        try:
-            found = subprocess.run(
-                [program, "-c", "import memray"], capture_output=True, timeout=60, check=False
-            )
-        except (OSError, subprocess.SubprocessError):
-            return sys.executable
-        if found.returncode:
-            raise MissingToolError(f"{program} has no memray: {program} -m pip install memray")
+            raise UsageError(f"memray is not installed: {INSTALL}")
         return sys.executable
 
 
-@dataclass(frozen=True)
-class MemrayResult:
-    """What was made from memray's files: peaks of allocated bytes by rank, where known."""
-
-    peak_bytes: Mapping[int, int]
-    problems: tuple[str, ...]
-
-
-def make_reports(folder: Path, ranks: Mapping[int, int]) -> MemrayResult:
+def make_reports(
+    folder: Path, ranks: Mapping[int, int]
+) -> tuple[Mapping[int, int], tuple[str, ...]]:
     """Name the files after ranks, and make flame graph, table and statistics.
 
     Files of processes that trained nothing are removed, unless no process did. The flame graph and
     the table are made for the lowest rank, and show the moment of peak use.
+
+    Returns:
+        Peaks of allocated bytes by rank, where known, and problems.
     """
     named = _named_files(folder, ranks)
     if not named:
-        return MemrayResult({}, ("memray wrote no file: no process imported torch",))
+        return {}, ("memray wrote no file: no process imported torch",)
     _, first = named[0]
     statistics = [(rank, path.with_name(f"{path.stem}-stats.json")) for rank, path in named]
     wanted = [
@@ -97,7 +82,7 @@ def make_reports(folder: Path, ranks: Mapping[int, int]) -> MemrayResult:
         peak = _peak_of(page)
         if peak is not None:
             peaks[rank] = max(peak, peaks.get(rank, 0))
-    return MemrayResult(peaks, tuple(problems))
+    return peaks, tuple(problems)
 
 
 def _peak_of(statistics: Path) -> int | None:

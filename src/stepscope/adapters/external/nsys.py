@@ -54,7 +54,7 @@ class NsysOptions(Tool):
     output: str = ""
     arguments: tuple[str, ...] = ()
 
-    def require(self, command: Sequence[str]) -> str:  # noqa: ARG002
+    def require(self) -> str:
         """The path of nsys."""
         return require_program("nsys", INSTALL)
 
@@ -62,10 +62,25 @@ class NsysOptions(Tool):
         self, folder: Path, below: Sequence[str], program: str, *, windows: int
     ) -> list[str]:
         """The command that records what is launched below it."""
-        version = version_of(program)
-        return profile_command(
-            self, folder / REPORT, below, windows=windows, program=program, version=version
-        )
+        command: list[str] = []
+        if self.run_as and _is_no_root():
+            # nsys needs root for --run-as; the environment belongs to the training and must be
+            # preserved.
+            command += ["sudo", "--preserve-env"]
+        command += [program, "profile", f"--trace={self.trace}", f"--output={folder / REPORT}"]
+        if self.gpu_metrics:
+            version = numbers_of(version_of(program))[:2] or _SEVERAL_DEVICES_FROM
+            name = "devices" if version >= _SEVERAL_DEVICES_FROM else "device"
+            command.append(f"--gpu-metrics-{name}={self.gpu_metrics}")
+        if self.cuda_memory:
+            command.append("--cuda-memory-usage=true")
+        if self.run_as:
+            command.append(f"--run-as={self.run_as}")
+        if self.only_windows:
+            # Its default, stop-shutdown, would end the training with the first window.
+            ending = "stop" if windows == 1 else "repeat" if windows == 0 else f"repeat:{windows}"
+            command += ["--capture-range=cudaProfilerApi", f"--capture-range-end={ending}"]
+        return [*command, *self.arguments, *below]
 
     def missing(self, folder: Path) -> str:
         """That it wrote no report, and why."""
@@ -76,43 +91,6 @@ class NsysOptions(Tool):
             "--nsys-range all records without windows"
         )
         return f"it wrote no report{why if self.only_windows else ''}"
-
-
-def profile_command(
-    options: NsysOptions,
-    output: Path,
-    below: Sequence[str],
-    *,
-    windows: int = 1,
-    program: str = "nsys",
-    version: str = "",
-) -> list[str]:
-    """The command that records.
-
-    Args:
-        output: The report, without its suffix.
-        windows: Number of scheduled windows; 0 for no limit.
-        version: Its version; the newest is assumed if unknown.
-    """
-    command: list[str] = []
-    if options.run_as and _is_no_root():
-        # nsys needs root for --run-as; the environment belongs to the training and must be
-        # preserved.
-        command += ["sudo", "--preserve-env"]
-    command += [program, "profile", f"--trace={options.trace}", f"--output={output}"]
-    if options.gpu_metrics:
-        has_several = (numbers_of(version)[:2] or _SEVERAL_DEVICES_FROM) >= _SEVERAL_DEVICES_FROM
-        name = "devices" if has_several else "device"
-        command.append(f"--gpu-metrics-{name}={options.gpu_metrics}")
-    if options.cuda_memory:
-        command.append("--cuda-memory-usage=true")
-    if options.run_as:
-        command.append(f"--run-as={options.run_as}")
-    if options.only_windows:
-        # Its default, stop-shutdown, would end the training with the first window.
-        ending = "stop" if windows == 1 else "repeat" if windows == 0 else f"repeat:{windows}"
-        command += ["--capture-range=cudaProfilerApi", f"--capture-range-end={ending}"]
-    return [*command, *options.arguments, *below]
 
 
 def reports_in(folder: Path) -> list[Path]:

@@ -51,10 +51,6 @@ _SIGNS = {
 }
 
 
-class NotAllowedError(UsageError):
-    """py-spy was refused. The message says what this machine allows and how to change it."""
-
-
 @dataclass(frozen=True)
 class PySpyOptions(Tool):
     """How py-spy records; `rate` is in samples per second."""
@@ -69,11 +65,11 @@ class PySpyOptions(Tool):
         """The name of the file that it writes."""
         return f"py-spy{FORMATS[self.format]}"
 
-    def require(self, command: Sequence[str] = ()) -> str:  # noqa: ARG002
+    def require(self) -> str:
         """The path of py-spy, which only root may use on macOS."""
         program = require_program("py-spy", INSTALL)
         if sys.platform == "darwin" and os.geteuid() != 0:
-            raise NotAllowedError(
+            raise UsageError(
                 "macOS lets only root read another process's memory: run the command with sudo"
             )
         return program
@@ -87,7 +83,28 @@ class PySpyOptions(Tool):
         windows: int,  # noqa: ARG002 - it knows of none
     ) -> list[str]:
         """The command that records what is launched below it."""
-        return record_command(self, folder / self.file_name, below=below, program=program)
+        return self.record(program, folder / self.file_name, ("--", *below))
+
+    def record(
+        self, program: str, output: Path, what: Sequence[str], seconds: float | None = None
+    ) -> list[str]:
+        """The command that records.
+
+        Args:
+            what: "--" and a command to launch, or "--pid" and a process to attach to; together with
+                all its Python child processes.
+            seconds: How long to record; None until the process ends.
+        """
+        command = [program, "record", "--subprocesses", "--format", self.format]
+        command += ["--rate", str(self.rate), "--output", str(output)]
+        if self.format == "chrometrace":
+            # The first separates threads into lanes. Without the second, a waiting thread is drawn
+            # as still running what it ran before, and all its times are too long.
+            wanted = ("--threads", "--idle")
+            command += [word for word in wanted if word not in self.arguments]
+        if seconds is not None:
+            command += ["--duration", str(max(1, round(seconds)))]
+        return [*command, *self.arguments, *what]
 
     def missing(self, folder: Path) -> str:
         """That it took no samples."""
@@ -97,10 +114,12 @@ class PySpyOptions(Tool):
 
     def lacks(self) -> str:
         """Whether this machine allows reading another process, and how to change that."""
-        from stepscope.doctor.permissions import attaching_allowance
+        from stepscope.doctor.permissions import check_attaching
         from stepscope.system import this_machine
 
-        return attaching_allowance(this_machine())
+        check = check_attaching(this_machine())
+        remedy = check.remedy or "run as the owner of the process, or with sudo"
+        return f"{check.detail}; {remedy}"
 
 
 def format_of(path: Path) -> str:
@@ -110,44 +129,11 @@ def format_of(path: Path) -> str:
     return next(asked, PySpyOptions.format)
 
 
-def record_command(
-    options: PySpyOptions,
-    output: Path,
-    *,
-    below: Sequence[str] = (),
-    process_id: int | None = None,
-    seconds: float | None = None,
-    program: str = "py-spy",
-) -> list[str]:
-    """The command that records.
-
-    Args:
-        below: A command to launch, together with all its Python child processes.
-        process_id: A process to attach to instead, together with its children.
-        seconds: How long to record; None until the process ends.
-    """
-    command = [program, "record", "--subprocesses", "--format", options.format]
-    command += ["--rate", str(options.rate), "--output", str(output)]
-    if options.format == "chrometrace":
-        # The first separates threads into lanes. Without the second, a waiting thread is drawn as
-        # still running what it ran before, and all its times are too long.
-        wanted = ("--threads", "--idle")
-        command += [word for word in wanted if word not in options.arguments]
-    if seconds is not None:
-        command += ["--duration", str(max(1, round(seconds)))]
-    command += options.arguments
-    if process_id is not None:
-        return [*command, "--pid", str(process_id)]
-    return [*command, "--", *below]
-
-
 def explain(said: str, allowance: str) -> UsageError:
     """Explain py-spy's error message, with a remedy."""
     text = said.lower()
     for sign, meaning in _SIGNS.items():
         if sign in text:
-            if "may not" in meaning:
-                return NotAllowedError(f"{meaning}: {allowance}")
-            return UsageError(meaning)
+            return UsageError(f"{meaning}: {allowance}" if "may not" in meaning else meaning)
     lines = [line for line in said.splitlines() if line.strip()]
     return UsageError(f"py-spy failed: {lines[0] if lines else 'no reason given'}")

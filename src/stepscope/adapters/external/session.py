@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stepscope.adapters.external import nsys
 from stepscope.adapters.external.below import run_below
-from stepscope.adapters.external.keep import Recording, keep, scratch_folder
+from stepscope.adapters.external.keep import keep, scratch_folder
 from stepscope.adapters.external.memray import MemrayOptions, make_reports
 from stepscope.adapters.external.nsys import NsysOptions
 from stepscope.adapters.external.tools import Tool, find_program, version_of
@@ -19,6 +19,7 @@ from stepscope.adapters.script.launch import Launched, launch
 from stepscope.doctor.packages import installed_version
 from stepscope.errors import UsageError
 from stepscope.run.layout import MANIFEST_FILE
+from stepscope.run.manifest import ExternalRecord
 
 RESULT_FILE = "result.json"
 
@@ -63,7 +64,7 @@ def run_with(
     Raises:
         UsageError: The tool is missing, or failed at the start; the training has not run.
     """
-    program = tool.require(command)
+    program = tool.require()
     try:
         folder = scratch_folder(Path(settings.value("output_dir")), tool.name)
     except OSError as error:
@@ -71,27 +72,26 @@ def run_with(
     whole = tool_command(tool, folder, command, options, settings, program)
     is_memray = isinstance(tool, MemrayOptions)
     version = installed_version("memray") or "" if is_memray else version_of(program)
-    recording = Recording(tool.name, folder, time.time_ns(), tuple(whole), version)
+    record = ExternalRecord(tool.name, version, tuple(whole), started_ns=time.time_ns())
     problems: list[str] = []
     peaks: Mapping[int, int] = {}
     try:
         if isinstance(tool, MemrayOptions):
             request = {"folder": str(folder), **asdict(tool)}
             launched = launch(command, settings, step_on, request)
-            made = make_reports(folder, launched.ranks)
-            peaks = made.peak_bytes
-            problems += made.problems
+            peaks, found = make_reports(folder, launched.ranks)
+            problems += found
         else:
             launched, problems = run_below(whole, folder / RESULT_FILE, tool.lacks)
     except UsageError:
         (folder / RESULT_FILE).unlink(missing_ok=True)
-        keep(recording, None)
+        keep(folder, record, None)
         raise
     (folder / RESULT_FILE).unlink(missing_ok=True)
     problems += filter(None, [tool.missing(folder)])
     run = launched.runs[0] if launched.runs else None
     try:
-        home = keep(recording, run, problems)
+        home = keep(folder, record, run, problems)
     except OSError as error:
         problems.append(f"its files stay in {folder}: {error}")
         home = folder

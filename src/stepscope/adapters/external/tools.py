@@ -15,16 +15,12 @@ from stepscope.system import this_machine
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 
-class MissingToolError(UsageError):
-    """A requested tool is not installed. The message has the command that installs it."""
-
-
 class Tool:
     """Another tool that records a training; its subclasses are its options."""
 
     name: ClassVar[str]
 
-    def require(self, command: Sequence[str]) -> str:
+    def require(self) -> str:
         """Check that it is available before anything starts; returns the path of its program."""
         raise NotImplementedError
 
@@ -52,7 +48,7 @@ def require_program(name: str, remedy: str) -> str:
     """The path of a program."""
     found = find_program(name)
     if found is None:
-        raise MissingToolError(f"{name} is not on PATH: {remedy}")
+        raise UsageError(f"{name} is not on PATH: {remedy}")
     return found
 
 

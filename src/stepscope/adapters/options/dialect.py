@@ -165,14 +165,3 @@ class Dialect:
         """What the options are called in this dialect."""
         flags = {flag.option: flag.names[0] for flag in self.flags}
         return OptionNames(flags, is_code=False)
-
-    @property
-    def ranks(self) -> str:
-        """The ranks that record by default, as text."""
-        ranks = self.default("ranks")
-        return ranks if isinstance(ranks, str) else ", ".join(map(str, ranks))
-
-    @property
-    def step_unit(self) -> str:
-        """What a step is in this dialect."""
-        return str(self.default("step_unit"))

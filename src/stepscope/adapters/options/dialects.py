@@ -22,17 +22,13 @@ from stepscope.errors import UsageError
 from stepscope.run.step_record import MICRO_BATCH, OPTIMIZER_STEP
 
 
-def _native_name(option: str) -> str:
-    if option == "enabled":
-        return "profile"
-    return "profile-" + option.removeprefix("profile_").replace("_", "-")
-
-
 def _own_flags() -> tuple[Flag, ...]:
     """Our own flags: one for each option, named after it."""
     styles = {"bool": BOTH, "ranks": LIST, "words": LIST}
+    names = {name: "profile-" + name.removeprefix("profile_").replace("_", "-") for name in OPTIONS}
+    names["enabled"] = "profile"
     return tuple(
-        Flag((f"--{_native_name(option.name)}",), option.name, styles.get(option.kind, VALUE))
+        Flag((f"--{names[option.name]}",), option.name, styles.get(option.kind, VALUE))
         for option in OPTIONS.values()
     )
 

@@ -120,16 +120,12 @@ def launch(
             "memray": memray,
             "companion": None if companion is None else dataclasses.asdict(companion),
         }
-        code = (runner or run_command)(command, _environment(wishes))
+        environment = dict(os.environ)
+        paths = [str(BOOTSTRAP), environment.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        environment["STEPSCOPE_LAUNCH"] = json.dumps(wishes)
+        code = (runner or run_command)(command, environment)
         return _launched(code, Path(notes))
-
-
-def _environment(wishes: dict[str, Any]) -> dict[str, str]:
-    environment = dict(os.environ)
-    paths = [str(BOOTSTRAP), environment.get("PYTHONPATH", "")]
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    environment["STEPSCOPE_LAUNCH"] = json.dumps(wishes)
-    return environment
 
 
 def startable(command: Sequence[str], directory: Path | None = None) -> tuple[str, ...]:

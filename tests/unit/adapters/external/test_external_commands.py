@@ -16,11 +16,11 @@ from click.testing import CliRunner
 from tests.support.fake_nsys import make_nsys
 
 from stepscope.adapters.external import nsys, py_spy
-from stepscope.adapters.external.keep import Recording, keep, scratch_folder
+from stepscope.adapters.external.keep import keep, scratch_folder
 from stepscope.adapters.external.memray import MemrayOptions
-from stepscope.adapters.external.nsys import NsysOptions, profile_command
-from stepscope.adapters.external.py_spy import PySpyOptions, explain, record_command
-from stepscope.adapters.external.tools import MissingToolError, find_program, version_of
+from stepscope.adapters.external.nsys import NsysOptions
+from stepscope.adapters.external.py_spy import PySpyOptions, explain
+from stepscope.adapters.external.tools import find_program, version_of
 from stepscope.commands.attach import command as attach
 from stepscope.commands.main import main
 from stepscope.commands.run import command as run
@@ -89,7 +89,7 @@ def test_what_nsys_starts_is_a_command_that_works(no_tools):
 
 @pytest.mark.parametrize(("windows", "ending"), [(1, "stop"), (2, "repeat:2"), (0, "repeat")])
 def test_the_training_goes_on_after_the_last_window(windows, ending):
-    words = profile_command(NsysOptions(), Path("r"), ["python"], windows=windows)
+    words = NsysOptions().command(Path("r"), ["python"], "nsys", windows=windows)
     # What nsys does by itself, stop-shutdown, ends the program.
     assert f"--capture-range-end={ending}" in words
 
@@ -103,8 +103,10 @@ def test_the_training_goes_on_after_the_last_window(windows, ending):
         ("", "--gpu-metrics-devices=all"),
     ],
 )
-def test_an_option_that_was_renamed(version, name):
-    words = profile_command(NsysOptions(gpu_metrics="all"), Path("r"), ["python"], version=version)
+def test_an_option_that_was_renamed(version, name, monkeypatch):
+    monkeypatch.setattr(nsys, "version_of", lambda _: version)
+    options = NsysOptions(gpu_metrics="all")
+    words = options.command(Path("r"), ["python"], "nsys", windows=1)
     assert name in words
 
 
@@ -128,11 +130,11 @@ def test_reports_stand_in_the_order_of_their_windows(tmp_path):
 def test_running_as_somebody_else_needs_root(monkeypatch):
     options = NsysOptions(run_as="ada", cuda_memory=True)
     monkeypatch.setattr(nsys, "_is_no_root", lambda: True)
-    words = profile_command(options, Path("r"), ["python"])
+    words = options.command(Path("r"), ["python"], "nsys", windows=1)
     assert words[:4] == ["sudo", "--preserve-env", "nsys", "profile"]
     assert {"--run-as=ada", "--cuda-memory-usage=true"} <= set(words)
     monkeypatch.setattr(nsys, "_is_no_root", lambda: False)
-    assert profile_command(options, Path("r"), ["python"])[0] == "nsys"
+    assert options.command(Path("r"), ["python"], "nsys", windows=1)[0] == "nsys"
 
 
 def test_more_arguments_are_passed_as_they_are():
@@ -157,7 +159,7 @@ def test_the_command_of_py_spy(no_tools):
 
 
 def test_attaching():
-    words = record_command(PySpyOptions("raw"), Path("x.txt"), process_id=7, seconds=2.4)
+    words = PySpyOptions("raw").record("py-spy", Path("x.txt"), ("--pid", "7"), 2.4)
     assert words[-4:] == ["--duration", "2", "--pid", "7"]
     assert "--" not in words
 
@@ -185,11 +187,14 @@ def test_the_ending_of_the_output_chooses_the_format(monkeypatch, tmp_path, word
 
 
 def test_lanes_of_a_chrome_trace_are_told_apart():
-    words = record_command(PySpyOptions("chrometrace"), Path("x"), below=["a"])
+    def words_of(options):
+        return options.command(Path("x"), ["a"], "py-spy", windows=1)
+
+    words = words_of(PySpyOptions("chrometrace"))
     assert {"--threads", "--idle"} <= set(words)
-    assert "--idle" not in record_command(PySpyOptions("flamegraph"), Path("x"), below=["a"])
+    assert "--idle" not in words_of(PySpyOptions("flamegraph"))
     twice = PySpyOptions("chrometrace", arguments=("--threads",))
-    assert record_command(twice, Path("x"), below=["a"]).count("--threads") == 1
+    assert words_of(twice).count("--threads") == 1
 
 
 @pytest.mark.parametrize(
@@ -233,19 +238,6 @@ def test_macos_lets_only_root_sample(monkeypatch):
 
 def test_memray_runs_inside_and_needs_no_other_command():
     assert dry_run("--memray") == ["torchrun", "train.py", "--lr", "1"]
-
-
-def test_another_interpreter_is_asked_for_memray(tmp_path, monkeypatch):
-    pytest.importorskip("memray", reason="needs memray")
-    other = tmp_path / "python3"
-    other.write_text("#!/bin/sh\nexit 1\n")
-    other.chmod(0o755)
-    with pytest.raises(MissingToolError, match="has no memray: .* -m pip install memray"):
-        MemrayOptions().require([str(other), "train.py"])
-    other.write_text("#!/bin/sh\nexit 0\n")
-    MemrayOptions().require([str(other), "train.py"])
-    MemrayOptions().require(["torchrun", "train.py"])
-    MemrayOptions().require(["no such program"])
 
 
 # -- what is refused, before anything begins -------------------------------------------------------
@@ -347,14 +339,15 @@ def recording_in(output, **files):
     folder = scratch_folder(output, "py-spy")
     for name, text in files.items():
         (folder / name.replace("_", ".")).write_text(text)
-    return Recording("py-spy", folder, 5, ("py-spy", "--token", "hf_secretsecret"), "0.4.0")
+    command = ("py-spy", "--token", "hf_secretsecret")
+    return folder, ExternalRecord("py-spy", "0.4.0", command, started_ns=5)
 
 
 def test_files_move_into_the_run_with_a_manifest(tmp_path):
     run_path = tmp_path / "job"
     run_path.mkdir()
     write_record(RunLayout(run_path).run_file, JobRecord("job", 1))
-    home = keep(recording_in(tmp_path, a_svg="<svg/>"), run_path, ["it coughed"])
+    home = keep(*recording_in(tmp_path, a_svg="<svg/>"), run_path, ["it coughed"])
     assert home.parent == run_path / "external"
     record = read_record(home / "manifest.json", ExternalRecord)
     (artifact,) = record.artifacts
@@ -381,7 +374,7 @@ def test_a_manifest_of_a_stranger_leads_nowhere_else(tmp_path):
     run_path = tmp_path / "job"
     run_path.mkdir()
     write_record(RunLayout(run_path).run_file, JobRecord("job", 1))
-    home = keep(recording_in(tmp_path, a_svg="x"), run_path)
+    home = keep(*recording_in(tmp_path, a_svg="x"), run_path)
     manifest = home / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"a.svg"', '"../../run.json"'))
     (external,) = open_run(run_path).external
@@ -393,12 +386,12 @@ def test_a_manifest_of_a_stranger_leads_nowhere_else(tmp_path):
 
 
 def test_without_a_run_files_stay_and_nothing_stays_of_nothing(tmp_path):
-    recording = recording_in(tmp_path, a_svg="x")
-    assert keep(recording, None) == recording.folder
-    empty = recording_in(tmp_path)
-    assert empty.folder != recording.folder
-    assert keep(empty, None) is None
-    assert not empty.folder.exists()
+    folder, record = recording_in(tmp_path, a_svg="x")
+    assert keep(folder, record, None) == folder
+    empty, record = recording_in(tmp_path)
+    assert empty != folder
+    assert keep(empty, record, None) is None
+    assert not empty.exists()
 
 
 # -- attaching to a run ---------------------------------------------------------------------------

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.placing import placing
 
-from stepscope.adapters.options.layouts import (
-    Destination,
-    memory_overview,
-    put_lone_file,
-    put_snapshot,
-    put_window,
-)
+from stepscope.adapters.options.layouts import memory_overview
 from stepscope.capture.ranks import RankIdentity
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
@@ -36,9 +31,9 @@ def finished(folder, index):
 @pytest.mark.parametrize("layout", SHARED)
 def test_what_windows_share_is_the_newest_ones_in_whatever_order_they_come(layout, tmp_path):
     rank = tmp_path / "run" / "rank00000"
-    newer, older = finished(rank, 1), finished(rank, 0)
-    put_window(layout, Destination(tmp_path), rank, newer)
-    put_window(layout, Destination(tmp_path), rank, older, is_newest=False)
+    files = placing(tmp_path, layout)
+    for window in (finished(rank, 1), finished(rank, 0)):
+        files.put_window(window)
     assert "of window 1" in (tmp_path / SHARED[layout]).read_text()
 
 
@@ -48,7 +43,11 @@ def test_what_windows_share_is_the_newest_ones_in_whatever_order_they_come(layou
         (
             "sfm",
             {},
-            {"trace-rank2-window0.json.gz", "trace-rank2-window1.json.gz"},
+            {
+                "trace-rank2-window0.json.gz",
+                "trace-rank2-window1.json.gz",
+                "profiler_list-rank2.dat",
+            },
         ),
         (
             "torchtitan",
@@ -67,38 +66,37 @@ def test_what_windows_share_is_the_newest_ones_in_whatever_order_they_come(layou
 )
 def test_what_each_window_has_for_itself(layout, words, names, tmp_path):
     rank = tmp_path / "run" / "rank00002"
-    destination = Destination(tmp_path, RankIdentity(2, 0, 4), words)
-    put = [
-        path
-        for index in (1, 0)
-        for path in put_window(layout, destination, rank, finished(rank, index), is_newest=False)
-    ]
+    files = placing(tmp_path, layout, RankIdentity(2, 0, 4), words=words)
+    put = [path for index in (1, 0) for path in files.put_window(finished(rank, index))]
     found = {path.relative_to(tmp_path).as_posix() for path in put}
     assert {name for name in found if "pt.trace" not in name} == names
 
 
 def test_files_of_no_window(tmp_path):
-    source = tmp_path / "run" / "host_20260101T000000Z_rank1.pickle"
-    source.parent.mkdir()
-    source.write_text("content")
-    first, second = Destination(tmp_path), Destination(tmp_path, RankIdentity(1, 1, 2))
-    name = put_lone_file("sfm", first, "deepspeed_flops", source).name
-    assert name == "profiler_ds.txt"
-    assert put_lone_file("sfm", second, "deepspeed_flops", source).name == "profiler_ds-rank1.txt"
-    wanted = "host_20260101T000000Z-rank1.pickle"
-    assert put_lone_file("recipe", second, "snapshot", source).name == wanted
-    assert put_lone_file("", first, "snapshot", source) is None
-    assert put_lone_file("sfm", first, "snapshot", source) is None
     target = tmp_path / "deep" / "snapshot.pickle"
-    assert put_snapshot(target, first, source) == target
-    assert put_snapshot(target, second, source).name == "snapshot-rank1.pickle"
-    assert target.read_text() == "content"
+    for identity in (RankIdentity(), RankIdentity(1, 1, 2)):
+        name = f"host_20260101T000000Z_rank{identity.rank}.pickle"
+        source = tmp_path / "run" / f"rank{identity.rank:05d}" / name
+        source.parent.mkdir(parents=True)
+        source.write_text(f"content {identity.rank}")
+        for kind in ("snapshot", "deepspeed_flops"):
+            for layout in ("recipe", "sfm", ""):
+                files = placing(tmp_path, layout, identity, snapshot_path=target)
+                files.put_file(ArtifactRecord(kind, name))
+    found = {path.name for path in tmp_path.iterdir() if path.is_file()}
+    assert found == {
+        "host_20260101T000000Z.pickle",
+        "host_20260101T000000Z-rank1.pickle",
+        "profiler_ds.txt",
+        "profiler_ds-rank1.txt",
+    }
+    assert target.read_text() == "content 0"
+    assert target.with_name("snapshot-rank1.pickle").read_text() == "content 1"
 
 
 def test_an_overview_of_memory_has_what_others_add(tmp_path):
     rank = tmp_path / "run" / "rank00000"
-    destination = Destination(tmp_path, overviews=(lambda: "theirs\n",))
-    put_window("sfm", destination, rank, finished(rank, 0))
+    placing(tmp_path, "sfm", overviews=(lambda: "theirs\n",)).put_window(finished(rank, 0))
     text = (tmp_path / "profiler_list.dat").read_text()
     assert text.startswith("key_averages of window 0")
     assert text.endswith("\ntheirs\n")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.placing import placing
 
-from stepscope.adapters.options.layouts import Destination, move_earlier
 from stepscope.capture.ranks import RankIdentity
 
 WORDS = {"model_name": "org/llama", "train_type": "qlora"}
@@ -72,12 +72,13 @@ def test_what_a_new_recording_would_not_replace_is_moved(
 ):
     write(tmp_path, *stale, *kept)
     identity = RankIdentity(rank, rank, world)
-    targets = move_earlier(layout, Destination(tmp_path, identity, WORDS))
-    assert len(targets) == len({name.rpartition("/")[0] for name in stale})
-    assert all(target.parent.name == "earlier" for target in targets)
+    placing(tmp_path, layout, identity, words=WORDS).move_earlier()
     found = names_in(tmp_path)
     assert set(kept) <= found
     moved = {name for name in found if "earlier/" in name}
+    # Those of one folder go to one other folder in it.
+    folders = {name.rpartition("/")[0] for name in moved}
+    assert len(folders) == len({name.rpartition("/")[0] for name in stale})
     assert {name.rpartition("/")[2] for name in moved} == {
         name.rpartition("/")[2] for name in stale
     }
@@ -90,14 +91,13 @@ def test_numbers_in_the_name_of_the_model_are_no_ranks(tmp_path):
     kept = ["Llama-2-7b_qlora-1/Llama-2-7b-qlora-stacks.txt", "Llama-2-7b_qlora-3/notes.txt"]
     write(tmp_path, *stale, *kept)
     words = {"model_name": "meta/Llama-2-7b", "train_type": "qlora"}
-    move_earlier("fsdp-qlora", Destination(tmp_path, RankIdentity(0, 0, 2), words))
+    placing(tmp_path, "fsdp-qlora", RankIdentity(0, 0, 2), words=words).move_earlier()
     assert {name for name in names_in(tmp_path) if "earlier/" not in name} == set(kept)
 
 
 def test_two_moves_within_a_second_keep_both(tmp_path):
-    destination = Destination(tmp_path)
     for text in ("first", "second"):
         (tmp_path / "trace.json").write_text(text)
-        move_earlier("recipe", destination)
+        placing(tmp_path, "recipe").move_earlier()
     kept = [path.read_text() for path in (tmp_path / "earlier").rglob("trace.json")]
     assert sorted(kept) == ["first", "second"]
