@@ -334,14 +334,14 @@ def _verdict(
         return _of_two(compared, blame)
     if late is not None:
         return late.accusation()
-    notable = causes.filter("is_notable")
+    notable, step = causes.filter("is_notable"), duration(blame.step_ns)
     if not len(notable):
         words = NOBODY_LATE
         most = _slightly_late(blame, recorded)
         if most is not None:
             share = most["gain_ns"] / blame.step_ns
             more = f"rank {most['rank']} has more than usual ({in_words(most['cause'])})"
-            less = f"{duration(most['gain_ns'])} less, {percent(share)} of it"
+            less = f"{duration(most['gain_ns'])} less, {percent(share)} of {step}"
             words = (
                 f"no rank makes the others wait for long: {more}, but without that a step would "
                 f"take only {less}"
@@ -366,7 +366,7 @@ def _verdict(
     if len(suspects) < len(compared.ranks):
         who = f"rank {worst['rank']} makes the others wait: {in_words(worst['cause'])}"
     share = worst["gain_ns"] / blame.step_ns if blame.step_ns else 0
-    gain = f"{duration(worst['gain_ns'])} less, {percent(share)} of it"
+    gain = f"{duration(worst['gain_ns'])} less, {percent(share)} of {step}"
     return f"{who}. Without that a step would take {gain}"
 
 

@@ -225,7 +225,8 @@ class RankSkew:
         share = percent(self.saving_ns / self.step_ns) if self.step_ns else percent(0)
         return (
             f"{ranks_in_words(self.late)} {'make' if several else 'makes'} the others wait{when}"
-            f"{why}. Without that a step would take {duration(self.saving_ns)} less, {share} of it"
+            f"{why}. Without that a step would take {duration(self.saving_ns)} less, {share} of "
+            f"{duration(self.step_ns)}"
         )
 
 

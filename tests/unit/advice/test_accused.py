@@ -36,7 +36,7 @@ def test_members_of_its_group_only_waited_for_a_late_rank():
     assert found.cause == "it waits for its input"
     assert found.accusation() == (
         "rank 77 makes the others wait: it waits for its input. Without that a step would take "
-        "5.00 ms less, 10% of it"
+        "5.00 ms less, 10% of 50.0 ms"
     )
 
 
