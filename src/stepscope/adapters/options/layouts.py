@@ -262,13 +262,14 @@ def memory_overview() -> str:
     return "\n".join(lines) + "\n"
 
 
-def put_file(source: Path, target: Path) -> None:
+def put_file(source: Path, target: Path) -> Path:
     """Put a file under a second name, without using space if the disk has hard links."""
     with replacing(target) as temporary:
         try:
             temporary.hardlink_to(source)
         except OSError:
             shutil.copyfile(source, temporary)
+    return target
 
 
 def _plain(text: str, otherwise: str) -> str:
