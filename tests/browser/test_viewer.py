@@ -465,6 +465,26 @@ def test_sql_answers_and_saves(page):
     assert "count(*)" in page.page.evaluate("() => document.querySelector('.query').value")
 
 
+def test_what_a_query_found_is_a_chart_and_marks_in_the_timeline(page):
+    query = "SELECT name, start_ns, dur_ns FROM events ORDER BY dur_ns DESC LIMIT 3"
+    to(page, "view=sql")
+    page.until("() => document.querySelector('.query')")
+    page.page.locator(".query").fill(query)
+    page.page.get_by_role("button", name="Run", exact=True).click()
+    page.until("() => document.querySelector('.view')?.dataset.ready === '3'")
+    page.page.get_by_role("button", name="Chart", exact=True).click()
+    assert page.page.locator(".view-body .bars-row").count() == 3
+    page.page.get_by_role("button", name="Mark in the timeline").click()
+    page.until(SETTLED)
+    marks = """() => window.stepscope.timeline.timeline.flags.slice(-3)
+        .map((one) => [one.start_ns, one.end_ns - one.start_ns])"""
+    end = page.page.evaluate("() => window.stepscope.context.overview.end_ns")
+    found = page.page.evaluate(marks)
+    assert len(found) == 3
+    assert all(0 <= start and 0 < length <= end for start, length in found)
+    assert found == sorted(found, key=lambda one: -one[1])
+
+
 NARROW = {"width": 420, "height": 900}
 WIDE = """selector => { const { width, height } = document.querySelector(selector)
     .getBoundingClientRect(); return [width, height] }"""

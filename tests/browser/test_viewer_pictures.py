@@ -434,6 +434,18 @@ def test_a_name_loses_what_its_neighbours_share_before_it_is_cut(page, name, let
     assert found == shown
 
 
+def test_a_share_in_a_table_is_a_bar_as_well(page):
+    shown = page.page.evaluate(
+        """async () => {
+            const { table } = await import("/static/draw/table.js");
+            const columns = [["name", false], ["work_share", true], ["dur_ns", true]].map(([name, number]) => ({ name, label: name, number }));
+            const rows = [["a", 0.25, 5], ["b", null, 5], ["c", 1.5, 5]];
+            return [...table({ columns, rows, total: 3 }).querySelectorAll("tbody tr")].map((row) => [...row.cells].map((one) => one.style.getPropertyValue("--part")));
+        }"""  # noqa: E501
+    )
+    assert shown == [["", "25%", ""], ["", "", ""], ["", "100%", ""]]
+
+
 def test_kinds_in_a_picture_have_neither_the_colour_of_compute_nor_two_keys_for_one(page):
     found = page.page.evaluate(
         """async () => {

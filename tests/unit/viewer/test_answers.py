@@ -294,6 +294,16 @@ def test_impossible_requests_get_one_line(viewer, query):
     assert "\n" not in answer.json["error"]
 
 
+def test_moments_of_a_query_count_from_the_first_event_and_differences_stay(viewer, trace):
+    query = "SELECT start_ns, dur_ns, dur_ns AS end_ns FROM events ORDER BY event"
+    found = viewer.post("/api/traces/{}/sql", {"query": query}).json
+    events = trace.columns("start_ns", "dur_ns")
+    origin = int(viewer.get("/api/traces/{}/overview")["origin_ns"])
+    assert origin > events["dur_ns"].max()
+    starts, lengths = events["start_ns"] - origin, events["dur_ns"].to_list()
+    assert found["rows"] == [list(row) for row in zip(starts, lengths, lengths, strict=True)]
+
+
 def test_every_question_is_answered_as_tables(viewer):
     for one in viewer.get("/api/questions")["questions"]:
         found = viewer.get("/api/traces/{}/table", question=one["name"])

@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 
 from stepscope.errors import UsageError
+from stepscope.report.cells import is_moment
 from stepscope.viewer.routes.answers import Asked, Endpoint, json_text
 
 MOST_ROWS = 2000
@@ -34,7 +35,7 @@ def _sql(asked: Asked) -> dict[str, Any]:
             time_limit_s=MOST_SECONDS,
             memory_bytes=MOST_MEMORY_BYTES,
         )
-    rows = _limited(found.rows)
+    rows = _limited(_from_origin(found.rows, content.index.origin_ns))
     return {
         "columns": [
             {"name": name, "label": name, "number": kind.is_numeric()}
@@ -44,6 +45,18 @@ def _sql(asked: Asked) -> dict[str, Any]:
         "is_cut": found.is_cut or len(rows) < len(found.rows),
         "most_rows": min(MOST_ROWS, len(rows)) if len(rows) < len(found.rows) else MOST_ROWS,
     }
+
+
+def _from_origin(frame: pl.DataFrame, origin_ns: int) -> pl.DataFrame:
+    """Moments of the trace count from its first event, as everywhere on the page."""
+    moments = [
+        name
+        for name in frame.columns
+        if is_moment(name)
+        and frame[name].dtype.is_integer()
+        and origin_ns <= (frame[name].min() or 0)  # type: ignore[operator]
+    ]
+    return frame.with_columns(pl.col(moments) - origin_ns)
 
 
 def _limited(frame: pl.DataFrame) -> list[list[Any]]:

@@ -17,8 +17,8 @@ import { count } from "./units.js";
 /**
  * @typedef {{id: string, title: string, rank: number, window: number | null, stage: string, error: string,
  *   elapsed_s: number, is_memory: boolean}} TraceStatus
- * @typedef {{selection: Selection, trace: string, overview: any, traces: TraceStatus[]}} Context
- *   `overview` is null for a memory snapshot: only the memory view can show it
+ * @typedef {{selection: Selection, trace: string, overview: any, traces: TraceStatus[], marks?: import("./timeline/flags.js").Flag[]}} Context
+ *   `overview` is null for a memory snapshot: only the memory view can show it. `marks`: rows of a query, over the timeline
  * @typedef {{element: HTMLElement, close: () => void}} View
  */
 

@@ -43,7 +43,7 @@ export class Timeline {
     this.names = new Names(trace, this.redraw);
     /** @type {Set<number>} names that were searched for */
     this.hits = new Set();
-    /** @type {import("./flags.js").Flag[]} findings with a place */
+    /** @type {import("./flags.js").Flag[]} findings with a place, and rows of a query */
     this.flags = [];
     /** @type {import("./paint.js").CriticalPath | null} */
     this.path = null;

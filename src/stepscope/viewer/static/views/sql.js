@@ -2,9 +2,10 @@
 /** A console for SQL, reading only. Saved queries stay in this browser. */
 
 import { getJson, postJson } from "../api.js";
+import { bars } from "../draw/bars.js";
 import { table } from "../draw/table.js";
 import { h, replace } from "../dom.js";
-import { count, plural } from "../units.js";
+import { cell, count, isAmount, plural, shortName } from "../units.js";
 
 const STORED = "stepscope.queries";
 const FIRST = `SELECT name, count(*) AS calls, sum(dur_ns) AS total_ns
@@ -29,6 +30,32 @@ FROM events
 ORDER BY dur_ns DESC
 LIMIT 50`],
 ]);
+
+const MOST_BARS = 30;
+
+/** @typedef {{columns: import("../draw/table.js").Column[], rows: unknown[][]}} Result */
+
+/** The result as bars: its first amount, else its first number, by its first text; null where it has none. @param {Result} found */
+function asBars({ columns, rows }) {
+  const name = columns.findIndex((one) => !one.number);
+  const amounts = columns.map((one, at) => at).filter((at) => columns[at].number && columns[at].name !== "event");
+  const amount = amounts.find((at) => isAmount(columns[at].name)) ?? amounts[0];
+  if (name < 0 || amount === undefined || !rows.length || rows.some((row) => Number(row[amount] ?? 0) < 0)) return null;
+  const of = columns[amount].name;
+  const shown = rows.slice(0, MOST_BARS).map((row) => ({ name: shortName(String(row[name] ?? "–")), to: Number(row[amount] ?? 0), text: cell(of, row[amount]) }));
+  return bars({ rows: shown, title: `${of} by ${columns[name].name}${rows.length > MOST_BARS ? `, the first ${MOST_BARS}` : ""}` });
+}
+
+/** The result as marks over the timeline: rows with a start, and an end or a duration; null where it has none. @param {Result} found */
+function asMarks({ columns, rows }) {
+  const at = (/** @type {string} */ wanted) => columns.findIndex((one) => one.name === wanted);
+  const [start, end, length, name] = [at("start_ns"), at("end_ns"), at("dur_ns"), columns.findIndex((one) => !one.number)];
+  if (start < 0 || (end < 0 && length < 0)) return null;
+  return rows.filter((row) => typeof row[start] === "number").map((row) => {
+    const from = Number(row[start]);
+    return { title: name < 0 ? "a row of the query" : String(row[name]), severity: "info", start_ns: from, end_ns: end < 0 ? from + Number(row[length] ?? 0) : Number(row[end] ?? from) };
+  });
+}
 
 /** @returns {[string, string][]} */
 function saved() {
@@ -60,8 +87,21 @@ export function sqlView(context) {
     try {
       const found = await postJson(`/api/traces/${trace}/sql`, { query: text.value });
       const link = (/** @type {string} */ column, /** @type {unknown} */ value) => (column === "event" && typeof value === "number" ? () => selection.set({ view: "timeline", event: value }) : null);
+      const picture = h("div");
+      const [chart, marks] = [asBars(found), asMarks(found)];
+      const draw = h("button", { type: "button", "aria-pressed": "false", onclick: () => {
+        const isOn = picture.childElementCount === 0;
+        draw.setAttribute("aria-pressed", String(isOn));
+        replace(picture, isOn ? chart : null);
+      } }, "Chart");
+      const mark = () => {
+        context.marks = marks ?? [];
+        selection.set({ view: "timeline", from: null, to: null, range: null, event: null });
+      };
       replace(
         answer,
+        h("div", { class: "view-head" }, chart ? draw : null, marks?.length ? h("button", { type: "button", onclick: mark }, "Mark in the timeline") : null),
+        picture,
         h("p", { class: "note" }, found.is_cut ? `The first ${count(found.most_rows)} rows.` : plural(found.rows.length, "row")),
         table({ columns: found.columns, rows: found.rows, total: found.rows.length }, { shown: 200, filter: found.rows.length > 8, link }),
       );

@@ -29,6 +29,8 @@ export class TimelineView {
     this.timeline = new Timeline(trace, overview, selection, (picked) => this._picked(picked));
     this.element = h("div", { class: "timeline-view" }, this.timeline.element, side);
     this._started = false;
+    /** @type {import("../timeline/flags.js").Flag[]} findings with a place */
+    this._flags = [];
     /** How many hits the search has. */
     this._total = 0;
     /** @type {Promise<void> | null} the search that runs, or ran */
@@ -56,6 +58,12 @@ export class TimelineView {
       this._showPath();
       if (this._context.selection.get("search")) this._search();
     }
+    this._showFlags();
+  }
+
+  /** Marks the findings over the time axis, and what a query found. */
+  _showFlags() {
+    this.timeline.flags = [...this._flags, ...(this._context.marks ?? [])];
     this.timeline.redraw();
   }
 
@@ -64,8 +72,8 @@ export class TimelineView {
     this.timeline.addExtras(extras);
     // The diagnosis reads the trace once more: it waits until the picture is complete.
     showFindings(this._panels.findings, this._context.trace, (finding) => this._goToFinding(finding)).then((flags) => {
-      this.timeline.flags = flags;
-      this.timeline.redraw();
+      this._flags = flags;
+      this._showFlags();
     });
   }
 

@@ -86,7 +86,12 @@ export function table(data, options = {}) {
     const go = options.link?.(column.name, value, row) ?? null;
     const text = column.number || SENTENCES.has(column.name) ? written : inTwo(written);
     const content = go ? h("button", { type: "button", class: "link", onclick: go }, text) : text;
-    return h("td", { class: column.number ? "number" : SENTENCES.has(column.name) ? "sentence" : null, title: written.length > 30 || written !== whole ? whole : null }, content);
+    const found = h("td", { class: column.number ? "number" : SENTENCES.has(column.name) ? "sentence" : null, title: written.length > 30 || written !== whole ? whole : null }, content);
+    if (/(^|_)share$/.test(column.name) && typeof value === "number") {
+      found.classList.add("share");
+      found.style.setProperty("--part", `${100 * Math.min(1, Math.max(0, value))}%`);
+    }
+    return found;
   }
 
   const filter = options.filter
