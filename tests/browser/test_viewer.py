@@ -481,7 +481,7 @@ def test_what_a_query_found_is_a_chart_and_marks_in_the_timeline(page):
     end = page.page.evaluate("() => window.stepscope.context.overview.end_ns")
     found = page.page.evaluate(marks)
     assert len(found) == 3
-    assert all(0 <= start and 0 < length <= end for start, length in found)
+    assert all(start >= 0 and 0 < length <= end for start, length in found)
     assert found == sorted(found, key=lambda one: -one[1])
 
 
