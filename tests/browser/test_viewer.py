@@ -485,6 +485,22 @@ def test_what_a_query_found_is_a_chart_and_marks_in_the_timeline(page):
     assert found == sorted(found, key=lambda one: -one[1])
 
 
+def test_a_note_on_a_range_is_marked_listed_and_taken_away(page):
+    end = page.page.evaluate("() => window.stepscope.context.overview.end_ns")
+    to(page, f"range={end // 4}-{end // 2}")
+    field = page.page.get_by_role("textbox", name="Note on this range")
+    field.fill("<b>look</b> here")
+    field.press("Enter")
+    page.until("() => document.querySelector('.notes').dataset.notes === '1'")
+    assert page.page.locator(".kept-note .link").inner_text() == "<b>look</b> here"
+    first = "() => window.stepscope.timeline.timeline.flags[0]"
+    assert page.page.evaluate(first)["title"] == "<b>look</b> here"
+    page.page.reload()
+    page.until("() => document.querySelector('.notes')?.dataset.notes === '1'")
+    page.page.get_by_role("button", name="Forget the note <b>look</b> here").click()
+    page.until("() => document.querySelector('.notes').dataset.notes === '0'")
+
+
 NARROW = {"width": 420, "height": 900}
 WIDE = """selector => { const { width, height } = document.querySelector(selector)
     .getBoundingClientRect(); return [width, height] }"""

@@ -22,7 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.viewer.library import Library
-from stepscope.viewer.routes import memory, questions, ranks, sql, traces
+from stepscope.viewer.routes import memory, notes, questions, ranks, sql, traces
 from stepscope.viewer.routes.answers import Endpoint, route
 from stepscope.viewer.security import SHARED_S, Guard, Secrets, static_route
 
@@ -37,7 +37,7 @@ def make_app(library: Library, keys: Secrets) -> Guard:
         data = (STATIC / "index.html").read_bytes()
         return Response(data, media_type="text/html")
 
-    groups = (traces, questions, sql, memory, ranks)
+    groups = (traces, questions, sql, notes, memory, ranks)
     app = Starlette(
         routes=[
             Route("/", page),

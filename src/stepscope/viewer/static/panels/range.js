@@ -24,9 +24,10 @@ let pending = null;
  * @param {HTMLElement} element
  * @param {string} trace
  * @param {[number, number]} range
+ * @param {HTMLElement} noting what notes the range
  * @param {{zoom: () => void, flame: () => void, clear: () => void}} actions
  */
-export async function showRange(element, trace, range, actions) {
+export async function showRange(element, trace, range, noting, actions) {
   pending?.abort();
   pending = new AbortController();
   const head = h(
@@ -36,6 +37,7 @@ export async function showRange(element, trace, range, actions) {
       h("button", { type: "button", onclick: actions.zoom }, "Zoom"),
       h("button", { type: "button", onclick: actions.flame }, "Flame graph"),
       h("button", { type: "button", class: "quiet", onclick: actions.clear }, "Clear")),
+    noting,
   );
   replace(element, head, h("p", { class: "note" }, "Adding up…"));
   try {

@@ -5,6 +5,7 @@ import { getColumns } from "../api.js";
 import { h, oneTabStop, replace } from "../dom.js";
 import { showDetails } from "../panels/details.js";
 import { card, showFindings } from "../panels/findings.js";
+import { Notes } from "../panels/notes.js";
 import { showRange } from "../panels/range.js";
 import { SearchPanel } from "../panels/search.js";
 import { Timeline } from "../timeline/view.js";
@@ -25,7 +26,11 @@ export class TimelineView {
     const jump = (/** @type {number} */ event) => selection.set({ event: String(event) });
     this._searching = new SearchPanel(this._panels.search, trace, jump, (text) => selection.set({ search: text }));
     this._pinned = h("div", { class: "pinned" });
-    const side = h("aside", { class: "side" }, this._tabs, this._pinned, ...Object.values(this._panels));
+    this._notes = new Notes(trace, (note) => {
+      selection.set({ range: `${note.start_ns}-${note.end_ns}`, event: null });
+      this.timeline.goTo(note.start_ns, note.end_ns);
+    }, () => this._showFlags());
+    const side = h("aside", { class: "side" }, this._tabs, this._pinned, ...Object.values(this._panels), this._notes.element);
     this.timeline = new Timeline(trace, overview, selection, (picked) => this._picked(picked));
     this.element = h("div", { class: "timeline-view" }, this.timeline.element, side);
     this._started = false;
@@ -56,14 +61,16 @@ export class TimelineView {
       this.timeline.start();
       this._showRange();
       this._showPath();
+      this._notes.load();
       if (this._context.selection.get("search")) this._search();
     }
     this._showFlags();
   }
 
-  /** Marks the findings over the time axis, and what a query found. */
+  /** Marks the notes and findings over the time axis, and what a query found. */
   _showFlags() {
-    this.timeline.flags = [...this._flags, ...(this._context.marks ?? [])];
+    const notes = this._notes.notes.map((note) => ({ title: note.text, severity: "low", ...note }));
+    this.timeline.flags = [...notes, ...this._flags, ...(this._context.marks ?? [])];
     this.timeline.redraw();
   }
 
@@ -139,7 +146,7 @@ export class TimelineView {
     }
     this._show("range");
     delete this._panels.range.dataset.ready;
-    showRange(this._panels.range, trace, range, {
+    showRange(this._panels.range, trace, range, this._notes.field(range), {
       zoom: () => this.timeline.goTo(...range),
       flame: () => selection.set({ view: "flame" }),
       clear: () => selection.set({ range: null }),
