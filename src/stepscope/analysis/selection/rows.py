@@ -51,6 +51,14 @@ class Beginning:
     numeric: tuple[str, ...]
     total: int
 
+    def __post_init__(self) -> None:
+        """Check that the parts fit together."""
+        lengths = {len(column) for column in self.rows.values}
+        if len(self.rows.values) != len(self.rows.columns) or len(lengths) > 1:
+            raise ValueError("columns of different lengths")
+        if max(lengths, default=0) > self.total:
+            raise ValueError("more rows than there are in all")
+
     @classmethod
     def of(cls, table: pl.DataFrame, most_rows: int) -> Beginning:
         """The beginning of a frame."""
