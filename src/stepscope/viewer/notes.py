@@ -6,14 +6,13 @@ that cannot be read is never written over.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
-
-import orjson
 
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.run.files import write_atomically
+from stepscope.run.side_json import decode, parse_json, utf8_json
 
 MOST_NOTES = 500
 MOST_CHARACTERS = 500
@@ -21,7 +20,8 @@ MOST_CHARACTERS = 500
 MOST_BYTES = 4_000_000
 
 
-class Note(NamedTuple):
+@dataclasses.dataclass(frozen=True, order=True)
+class Note:
     """What somebody wrote about a range of time."""
 
     start_ns: int
@@ -57,12 +57,9 @@ def read_notes(path: Path) -> list[Note]:
     notes = []
     try:
         for line in data.splitlines():
-            found = orjson.loads(line)
-            start_ns, end_ns, text = (found[name] for name in Note._fields)
-            if type(start_ns) is not int or type(end_ns) is not int or not isinstance(text, str):
-                raise TypeError("a note has other fields")
-            notes.append(Note(start_ns, end_ns, text[:MOST_CHARACTERS]))
-    except (ValueError, TypeError, KeyError) as error:
+            note = decode(Note, parse_json(line))
+            notes.append(dataclasses.replace(note, text=note.text[:MOST_CHARACTERS]))
+    except (ValueError, TypeError) as error:
         line_number = len(notes) + 1
         raise UnreadableInputError(
             f"{path}: line {line_number} is no note; mend it, or move the file away"
@@ -82,7 +79,7 @@ def write_notes(path: Path, notes: Sequence[Note]) -> None:
         raise UsageError(f"a trace can have {MOST_NOTES} notes")
     if any(not 0 < len(note.text) <= MOST_CHARACTERS for note in notes):
         raise UsageError(f"a note has a text, of {MOST_CHARACTERS} characters at most")
-    lines = b"".join(orjson.dumps(note._asdict()) + b"\n" for note in notes)
+    lines = b"".join(utf8_json(note) + b"\n" for note in notes)
     try:
         write_atomically(path, lines)
     except OSError as error:

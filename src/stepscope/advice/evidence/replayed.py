@@ -14,6 +14,7 @@ from stepscope.advice.finding import Evidence, Finding, Severity, severity_of, w
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.graph.replay import host_alone_ns, is_host_bound, replay, unchanged
+from stepscope.analysis.graph.steady_state import replayed_durations
 from stepscope.analysis.record.summary import NOTABLY_LONGER, is_uneven
 from stepscope.run.figures import duration
 
@@ -146,7 +147,8 @@ def replayed_finding(
 
 def _longest_work(changes: Changes) -> tuple[int, int, int] | None:
     graph = changes.graph
-    less = np.where(graph.is_gpu, unchanged(graph).dur_ns - changes.dur_ns, 0)
+    # What scales threads leaves the devices' work as it is.
+    less = np.where(graph.is_gpu, replayed_durations(graph, 1.0) - changes.dur_ns, 0)
     if less.max(initial=0) <= 0:
         return None
     at = int(less.argmax())

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from typing import Any
 
 from stepscope.errors import UsageError
+from stepscope.run.side_json import decode
 from stepscope.viewer.notes import Note, notes_path, read_notes, write_notes
 from stepscope.viewer.routes.answers import MOST_TIME_NS, Asked, Endpoint
 
 
 def _notes(asked: Asked) -> dict[str, Any]:
-    content = asked.content
-    origin = content.index.origin_ns
-    notes = read_notes(notes_path(content.origin.path))
-    return {
-        "notes": [
-            {"start_ns": note.start_ns - origin, "end_ns": note.end_ns - origin, "text": note.text}
-            for note in notes
-        ]
-    }
+    return _shown(asked, read_notes(notes_path(asked.content.origin.path)))
 
 
 def _keep(asked: Asked) -> dict[str, Any]:
@@ -33,23 +27,34 @@ def _forget(asked: Asked) -> dict[str, Any]:
 
 
 def _given(asked: Asked) -> Note:
-    start, end, text = (asked.body.get(name) for name in Note._fields)
-    if (
-        not isinstance(start, int)
-        or not isinstance(end, int)
-        or not isinstance(text, str)
-        or not -MOST_TIME_NS <= start <= end <= MOST_TIME_NS
-    ):
-        raise UsageError("a note has a start_ns, an end_ns not before it, and a text")
-    origin = asked.content.index.origin_ns
-    return Note(origin + start, origin + end, text.strip())
+    refused = UsageError("a note has a start_ns, an end_ns not before it, and a text")
+    try:
+        note: Note = decode(Note, asked.body)
+    except TypeError:
+        raise refused from None
+    if not -MOST_TIME_NS <= note.start_ns <= note.end_ns <= MOST_TIME_NS:
+        raise refused
+    return _moved(replace(note, text=note.text.strip()), asked.content.index.origin_ns)
 
 
 def _changed(asked: Asked, change: Callable[[list[Note]], list[Note]]) -> dict[str, Any]:
-    content = asked.content
-    path = notes_path(content.origin.path)
-    content.at_once(lambda: write_notes(path, sorted(change(read_notes(path)))))
-    return _notes(asked)
+    path = notes_path(asked.content.origin.path)
+
+    def written() -> list[Note]:
+        notes = sorted(change(read_notes(path)))
+        write_notes(path, notes)
+        return notes
+
+    return _shown(asked, asked.content.at_once(written))
+
+
+def _shown(asked: Asked, notes: list[Note]) -> dict[str, Any]:
+    origin = asked.content.index.origin_ns
+    return {"notes": [asdict(_moved(note, -origin)) for note in notes]}
+
+
+def _moved(note: Note, by_ns: int) -> Note:
+    return replace(note, start_ns=note.start_ns + by_ns, end_ns=note.end_ns + by_ns)
 
 
 ENDPOINTS = (

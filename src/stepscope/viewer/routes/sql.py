@@ -7,7 +7,6 @@ from typing import Any
 import polars as pl
 
 from stepscope.errors import UsageError
-from stepscope.report.cells import is_moment
 from stepscope.viewer.routes.answers import Asked, Endpoint, json_text
 
 MOST_ROWS = 2000
@@ -49,14 +48,14 @@ def _sql(asked: Asked) -> dict[str, Any]:
 
 def _from_origin(frame: pl.DataFrame, origin_ns: int) -> pl.DataFrame:
     """Moments of the trace count from its first event, as everywhere on the page."""
-    moments = [
+    from stepscope.report.answer import from_origin
+
+    late = [
         name
         for name in frame.columns
-        if is_moment(name)
-        and frame[name].dtype.is_integer()
-        and origin_ns <= (frame[name].min() or 0)  # type: ignore[operator]
+        if frame[name].dtype.is_integer() and (frame[name].min() or 0) >= origin_ns  # type: ignore[operator]
     ]
-    return frame.with_columns(pl.col(moments) - origin_ns)
+    return frame.with_columns(from_origin(frame.select(late), origin_ns))
 
 
 def _limited(frame: pl.DataFrame) -> list[list[Any]]:
