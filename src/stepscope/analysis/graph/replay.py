@@ -42,6 +42,8 @@ class Replay:
             the mean step.
         saving_share: The same as a share of the step.
         steady_state_ns: What the steps take together in the steady state.
+        start_ns: Start of each node, if the steps begin as the measured ones did.
+        end_ns: Likewise.
     """
 
     step_ends_ns: Int64Array
@@ -50,6 +52,8 @@ class Replay:
     saving_ns: int
     saving_share: float
     steady_state_ns: int
+    start_ns: Int64Array
+    end_ns: Int64Array
 
 
 def unchanged(graph: StepGraph) -> Changes:
@@ -82,13 +86,9 @@ def replay(changes: Changes) -> Replay:
         saving,
         saving / max(1, step),
         graph.steady_state_ns - saved_ns,
+        passes.start_ns,
+        passes.end_ns,
     )
-
-
-def replayed_times(changes: Changes) -> tuple[Int64Array, Int64Array]:
-    """Start and end of each node when the steps run again, from where the window began."""
-    passes = _run(changes)
-    return passes.start_ns, passes.end_ns
 
 
 def host_alone_ns(changes: Changes) -> int:

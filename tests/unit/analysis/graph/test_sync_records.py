@@ -11,7 +11,7 @@ from tests.support.gpu_trace import COMPUTE_STREAM, GpuTrace, us
 
 from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.kinds import EdgeKind
-from stepscope.analysis.graph.replay import replay, replayed_times, unchanged
+from stepscope.analysis.graph.replay import replay, unchanged
 
 FIRST, SECOND, THIRD = COMPUTE_STREAM, 30, 31
 
@@ -200,7 +200,7 @@ def test_a_replay_with_records_is_what_the_simulated_device_does(programme, stre
     )
     is_shrunk = (names["name"] == f"work {stream}").to_numpy()
     nodes = np.where(graph.event >= 0, is_shrunk[graph.event], False)
-    _, ends = replayed_times(unchanged(graph).scale_work(nodes, factor))
+    ends = replay(unchanged(graph).scale_work(nodes, factor)).end_ns
     assert ends.max() == max(after.now, *(w.end_ns for w in after.work))
 
 
