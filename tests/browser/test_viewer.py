@@ -483,6 +483,14 @@ def test_what_a_query_found_is_a_chart_and_marks_in_the_timeline(page):
     assert len(found) == 3
     assert all(start >= 0 and 0 < length <= end for start, length in found)
     assert found == sorted(found, key=lambda one: -one[1])
+    rows = page.page.locator(".marked-rows .link")
+    assert rows.count() == 3
+    rows.nth(1).click()
+    start, length = found[1]
+    page.until(f"() => location.hash.includes('range={start}-{start + length}')")
+    page.page.locator(".marked-rows").get_by_role("button", name="Clear").click()
+    page.page.wait_for_function("() => !document.querySelector('.marked-rows').childElementCount")
+    assert [start, length] not in page.page.evaluate(marks)
 
 
 def test_a_note_on_a_range_is_marked_listed_and_taken_away(page):

@@ -3,9 +3,31 @@
 
 import { getJson, postJson } from "../api.js";
 import { h, replace } from "../dom.js";
-import { duration } from "../units.js";
+import { count, duration, shortName } from "../units.js";
 
 /** @typedef {{start_ns: number, end_ns: number, text: string}} Note */
+/** @typedef {import("../timeline/flags.js").Flag} Mark */
+
+const MOST_ROWS = 100;
+
+/**
+ * Lists the rows of a query that are marked in the timeline.
+ * @param {HTMLElement} element
+ * @param {Mark[]} marks
+ * @param {(mark: Mark) => void} goTo
+ * @param {() => void} clear takes all marks away
+ */
+export function showMarks(element, marks, goTo, clear) {
+  const more = marks.length > MOST_ROWS ? `, the first ${MOST_ROWS} of ${count(marks.length)}` : "";
+  replace(element, ...(marks.length ? [
+    h("h3", {}, `Rows of the query${more}`, h("button", { type: "button", class: "quiet", onclick: clear }, "Clear")),
+    ...marks.slice(0, MOST_ROWS).map((mark) => h(
+      "div", { class: "kept-note" },
+      h("button", { type: "button", class: "link", title: mark.title, onclick: () => goTo(mark) }, shortName(mark.title)),
+      h("span", { class: "note" }, `${duration(mark.end_ns - mark.start_ns)} at ${duration(mark.start_ns)}`),
+    )),
+  ] : []));
+}
 
 export class Notes {
   /**

@@ -1,9 +1,9 @@
 // @ts-check
-/** Findings on the time axis: a bar over the place of each, in the colour of its severity. */
+/** Places on the time axis: findings in the colour of their severity, notes and rows of a query with a line through the lanes. */
 
 import { token } from "../theme.js";
 
-/** @typedef {{title: string, severity: string, start_ns: number, end_ns: number}} Flag */
+/** @typedef {{title: string, severity?: string, start_ns: number, end_ns: number}} Flag of notes and rows: without severity */
 
 const TALL = 4;
 const LEAST = 5;
@@ -16,8 +16,23 @@ const LEAST = 5;
 export function paintFlags(context, flags, camera) {
   for (const flag of [...flags].reverse()) {
     const [x0, x1] = edges(flag, camera);
-    context.fillStyle = token(`severity-${flag.severity}`);
+    context.fillStyle = token(flag.severity ? `severity-${flag.severity}` : "accent");
     context.fillRect(x0, 0, x1 - x0, TALL);
+  }
+}
+
+/**
+ * A line through the lanes at the start of each note and row of a query: one per pixel, however many there are.
+ * @param {CanvasRenderingContext2D} context of the lanes
+ * @param {Flag[]} flags
+ * @param {import("./camera.js").Camera} camera
+ * @param {number} height
+ */
+export function paintMarks(context, flags, camera, height) {
+  const places = new Set(flags.filter((flag) => !flag.severity).map((flag) => Math.round(camera.x(flag.start_ns))));
+  context.fillStyle = token("accent");
+  for (const x of places) {
+    if (x >= 0 && x < camera.width) context.fillRect(x, 0, 1, height);
   }
 }
 

@@ -12,7 +12,7 @@ import { Camera } from "./camera.js";
 import { CanvasRenderer } from "./canvas.js";
 import { CounterTiles } from "./counters.js";
 import { GlRenderer } from "./gl.js";
-import { flagAt, paintFlags } from "./flags.js";
+import { flagAt, paintFlags, paintMarks } from "./flags.js";
 import { Headers } from "./headers.js";
 import { listen } from "./input.js";
 import { Layout } from "./layout.js";
@@ -43,7 +43,7 @@ export class Timeline {
     this.names = new Names(trace, this.redraw);
     /** @type {Set<number>} names that were searched for */
     this.hits = new Set();
-    /** @type {import("./flags.js").Flag[]} findings with a place, and rows of a query */
+    /** @type {import("./flags.js").Flag[]} findings with a place, notes, and rows of a query */
     this.flags = [];
     /** @type {import("./paint.js").CriticalPath | null} */
     this.path = null;
@@ -416,6 +416,7 @@ export class Timeline {
     }
     paintLabels(over, this.scenes.shown.values(), camera, layout, this.names);
     if (range) paintRange(over, range, camera, height, "edges");
+    paintMarks(over, this.flags, camera, height);
     paintHits(over, this.hits, this.scenes.shown.get("events"), camera, layout);
     if (this.path) paintPath(over, this.path, camera, layout);
     if (this._hovered) paintFrame(over, this._hovered, camera, layout, token("ink-soft"), 1);

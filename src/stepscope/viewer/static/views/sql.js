@@ -53,7 +53,7 @@ function asMarks({ columns, rows }) {
   if (start < 0 || (end < 0 && length < 0)) return null;
   return rows.filter((row) => typeof row[start] === "number").map((row) => {
     const from = Number(row[start]);
-    return { title: name < 0 ? "a row of the query" : String(row[name]), severity: "info", start_ns: from, end_ns: end < 0 ? from + Number(row[length] ?? 0) : Number(row[end] ?? from) };
+    return { title: name < 0 ? "a row of the query" : String(row[name]), start_ns: from, end_ns: end < 0 ? from + Number(row[length] ?? 0) : Number(row[end] ?? from) };
   });
 }
 

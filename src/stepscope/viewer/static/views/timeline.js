@@ -5,7 +5,7 @@ import { getColumns } from "../api.js";
 import { h, oneTabStop, replace } from "../dom.js";
 import { showDetails } from "../panels/details.js";
 import { card, showFindings } from "../panels/findings.js";
-import { Notes } from "../panels/notes.js";
+import { Notes, showMarks } from "../panels/notes.js";
 import { showRange } from "../panels/range.js";
 import { SearchPanel } from "../panels/search.js";
 import { Timeline } from "../timeline/view.js";
@@ -26,11 +26,14 @@ export class TimelineView {
     const jump = (/** @type {number} */ event) => selection.set({ event: String(event) });
     this._searching = new SearchPanel(this._panels.search, trace, jump, (text) => selection.set({ search: text }));
     this._pinned = h("div", { class: "pinned" });
-    this._notes = new Notes(trace, (note) => {
-      selection.set({ range: `${note.start_ns}-${note.end_ns}`, event: null });
-      this.timeline.goTo(note.start_ns, note.end_ns);
-    }, () => this._showFlags());
-    const side = h("aside", { class: "side" }, this._tabs, this._pinned, ...Object.values(this._panels), this._notes.element);
+    const goTo = (/** @type {{start_ns: number, end_ns: number}} */ { start_ns: start, end_ns: end }) => {
+      selection.set({ range: `${Math.floor(start)}-${Math.ceil(end)}`, event: null });
+      this.timeline.goTo(start, end);
+    };
+    this._goTo = goTo;
+    this._notes = new Notes(trace, goTo, () => this._showFlags());
+    this._marks = h("section", { class: "marked-rows", "aria-label": "Rows of the query" });
+    const side = h("aside", { class: "side" }, this._tabs, this._pinned, ...Object.values(this._panels), this._marks, this._notes.element);
     this.timeline = new Timeline(trace, overview, selection, (picked) => this._picked(picked));
     this.element = h("div", { class: "timeline-view" }, this.timeline.element, side);
     this._started = false;
@@ -69,8 +72,13 @@ export class TimelineView {
 
   /** Marks the notes and findings over the time axis, and what a query found. */
   _showFlags() {
-    const notes = this._notes.notes.map((note) => ({ title: note.text, severity: "low", ...note }));
-    this.timeline.flags = [...notes, ...this._flags, ...(this._context.marks ?? [])];
+    const notes = this._notes.notes.map((note) => ({ title: note.text, ...note }));
+    const marks = this._context.marks ?? [];
+    this.timeline.flags = [...notes, ...this._flags, ...marks];
+    showMarks(this._marks, marks, this._goTo, () => {
+      this._context.marks = [];
+      this._showFlags();
+    });
     this.timeline.redraw();
   }
 
@@ -86,11 +94,10 @@ export class TimelineView {
 
   /** Shows the place of a finding, with what the host did there, beside the finding. @param {any} finding */
   _goToFinding(finding) {
-    const { start_ns: start, end_ns: end, event } = finding.place;
+    const { event } = finding.place;
     replace(this._pinned, card(finding, () => replace(this._pinned)));
-    this._context.selection.set({ range: `${Math.floor(start)}-${Math.ceil(end)}`, event: null });
+    this._goTo(finding.place);
     if (event !== null) this._context.selection.set({ event: String(event) });
-    this.timeline.goTo(start, end);
   }
 
   /** Draws the critical path over the slices, or takes it away. */
