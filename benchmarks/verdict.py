@@ -2,10 +2,12 @@
 
     python benchmarks/verdict.py TRACE                                # 250 MB from a real trace
     python benchmarks/verdict.py TRACE --size 1000 --size 2700 --peers-up-to 0
+    python benchmarks/verdict.py TRACE --before CHECKOUT    # another version, in turns
 
 TRACE is a real Chrome trace (.json or .json.gz), which is enlarged to `--size` MB in a temporary
 folder: consecutive copies with their own times, links and steps. Every run is a separate process.
-The first one makes the store ("cold"), the next finds it and what is kept in it ("warm"). Where
+The first one makes the store ("cold"), the next finds it and what is kept in it ("warm"). Byte code
+and compiled loops, which a machine makes once, are there already: one report comes before. Where
 they are installed, HTA, TraceLens and trace_processor answer comparable questions on the same file:
 what the GPU did, in seconds, is printed for each below the times. HTA and TraceLens belong into the
 environment of this Python, trace_processor on PATH. The package `tracelens` of the index is another
@@ -33,7 +35,10 @@ from pathlib import Path
 
 from scaled_trace import write_scaled
 
-SOURCE = Path(__file__).resolve().parents[1] / "src"
+HERE = Path(__file__).resolve().parents[1]
+SOURCE = HERE / "src"
+ONCE = "machine-code"
+"""What of the cache a machine makes once: the compiled loops."""
 STAGES = ("start", "load", "summarise", "findings", "render")
 ANSWERS = ("compute", "communication", "copies", "idle", "work")
 TRACE_PROCESSOR_QUERY = (
@@ -172,8 +177,9 @@ def run(command: list[str]) -> dict[str, float] | None:
         return found | more
 
 
-def child(name: str, path: Path) -> dict[str, float] | None:
-    return run([sys.executable, __file__, "--child", name, str(path)])
+def child(name: str, path: Path, checkout: Path = HERE) -> dict[str, float] | None:
+    program = checkout / "benchmarks" / "verdict.py"
+    return run([sys.executable, str(program), "--child", name, str(path)])
 
 
 def best(runs: list[dict[str, float] | None]) -> dict[str, float] | None:
@@ -181,17 +187,29 @@ def best(runs: list[dict[str, float] | None]) -> dict[str, float] | None:
     return min(found, key=lambda one: one["processor"], default=None)
 
 
-def measured(path: Path, repeat: int, with_peers: bool) -> dict[str, dict[str, float] | str]:
+def forget(path: Path) -> None:
+    """Delete the store of a trace and all that was kept of reports, but what is made once."""
+    shutil.rmtree(path.with_name(f"{path.name}.stepscope"), ignore_errors=True)
+    for kept in Path(os.environ["STEPSCOPE_CACHE"]).glob("*"):
+        if kept.name != ONCE:
+            shutil.rmtree(kept, ignore_errors=True)
+
+
+def measured(
+    path: Path, repeat: int, with_peers: bool, before: Path | None
+) -> dict[str, dict[str, float] | str]:
     """Each tool's best run, or why there is none."""
-    cold, warm = [], []
-    for _ in range(repeat):
-        shutil.rmtree(path.with_name(f"{path.name}.stepscope"), ignore_errors=True)
-        shutil.rmtree(os.environ["STEPSCOPE_CACHE"], ignore_errors=True)  # with what was kept
-        cold.append(child("report", path))
-        warm.append(child("report", path))
+    versions = {"Stepscope": HERE} | ({} if before is None else {"before": before})
+    runs: dict[str, list[dict[str, float] | None]] = {}
+    for number in range(-1, repeat):
+        for name, checkout in versions.items():
+            forget(path)
+            for state in ("cold", "warm"):
+                found = child("report", path, checkout)
+                if number >= 0:
+                    runs.setdefault(f"{name}, {state}", []).append(found)
     results: dict[str, dict[str, float] | str] = {
-        "Stepscope, cold": best(cold) or "failed",
-        "Stepscope, warm": best(warm) or "failed",
+        name: best(found) or "failed" for name, found in runs.items()
     }
     if not with_peers:
         return results
@@ -254,6 +272,7 @@ def main() -> None:
         "--size", type=int, action="append", help="MB of JSON (250); stores begin at 200"
     )
     parser.add_argument("--repeat", type=int, default=2)
+    parser.add_argument("--before", type=Path, help="a checkout of another version, in turns")
     parser.add_argument("--peers-up-to", type=int, default=300, help="MB; peers need much memory")
     parser.add_argument("--directory", type=Path, help="where the inputs are created")
     options = parser.parse_args()
@@ -265,6 +284,8 @@ def main() -> None:
         options.directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.directory, prefix="stepscope-benchmark-") as made:
         os.environ["STEPSCOPE_CACHE"] = str(Path(made) / "cache")
+        os.environ["PYTHONPYCACHEPREFIX"] = str(Path(made) / "byte-code")
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         for megabytes in options.size or [250]:
             path = Path(made) / "trace.json"
             # In a process of its own: a process starts with the peak memory of the one it is from.
@@ -272,7 +293,7 @@ def main() -> None:
             subprocess.run([sys.executable, __file__, "--make", *arguments], check=True)
             label = f"{path.stat().st_size / 1e6:.0f} MB"
             with_peers = megabytes <= options.peers_up_to
-            results = measured(path, options.repeat, with_peers)
+            results = measured(path, options.repeat, with_peers, options.before)
             table(label, results)
             if with_peers:
                 answers(label, path, results)
