@@ -103,6 +103,7 @@ def opened(browser, files):
         found.close()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", ["slow", "run", "hostile", "compare", "memory"])
 def test_every_page_draws_all_its_sections_in_light_and_dark(opened, name, scheme):
@@ -480,6 +481,7 @@ def test_on_paper_a_cut_table_says_so_and_none_is_wider_than_the_paper(opened):
     assert not note.is_visible()
     found.page.emulate_media(media="print", color_scheme="dark")
     found.page.set_viewport_size({"width": 680, "height": 1000})
+    found.until("() => document.documentElement.hasAttribute('data-paper')")
     found.when(lambda: found.page.evaluate(LUMINANCE) == 255)
     assert note.is_visible()
     assert found.page.evaluate(FITS)

@@ -1060,6 +1060,7 @@ SHIFTS = """() => new Promise((seen) => {
 })"""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("width", [800, 1280, 1920])
 @pytest.mark.parametrize("what", ["trace", "run"])
 def test_nothing_moves_once_it_is_drawn(browser, tmp_path, what, width):
@@ -1214,6 +1215,7 @@ FAINT = """() => {
 }"""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("view", "most"),
     [

@@ -374,6 +374,7 @@ PAPER = """() => {
 MOST_SHRUNK = 1.0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "link",
     [
@@ -422,6 +423,7 @@ def test_a_view_on_paper_is_light_and_whole(page, link):
         ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 12, "enumer…ext__"),
     ],
 )  # fmt: skip
+@pytest.mark.sampled(3)
 def test_a_name_loses_what_its_neighbours_share_before_it_is_cut(page, name, letters, shown):
     found = page.page.evaluate(
         """async ([name, letters]) => {
@@ -502,6 +504,7 @@ def test_a_table_leaves_out_columns_without_values_and_names_the_missing(page):
     assert found == [["operator", "total_ns"], "no operator", "Without a value in any row: dtype."]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("view", ["timeline", "flame", "memory", "sql", "compare"])
 def test_a_screen_reader_finds_a_heading_and_no_nameless_picture(page, view):
     to(page, f"view={view}")

@@ -32,6 +32,7 @@ def _cases() -> Iterator[object]:
         yield pytest.param(path, id=f"{path.parent.name}-{path.stem[:20]}", marks=marks)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("path", list(_cases()))
 def test_counts_names_and_durations(path: Path) -> None:
     data = gzip.decompress(path.read_bytes())

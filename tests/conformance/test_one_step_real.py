@@ -7,6 +7,7 @@ from tests.support.one_step import check_trace
 from tests.support.real_traces import EACH, diagnosis_of, load_real
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", EACH)
 def test_every_answer_states_one_step(name):
     check_trace(load_real(name), diagnosis_of(name))

@@ -525,6 +525,7 @@ with stepscope.Profiler(
 """
 
 
+@pytest.mark.slow
 def test_collectives_that_hold_the_thread_are_communication(tmp_path):
     result = torchrun(tmp_path, COLLECTIVES, 2, output=tmp_path / "out")
     assert result.returncode == 0, result.stderr

@@ -88,6 +88,7 @@ print(seen[0] == seen[1], len(seen[2]) > len(seen[1]) > 0)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no fork")
 def test_a_fork_within_a_window_adds_nothing_to_the_census_of_its_parent(tmp_path: Path) -> None:
     printed = _printed(_CENSUS, tmp_path)

@@ -77,6 +77,7 @@ def test_the_clocks_are_compared_and_the_mesh_is_noted(tmp_path):
     assert 0 < second.clock_error_ns < time.monotonic_ns() - started_ns
 
 
+@pytest.mark.slow
 def test_a_trigger_on_one_rank_opens_the_same_window_on_all(tmp_path):
     output = tmp_path / "out"
     extra = UNTIL.format(field="windows")

@@ -86,6 +86,7 @@ def read_by(script, folder, tmp_path):
     return json.loads(result.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_tensorboard_reads_the_curves_that_were_written(board, tmp_path):
     _, rank = board
     done = CliRunner().invoke(

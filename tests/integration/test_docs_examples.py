@@ -139,6 +139,7 @@ def run_tests(program: str, folder, expected_code: int) -> str:
     )
 
 
+@pytest.mark.slow
 def test_the_performance_test(tmp_path):
     (program,) = programs("docs/performance-tests.md")
     assert "2 passed" in run_tests(program, tmp_path, 0)

@@ -212,6 +212,7 @@ def test_a_signal_reaches_the_training_and_the_recording_is_kept(tmp_path):
     assert "tokenise_slowly" in recording.files[0].read_text()
 
 
+@pytest.mark.slow
 @needs_py_spy
 def test_ctrl_c_at_the_terminal_ends_the_training_and_keeps_the_recording(tmp_path):
     """py-spy would kill what it started, and with it the word of how the training ended."""
@@ -286,6 +287,7 @@ def test_a_process_of_somebody_else_is_refused_with_the_remedy(tmp_path, monkeyp
     assert re.search(r"sudo|SYS_PTRACE", said)
 
 
+@pytest.mark.slow
 def test_a_py_spy_that_is_refused_at_the_start_ends_the_training_with_it(tmp_path):
     program = f"""#!{sys.executable}
 import subprocess, sys, time

@@ -35,6 +35,7 @@ for batch in DataLoader(Slow(), batch_size=8, num_workers=1):
 """
 
 
+@pytest.mark.slow
 def test_the_runs_of_a_round_never_train_at_once(tmp_path, monkeypatch, capsys):
     for name, value in VARIABLES.items():
         monkeypatch.setenv(name, value)

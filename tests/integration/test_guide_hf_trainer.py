@@ -188,6 +188,7 @@ MEMORY = """
 """
 
 
+@pytest.mark.slow
 @needs_py_spy
 def test_py_spy_runs_the_training_directly(tmp_path):
     (tmp_path / "train.py").write_text(PLAIN)

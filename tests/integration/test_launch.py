@@ -285,6 +285,7 @@ def test_a_script_that_records_itself_is_left_to_it(tmp_path, before):
     assert not profiles.exists() or list(profiles.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_sitecustomize_that_would_have_run_still_runs(tmp_path):
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text("import sys; sys.was_customised = True")
@@ -611,6 +612,7 @@ print(sum(breaks.values()), file=open("breaks", "w"))
 )
 
 
+@pytest.mark.slow
 def test_a_step_compiled_as_a_whole_has_no_more_warnings_and_breaks(tmp_path):
     (tmp_path / "bare").mkdir()
     bare = plainly(tmp_path / "bare", COMPILED, [])
@@ -633,6 +635,7 @@ print("torch._dynamo" in sys.modules, file=open("loaded", "w"))
 )
 
 
+@pytest.mark.slow
 def test_the_compiler_is_not_loaded_for_a_backward_pass(tmp_path):
     options = ["--no-report", "--step-on", "iteration", "--wait", "100"]
     done = recorded(tmp_path, BACKWARD_ALONE, options=options, python=sys.executable)

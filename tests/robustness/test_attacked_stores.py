@@ -309,6 +309,7 @@ def attack_all(folder: Path, states: Iterator[int], monkeypatch: pytest.MonkeyPa
     return cases
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_some_attacked_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attack_all(tmp_path, iter(range(12)), monkeypatch)

@@ -18,6 +18,7 @@ SMALL_BLOCK, ROWS = 1 << 18, 20_000
 MEGABYTE = 1_000_000
 
 
+@pytest.mark.slow
 def test_a_stream_fifteen_times_as_long_takes_no_more_memory() -> None:
     short = peak_of_reading(20_000, SMALL_BLOCK, ROWS)
     long = peak_of_reading(300_000, SMALL_BLOCK, ROWS)  # 100 MB

@@ -36,6 +36,7 @@ def harm_of(folder, *which):
     return result.stdout
 
 
+@pytest.mark.slow
 def test_a_broken_part_here_and_there_costs_the_training_nothing(tmp_path):
     assert harm_of(tmp_path, "every", "48") == ""
 

@@ -125,6 +125,7 @@ def test_bad_values(old: bytes, new: bytes, count: int, layout: str) -> None:
         json.loads(text)
 
 
+@pytest.mark.slow
 def test_truncation_anywhere_keeps_every_whole_event() -> None:
     data = write(GOOD, "kineto-2024")
     first = data.index(b"[\n", data.index(b"traceEvents")) + 1
@@ -299,7 +300,7 @@ def test_what_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
             load(secret)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed", [b'{"ph":"', b'{"ph":', b'{"ph":"X"', b'{"name":"a","ts":', b'"', b"[{", b"},{"]
 )

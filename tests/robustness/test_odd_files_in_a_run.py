@@ -134,6 +134,7 @@ def check(directory: Path, kind: str, *names: str) -> None:
         assert code in (0, 1, 2, 3), (verb, names, code)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["pipe", "link out"])
 def test_every_verb_ends(tmp_path: Path, kind: str) -> None:
     check(tmp_path, kind, "rank00000/manifest.json", "rank00000/steps.jsonl")

@@ -46,6 +46,7 @@ def program(world_size: int) -> Program:
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("world_size", [2, 3, 8])
 @pytest.mark.parametrize("frees", [False, True])
 def test_a_late_host_is_worth_what_it_costs_unrecorded(world_size, frees, tmp_path):

@@ -107,7 +107,7 @@ def test_the_slowest_stage_is_named(slow):
     assert 0 < gain <= seen["beyond the mean of all stages"]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "plant"), [(1, "slow stage"), (5, "slow rank"), (6, "healthy")])
 def test_other_ranks_of_its_stage_tell_a_slow_rank_from_a_slow_stage(tmp_path, seed, plant):
     job = replace(random_pipeline(seed, plant), batches=8, active=3)

@@ -84,6 +84,7 @@ def test_a_step_needs_none_of_what_windows_flags_or_the_end_do(tmp_path):
     ] == []
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("script", [LOOP, RUN, CALLBACK], ids=["loop", "run", "callback"])
 def test_a_whole_training_with_a_window_imports_few_modules(tmp_path, script):
     modules = imported(tmp_path, script)

@@ -189,6 +189,7 @@ def test_query_of_a_directory_takes_its_trace(trace, tmp_path):
     assert run(query, str(tmp_path), "SELECT 40 + 2", "--format", "csv").stdout.endswith("42\n")
 
 
+@pytest.mark.slow
 def test_query_of_several_ranks(trace, tmp_path, capfd):
     other = json.loads(Path(trace).read_text())
     other["distributedInfo"]["rank"] = 1

@@ -199,6 +199,7 @@ def test_the_live_view_cuts_nothing(width, tmp_path, capsys, monkeypatch):
     assert all(len(line) <= width and line.count("%") == 6 for line in table)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGPIPE")
 def test_a_reader_that_goes_away_ends_with_141(tmp_path):
     from tests.support.gpu_trace import GpuTrace, us

@@ -132,6 +132,7 @@ class TestVerb:
         (folder / "torch.py").write_text("import os\nos.abort()\n")
         return os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
 
+    @pytest.mark.slow
     def test_it_looks_at_this_machine(self, tmp_path):
         pytest.importorskip("torch")
         ended = self.run("--format", "json", "--output-dir", str(tmp_path / "runs"))

@@ -115,12 +115,14 @@ class _Places:
         assert duration(saving_ns) in self.page
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", JOBS)
 def test_six_places_say_the_same_of_a_late_rank(tmp_path: Path, name: str) -> None:
     job, why = JOBS[name]
     _Places(write_job_run(simulate_job(job), tmp_path / "job")).say(job.plant.ranks, why)
 
 
+@pytest.mark.slow
 def test_six_places_say_the_same_of_a_slow_stage(tmp_path: Path) -> None:
     job = random_pipeline(1, "slow stage")
     places = _Places(write_pipeline(simulate_pipeline(job), tmp_path / "job"))

@@ -171,6 +171,7 @@ def test_names_cannot_speak_to_the_terminal(tmp_path):
     assert "\x1b" not in console.file.getvalue()
 
 
+@pytest.mark.slow
 def test_one_table_where_nobody_watches(tmp_path):
     root = tmp_path / "profiles" / "run"
     write_run(root, 1)

@@ -66,6 +66,7 @@ def test_one_that_hangs_is_ended_with_all_that_it_started(tmp_path):
     assert "started" in (tmp_path / "log").read_text()
 
 
+@pytest.mark.slow
 def test_what_outlives_its_parent_is_ended(tmp_path):
     assert run(tmp_path, FAMILY.format(end="sys.exit(0)")).exit_code == 0
 
@@ -100,6 +101,7 @@ def test_a_bystander_is_left_alone(tmp_path):
             bystander.kill()
 
 
+@pytest.mark.slow
 def test_what_others_take_of_the_cpus_does_not_count_for_what_hangs(tmp_path, monkeypatch):
     def with_others(share):
         monkeypatch.setattr(CpuClock, "others_share_until", lambda *_: share)
@@ -113,6 +115,7 @@ def test_what_others_take_of_the_cpus_does_not_count_for_what_hangs(tmp_path, mo
     assert run(tmp_path, hangs, hung_s=1.0, most_s=2.0).wall_s < 5.0
 
 
+@pytest.mark.slow
 def test_a_command_that_computes_does_not_count_as_another(tmp_path):
     ended = run(tmp_path, "while True: pass", hung_s=1.0)
     assert ended.exit_code is None

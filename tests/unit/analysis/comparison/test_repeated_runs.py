@@ -88,6 +88,7 @@ def in_turns(times):
     return rounds[:, 0], rounds[:, 1]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("machine", [quiet, uneven, with_bursts, drifting, dependent])
 @pytest.mark.parametrize("runs", [2, DEFAULT_RUNS])
 def test_of_identical_pairs_at_most_one_in_twenty_fails(machine, runs):
@@ -99,6 +100,7 @@ def test_of_identical_pairs_at_most_one_in_twenty_fails(machine, runs):
     assert failed / (PAIRS) <= 0.05
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("machine", [quiet, uneven, with_bursts, drifting, dependent])
 @pytest.mark.parametrize(("before", "after"), [(2, 5), (5, 2), (3, 4)])
 def test_of_unequally_many_runs_at_most_one_in_twenty_fails(machine, before, after):

@@ -164,6 +164,7 @@ class Server:
             memory.free(hidden)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("layer", [LLAMA, MULTI_HEAD, GPT, EXPERTS])
 @pytest.mark.parametrize("per_layer", [1, 2])
 @pytest.mark.parametrize("size", [24, 16])
@@ -195,6 +196,7 @@ def test_without_a_static_cache_nothing_is_taken_for_one(layer):
     assert not sizes_of(server.memory.snapshot(), "cache")
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("layer", [LLAMA, MULTI_HEAD, GPT, EXPERTS])
 @pytest.mark.parametrize("is_recorded", [True, False])
 @pytest.mark.parametrize(
