@@ -106,22 +106,24 @@ def _place(names: list[str]) -> str:
     return f"in {module}{', ' if where else ''}{where}" if module else where and f"at {where}"
 
 
-def sentence_of(
-    index: TraceIndex, links: pl.DataFrame, event: int, attained: dict[int, tuple[float, str]]
+def _sentence(
+    index: TraceIndex,
+    links: pl.DataFrame,
+    event: int,
+    ends: dict[tuple[str, str], list[int]],
+    attained: dict[int, tuple[float, str]],
 ) -> str:
     """Where an event comes from and what it reaches, in one sentence; empty if nothing is known.
 
     Args:
-        index: The slices of its trace.
-        links: As `links_of` gives them.
-        attained: What GPU work reaches of a limit, and which limit, as far as it is worked out.
+        ends: The other ends of its links, by the columns of `_TITLES`.
     """
 
     def names_around(one: int) -> list[str]:
         return [brief(index, above)["name"] for above in reversed(stack_of(index, one))]
 
-    launches, operators = (_ends(links, end, "event", event) for end in ("launch", "op"))
-    work = _ends(links, "event", "op", event)
+    launches, operators = ends["launch", "event"], ends["op", "event"]
+    work = ends["event", "op"]
     if launches:
         here, launch = brief(index, event), brief(index, launches[0])
         ago = ""
@@ -181,7 +183,7 @@ def event_in_full(
     Args:
         index: The slices of the trace.
         links: As `links_of` gives them.
-        attained: As `sentence_of` takes it.
+        attained: What GPU work reaches of a limit, and which limit, as far as it is worked out.
 
     Raises:
         UsageError: There is no such event.
@@ -195,7 +197,8 @@ def event_in_full(
         raise UsageError(f"there is no event {event}")
     row = found.row(0, named=True)
     derived = trace.derived.filter(pl.col("event") == event).collect().row(0, named=True)
-    linked = ((title, _ends(links, *ends, event)) for ends, title in _TITLES.items())
+    ends = {columns: _ends(links, *columns, event) for columns in _TITLES}
+    linked = ((title, ends[columns]) for columns, title in _TITLES.items())
     return {
         **brief(index, event),
         "name": row["name"],
@@ -213,7 +216,7 @@ def event_in_full(
         "correlation": row["correlation"],
         "external_id": row["external_id"],
         "arguments": trace.arguments(event),
-        "said": sentence_of(index, links, event, attained or {}),
+        "said": _sentence(index, links, event, ends, attained or {}),
         "stack": [
             {**around, "is_library": bool(_LIBRARIES.match(around["name"]))}
             for around in (brief(index, one) for one in stack_of(index, event))
