@@ -33,7 +33,7 @@ from stepscope.trial.alternation import InTurns
 from stepscope.trial.fixes import FIXES, Plan
 from stepscope.trial.inside.guard import SUFFIX
 from stepscope.trial.measure import LEAST_STEPS, ProcessSteps, slowest_rank, steps_of
-from stepscope.trial.processes import DISTURBED, Ended, Limits, StandardInput, Start, run_apart
+from stepscope.trial.processes import DISTURBED, Ended, Limits, Start, run_apart
 from stepscope.trial.workspace import Workspace
 
 SCRATCH_WORD = "{scratch}"
@@ -121,7 +121,7 @@ class Bench:
     Attributes:
         warm_up: The first of them, which do not count.
         workspace: What of the user's files each attempt gets a copy of.
-        standard_input: What the script reads from its standard input; None: nothing.
+        standard_input: What the script reads from its standard input.
     """
 
     command: tuple[str, ...]
@@ -129,7 +129,7 @@ class Bench:
     steps: int
     warm_up: int
     workspace: Workspace
-    standard_input: StandardInput | None = None
+    standard_input: bytes = b""
 
     def with_steps(self, steps: int) -> Bench:
         """The same with another number of steps."""
@@ -293,8 +293,8 @@ class Bench:
             # The copy is gone by now; the reader knows the file that it was made of.
             last = lines[-1].replace(str(self._mirror(log.stem)), "") if lines else "no message"
             last = last[:_LONGEST_REASON]
-            if self.standard_input is None and "EOFError" in last:
-                last += "; it has no standard input here, which is a terminal: give it with < FILE"
+            if not self.standard_input and "EOFError" in last:
+                last += "; it has no standard input here: give it a file with < FILE"
             if ended.is_confined and any(word in text for word in _DENIED):
                 last += "; it may write only to its copies of your folders: see --allow-writes"
             return problem, f"exit code {ended.exit_code}: {last} (log: {log})"
@@ -396,7 +396,7 @@ def new_bench(
     folder: Path,
     steps: int,
     writable: tuple[Path, ...],
-    standard_input: StandardInput | None,
+    standard_input: bytes,
 ) -> Bench:
     """Where the attempts of an experiment run, which do not copy what it writes itself."""
     scratch, inside = folder.parent, directory.resolve()

@@ -50,7 +50,7 @@ from stepscope.trial.outcome import (
     verdict_of,
     why_disturbed,
 )
-from stepscope.trial.processes import StandardInput, own_standard_input
+from stepscope.trial.processes import own_standard_input
 from stepscope.trial.workspace import FolderWatch
 
 AS_IT_IS = "as it is"
@@ -100,7 +100,7 @@ class Experiment:
     Attributes:
         begun: When it began, on the monotonic clock.
         busy: Shares of the CPUs that other programs used during each attempt, where known.
-        standard_input: What the script reads; None: nothing.
+        standard_input: What the script reads.
     """
 
     request: Request
@@ -108,7 +108,7 @@ class Experiment:
     folder: Path
     begun: float
     busy: list[float] = field(default_factory=list)
-    standard_input: StandardInput | None = field(default_factory=own_standard_input)
+    standard_input: bytes = field(default_factory=own_standard_input)
 
     @property
     def bench(self) -> Bench:
