@@ -9,16 +9,17 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from stepscope.adapters.options.dialects import find_dialect
 from stepscope.adapters.options.settings import Settings, resolve
 from stepscope.adapters.script.launch import Companion, launch, startable
 from stepscope.errors import StepscopeError, UnreadableInputError, UsageError
+from stepscope.run.figures import duration, percent
 from stepscope.run.reader import open_run
 from stepscope.run.trials import (
     CRASHED,
@@ -107,11 +108,28 @@ class Attempt:
         return self.problem == HUNG and self.wall_s >= left_s
 
 
-class Audience(Protocol):
-    """Receives the progress; see `stepscope.report.narration`."""
+@dataclass(frozen=True)
+class Narration:
+    """Says how the trials go.
+
+    Attributes:
+        say: Prints a line.
+        first: What the attempt before the rounds is.
+    """
+
+    say: Callable[[str], None]
+    first: str = "diagnosis"
 
     def ended(self, name: str, number: int, attempt: Attempt) -> None:
-        """An attempt has ended; number 0 is that before the rounds."""
+        """An attempt has ended; number 0 came before the rounds."""
+        if attempt.steps is None:
+            what = f"{attempt.problem}: {attempt.reason}"
+        else:
+            what = f"{duration(attempt.steps.mean_ns)} a step"
+            if attempt.is_disturbed and attempt.others_share is not None:
+                what += f", beside other programs on {percent(attempt.others_share)} of the CPUs"
+        where = self.first if not number else f"round {number}"
+        self.say(f"{where}, {name}: {what} ({duration(attempt.wall_s * 1e9)})")
 
 
 @dataclass(frozen=True)
