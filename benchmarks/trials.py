@@ -261,21 +261,12 @@ def _change(ratio: float | None) -> str:
     return "" if ratio is None else f"{100 * (ratio - 1):+.1f}%".replace("-", "−")
 
 
-class _Silent:
-    """Hears of the trials, and says nothing."""
-
-    def ended(self, *_: object) -> None:
-        """An attempt has ended."""
-
-    def diagnosed(self, *_: object) -> None:
-        """The script has been diagnosed."""
-
-
 def _tried(plant: Plant, folder: Path, budget_s: float) -> TrialsRecord | str:
     """What `try` says of a training; or, as text, why it says nothing."""
     from tests.support.folders import within
 
     from stepscope.errors import StepscopeError
+    from stepscope.trial.attempts import Narration
     from stepscope.trial.experiment import Request, try_fixes
 
     (folder / "train.py").write_text(HEAD + plant.text)
@@ -283,7 +274,7 @@ def _tried(plant: Plant, folder: Path, budget_s: float) -> TrialsRecord | str:
     with within(folder):
         request = Request(command, folder / "scratch", STEPS, budget_s)
         try:
-            return try_fixes(request, _Silent())
+            return try_fixes(request, Narration(lambda _line: None))
         except StepscopeError as error:
             return str(error)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from stepscope.run.layout import RunLayout
 from stepscope.run.trials import HUNG
-from stepscope.trial.attempts import Attempt
+from stepscope.trial.attempts import Attempt, Narration
 from stepscope.trial.measure import steps_of
 from tests.support.step_records import step_records, write_run
 
@@ -111,9 +111,5 @@ class Machine:
         return self.allocator(None if plan is None else plan.value)
 
 
-class Silent:
-    def ended(self, name, number, attempt):
-        pass
-
-    def diagnosed(self, diagnosis, names):
-        pass
+SILENT = Narration(lambda _line: None)
+"""Tells nobody."""

@@ -36,15 +36,15 @@ def command(output_dir: Path, steps: int, output: Output) -> None:
     Both trainings run twice, in turns. Takes about a minute on two CPU cores. Uses a GPU if
     torch finds one. The runs stay in the output folder.
     """
+    from stepscope.demo.narration import Narration
     from stepscope.demo.runner import run_demo
-    from stepscope.report.narration import DemoNarration
 
     sink = StandardSink()
     messages = StandardSink(is_error=True).console(keeps_padding=True)
     # A program that reads standard output gets the result alone.
     is_told = output.format.is_for_people
     screen = sink.console(keeps_padding=True) if is_told else messages
-    narration = DemoNarration(screen, messages, shows_report=is_told)
+    narration = Narration(screen, messages, shows_report=is_told)
     with telling_what_stays(output_dir):
         outcome = run_demo(output_dir, steps, narration)
     output.write(outcome, sink)

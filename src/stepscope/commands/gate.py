@@ -82,15 +82,15 @@ def command(
     from stepscope.analysis.comparison.gate import FailOn
     from stepscope.analysis.selection.scope import Scope
     from stepscope.report.comparison import CheckedComparison
-    from stepscope.report.narration import TrialNarration
     from stepscope.trace.paths import resolve_path
+    from stepscope.trial.attempts import Narration
     from stepscope.trial.turns import Request, run_in_turns
 
     budget_s = seconds_of(budget)
     checks = [FailOn.parse(condition) for condition in conditions]
     request = Request((before, after), command_line, scratch, runs, steps, budget_s, writable)
     with telling_what_stays(scratch):
-        turns = run_in_turns(request, TrialNarration(say, "rehearsal"))
+        turns = run_in_turns(request, Narration(say, "rehearsal"))
     sides = [[resolve_path(str(run)) for run in side] for side in (turns.before, turns.after)]
     found = compare_runs(sides[0], sides[1], None, Scope(), in_rounds=turns.is_alternating)
     comparison = dataclasses.replace(found, notes=(*found.notes, *turns.notes))

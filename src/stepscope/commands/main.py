@@ -113,6 +113,19 @@ class VerbGroup(click.Group):
         return result
 
 
+@dataclass
+class _Debugging:
+    """Whether tracebacks are shown, known only once the arguments are read."""
+
+    is_on: bool = False
+
+
+def _switch_debug_on(context: click.Context, _parameter: click.Parameter, given: bool) -> None:
+    state = context.find_root().obj
+    if given and isinstance(state, _Debugging):
+        state.is_on = True
+
+
 @click.command(
     cls=VerbGroup,
     name="stepscope",
@@ -125,20 +138,12 @@ class VerbGroup(click.Group):
     "--debug",
     is_flag=True,
     envvar="STEPSCOPE_DEBUG",
+    expose_value=False,
+    callback=_switch_debug_on,
     help="Show the traceback of an error. Also: STEPSCOPE_DEBUG=1.",
 )
-@click.pass_context
-def cli(context: click.Context, debug: bool) -> None:
+def cli() -> None:
     """Show where every PyTorch training step's time and memory go, and what to do about it."""
-    if debug:
-        _switch_debug_on(context)
-
-
-@dataclass
-class _Debugging:
-    """Whether tracebacks are shown, known only once the arguments are read."""
-
-    is_on: bool = False
 
 
 def _take_debug(command: click.Command) -> None:
@@ -154,17 +159,9 @@ def _take_debug(command: click.Command) -> None:
                 is_eager=True,
                 hidden=True,
                 expose_value=False,
-                callback=lambda context, _parameter, given: (
-                    _switch_debug_on(context) if given else None
-                ),
+                callback=_switch_debug_on,
             )
         )
-
-
-def _switch_debug_on(context: click.Context) -> None:
-    state = context.find_root().obj
-    if isinstance(state, _Debugging):
-        state.is_on = True
 
 
 def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -> int:

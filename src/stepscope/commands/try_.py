@@ -73,7 +73,7 @@ def command(
     Each works in copies of your folders, so yours do not change. In the command, `{scratch}` is a
     folder that belongs to one process, and stays.
     """
-    from stepscope.report.narration import TrialNarration
+    from stepscope.trial.attempts import Narration
     from stepscope.trial.experiment import Request, try_fixes
     from stepscope.trial.fixes import FIXES
     from stepscope.trial.outcome import GainCheck
@@ -88,7 +88,7 @@ def command(
     checks = [GainCheck.parse(condition) for condition in conditions]
     request = Request(command_line, scratch, steps, budget_s, only, writable)
     with telling_what_stays(scratch):
-        record = try_fixes(request, TrialNarration(say))
+        record = try_fixes(request, Narration(say))
     with sink_for(file) as sink:
         output.write(record, sink)
     failed = [reason for check in checks if (reason := check.reason(record)) is not None]

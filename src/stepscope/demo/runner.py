@@ -7,14 +7,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Finding
 from stepscope.advice.rules.input import input_bound
+from stepscope.demo.narration import Narration
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.run.reader import open_run
 from stepscope.trial.measure import ProcessSteps, Ratio, ratio_of, steps_of
@@ -53,25 +52,35 @@ class TrainingOutcome:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class DemoOutcome:
     """The prediction of a finding, and what was measured after the fix.
 
     A step after the fix is measured as a share of the step before, over trainings in turns, so that
     a machine that becomes slower meanwhile favours neither.
 
     Attributes:
-        before_ns: Steady step that the finding was made of.
+        before: The first training, of which the finding was made.
+        after: The first one with the fix.
         share: Step after the fix over the step before, with its interval; None if unknown.
         had_busy_cpus: Whether a training waited for CPUs that others used.
     """
 
+    before: TrainingOutcome
+    after: TrainingOutcome
     finding: Finding
-    before_ns: int
-    predicted_ns: int
     share: Ratio | None
     had_busy_cpus: bool
     workers: int
-    same_loss: bool
+
+    @property
+    def before_ns(self) -> int:
+        """Steady step that the finding was made of."""
+        return self.before.diagnosis.ranks[0].step_ns or 0
+
+    @property
+    def predicted_ns(self) -> int:
+        """The step that the finding promises."""
+        return self.finding.predicted_step_ns or 0
 
     @property
     def predicted_share(self) -> float:
@@ -94,65 +103,33 @@ class Comparison:
         return (self.predicted_share - self.share.value) / self.share.value
 
 
-@dataclass(frozen=True)
-class DemoOutcome:
-    """The outcome of the demo."""
-
-    before: TrainingOutcome
-    after: TrainingOutcome
-    comparison: Comparison
-
-
-class Audience(Protocol):
-    """Receives the demo's progress; see `stepscope.report.narration`."""
-
-    def begin(self) -> None:
-        """The first training starts."""
-
-    def training(self, steps: int) -> AbstractContextManager[Progress]:
-        """A training runs in this block, and reports its steps."""
-
-    def trained(self, steps: int, device: str) -> None:
-        """A training has ended."""
-
-    def report(self, diagnosis: Diagnosis) -> None:
-        """The first run has been diagnosed."""
-
-    def fix(self, workers: int) -> None:
-        """The second training starts, with the fix."""
-
-    def turns(self) -> None:
-        """Both trainings run once more, in the other order."""
-
-
-def run_demo(output_dir: Path, steps: int, audience: Audience) -> DemoOutcome:
+def run_demo(output_dir: Path, steps: int, narration: Narration) -> DemoOutcome:
     """Train with a planted bottleneck, find it, train with the fix, once more each, and compare."""
 
     def trained(
         name: str, workers: int, most: int, wait_us: int | None = None, *, is_again: bool = False
     ) -> TrainingOutcome:
-        with audience.training(most) as progress:
+        with narration.training(most) as progress:
             outcome = train(
                 output_dir, name, most, workers, progress, wait_us, has_window=not is_again
             )
-        audience.trained(most, outcome.device)
+        narration.trained(most, outcome.device)
         return outcome
 
     if importlib.util.find_spec("torch") is None:
         raise DemoError("the demo trains a model and needs torch: pip install 'stepscope[torch]'")
-    audience.begin()
+    narration.begin()
     before = trained("slow", 0, steps)
     finding = input_finding(before)
-    audience.report(before.diagnosis)
+    narration.report(before.diagnosis)
     workers = workers_needed(finding)
-    audience.fix(workers)
+    narration.fix(workers)
     after = trained("fixed", workers, steps, before.wait_us)
-    audience.turns()
+    narration.turns()
     fewer = max(LEAST_STEPS, steps // 2)
     after_again = trained("fixed-again", workers, fewer, before.wait_us, is_again=True)
     before_again = trained("slow-again", 0, fewer, before.wait_us, is_again=True)
-    compared = compare((before, before_again), (after, after_again), finding, workers)
-    return DemoOutcome(before, after, compared)
+    return compare((before, before_again), (after, after_again), finding, workers)
 
 
 def train(
@@ -235,18 +212,17 @@ def compare(
     afters: Sequence[TrainingOutcome],
     finding: Finding,
     workers: int,
-) -> Comparison:
+) -> DemoOutcome:
     """Compare the prediction, made of the first training, with what all of them took."""
     slow = [one.steps for one in befores if one.steps is not None]
     fixed = [one.steps for one in afters if one.steps is not None]
-    return Comparison(
-        finding=finding,
-        before_ns=befores[0].diagnosis.ranks[0].step_ns or 0,
-        predicted_ns=finding.predicted_step_ns or 0,
+    return DemoOutcome(
+        befores[0],
+        afters[0],
+        finding,
         share=ratio_of(fixed, slow) if slow and fixed else None,
         had_busy_cpus=any(one.had_busy_cpus for one in (*befores, *afters)),
         workers=workers,
-        same_loss=befores[0].loss == afters[0].loss,
     )
 
 

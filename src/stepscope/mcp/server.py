@@ -72,7 +72,8 @@ class Tools:
         device: Device = "",
     ) -> str:
         """Diagnose a training: a verdict, where the step goes, findings by saving, and advice."""
-        options = ["--format", "md", *(["--full"] if full else []), *_scope(steps, device)]
+        options = ["--format", "md", *(["--full"] if full else [])]
+        options += _given(steps=steps, device=device)
         return await self._run("report", options, [path])
 
     async def show(
@@ -92,8 +93,8 @@ class Tools:
         """
         if not question:
             return await self._run("show", ["--list"], [])
-        options = ["--format", "md", "--rows", str(rows), *_scope(steps, device)]
-        options += [f"--table={table}"] if table else []
+        options = ["--format", "md", "--rows", str(rows)]
+        options += _given(steps=steps, device=device, table=table)
         return await self._run("show", options, [path], before=[question])
 
     async def memory(
@@ -119,9 +120,7 @@ class Tools:
         if not path:
             return await self._run("memory", ["--list"], [])
         options = ["--format", "md", "--rows", str(rows)]
-        options += [f"--at={at}"] if at else []
-        options += [f"--before={self._path(before)}"] if before else []
-        options += [f"--before-at={before_at}"] if before_at else []
+        options += _given(at=at, before=before and self._path(before), before_at=before_at)
         return await self._run("memory", options, [path], after=[question])
 
     async def compare(
@@ -133,7 +132,7 @@ class Tools:
         rows: Rows = 15,
     ) -> str:
         """Show what changed between two runs or traces, and whether it is more than noise."""
-        options = ["--format", "md", "--rows", str(rows), *_scope(steps, device)]
+        options = ["--format", "md", "--rows", str(rows), *_given(steps=steps, device=device)]
         return await self._run("compare", options, [before, after])
 
     async def query(
@@ -207,8 +206,5 @@ def serve(folders: Folders, limits: Limits) -> None:
     make_server(folders, limits).run("stdio")
 
 
-def _scope(steps: str, device: str) -> list[str]:
-    return [
-        *([f"--steps={steps}"] if steps else []),
-        *([f"--device={device}"] if device else []),
-    ]
+def _given(**options: str) -> list[str]:
+    return [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value]

@@ -231,8 +231,7 @@ def _parts(comparison: Comparison) -> Section:
         "grew, blue shrank. The verdict compares medians instead, which single slow steps do not "
         "move."
     )
-    parts = list(found.select("name", "a_ns", "b_ns").iter_rows())
-    drawn = figures.waterfall(("before", "after"), parts)
+    drawn = figures.waterfall(found.select("name", "a_ns", "b_ns").rows())
     return Section("parts", "From one step to the other", (drawn, Line(note, role="note")))
 
 

@@ -16,21 +16,18 @@ if TYPE_CHECKING:
 
 def document(outcome: DemoOutcome, _layout: Layout) -> Iterator[Block]:
     """Prediction and measurement, and where to look next."""
-    before, after, comparison = outcome.before, outcome.after, outcome.comparison
-    predicted = (
-        f"{percent(comparison.predicted_share)} of the step before, by {comparison.finding.id}"
-    )
+    before, after, share = outcome.before, outcome.after, outcome.share
+    predicted = f"{percent(outcome.predicted_share)} of the step before, by {outcome.finding.id}"
     rows = [
-        ("   step before", units.duration(comparison.before_ns), ""),
-        ("   predicted", units.duration(comparison.predicted_ns), predicted),
+        ("   step before", units.duration(outcome.before_ns), ""),
+        ("   predicted", units.duration(outcome.predicted_ns), predicted),
     ]
-    if comparison.share is not None and comparison.error is not None:
-        share = comparison.share
+    if share is not None and outcome.error is not None:
         measured = (
             f"{percent(share.value)} of the step before ({percent(share.low)} to "
-            f"{percent(share.high)}, 95%): the prediction is off by {comparison.error:+.1%}"
+            f"{percent(share.high)}, 95%): the prediction is off by {outcome.error:+.1%}"
         )
-        took = units.duration(round(share.value * comparison.before_ns))
+        took = units.duration(round(share.value * outcome.before_ns))
         rows.append(("   measured", took, measured))
     yield Gap()
     yield Table(
@@ -38,11 +35,11 @@ def document(outcome: DemoOutcome, _layout: Layout) -> Iterator[Block]:
         tuple((name, took, (Span(about, "dim"),)) for name, took, about in rows),
         has_heading=False,
     )
-    if comparison.error is None:
+    if outcome.error is None:
         yield Line(f"   This machine cannot tell now how good the prediction was: {_why(outcome)}")
     loss = (
         f"both trainings end with the same loss, {before.loss:.6f}"
-        if comparison.same_loss
+        if before.loss == after.loss
         else f"loss {before.loss:.6f} before, {after.loss:.6f} after"
     )
     yield Line(f"   {loss}", "dim")
@@ -55,8 +52,8 @@ def document(outcome: DemoOutcome, _layout: Layout) -> Iterator[Block]:
 
 
 def _why(outcome: DemoOutcome) -> str:
-    share = outcome.comparison.share
-    if outcome.comparison.had_busy_cpus:
+    share = outcome.share
+    if outcome.had_busy_cpus:
         return (
             "the trainings waited for CPUs that other programs used. Try again on a quiet machine."
         )
@@ -70,12 +67,11 @@ def _why(outcome: DemoOutcome) -> str:
 
 def to_json(outcome: DemoOutcome) -> dict[str, Any]:
     """Prediction and measurement."""
-    before, after, comparison = outcome.before, outcome.after, outcome.comparison
-    share = comparison.share
+    before, after, share = outcome.before, outcome.after, outcome.share
     return {
         "before": {
             "run": str(before.diagnosis.run.path),
-            "step_ns": comparison.before_ns,
+            "step_ns": outcome.before_ns,
             "had_busy_cpus": before.had_busy_cpus,
         },
         "after": {
@@ -84,12 +80,12 @@ def to_json(outcome: DemoOutcome) -> dict[str, Any]:
             "had_busy_cpus": after.had_busy_cpus,
         },
         "first_finding": before.diagnosis.findings[0].id,
-        "predicted_step_ns": comparison.predicted_ns,
-        "predicted_share": comparison.predicted_share,
+        "predicted_step_ns": outcome.predicted_ns,
+        "predicted_share": outcome.predicted_share,
         "measured_share": None if share is None else share.value,
         "measured_share_low": None if share is None else share.low,
         "measured_share_high": None if share is None else share.high,
-        "prediction_error": comparison.error,
-        "workers": comparison.workers,
-        "same_loss": comparison.same_loss,
+        "prediction_error": outcome.error,
+        "workers": outcome.workers,
+        "same_loss": before.loss == after.loss,
     }

@@ -111,14 +111,14 @@ def ladder(rungs: Sequence[tuple[str, int, str, str]]) -> Figure | None:
     return next(bars(rows), None)
 
 
-def waterfall(titles: tuple[str, str], parts: Sequence[tuple[str, int, int]]) -> Figure | None:
-    """From one total to another by what changed, the greatest change first.
+def waterfall(parts: Sequence[tuple[str, int, int]]) -> Figure | None:
+    """From the total before to that after by what changed, the greatest change first.
 
     Args:
         parts: Name, and nanoseconds before and after: each side adds up to its total.
     """
     before, after = sum(part[1] for part in parts), sum(part[2] for part in parts)
-    rows: list[Bar] = [_total(titles[0], before)]
+    rows: list[Bar] = [_total("before", before)]
     at = before
     for name, old, new in sorted(parts, key=lambda part: -abs(part[2] - part[1])):
         if new != old:
@@ -126,7 +126,7 @@ def waterfall(titles: tuple[str, str], parts: Sequence[tuple[str, int, int]]) ->
             text = f"{'+' if new > old else '−'}{units.duration(abs(new - old))}"
             rows.append({"name": name, "from": at, "to": at + new - old, "is": grew, "text": text})
             at += new - old
-    return next(bars([*rows, _total(titles[1], after)]), None)
+    return next(bars([*rows, _total("after", after)]), None)
 
 
 def _total(name: str, ns: int) -> Bar:

@@ -107,13 +107,13 @@ def kernel_points(kernels: Iterable[Mapping[str, Any]]) -> Iterator[Figure]:
         if total >= _LEAST_LINE_NS
     ]
     yield from _scatter(
-        "Kernels by count and duration",
-        ("count", "how often it ran"),
-        ("mean_ns", "mean duration"),
-        points,
-        lines,
-        "Each point is a kernel, as large as its time in all, which is the same along a dashed"
-        " line: what lies up and to the right costs the most.",
+        title="Kernels by count and duration",
+        x=("count", "how often it ran"),
+        y=("mean_ns", "mean duration"),
+        points=points,
+        lines=lines,
+        caption="Each point is a kernel, as large as its time in all, which is the same along a"
+        " dashed line: what lies up and to the right costs the most.",
     )
 
 
@@ -143,13 +143,13 @@ def _roofline(result: Any, _origin_ns: int) -> Iterator[Figure]:
             )
         )
     yield from _scatter(
-        "Roofline",
-        ("flops_per_byte", "FLOP per byte"),
-        ("flops_per_s", "speed"),
-        points,
-        list(_ceilings(result.ceilings, [one["x"] for one in points])),
-        "Each point is an operator with its shapes, as large as its time. The dashed line is what"
-        " the device can do at most: on the slope its memory is the limit, on the level its"
+        title="Roofline",
+        x=("flops_per_byte", "FLOP per byte"),
+        y=("flops_per_s", "speed"),
+        points=points,
+        lines=list(_ceilings(result.ceilings, [one["x"] for one in points])),
+        caption="Each point is an operator with its shapes, as large as its time. The dashed line"
+        " is what the device can do at most: on the slope its memory is the limit, on the level its"
         " arithmetic.",
     )
 
@@ -187,13 +187,13 @@ def _communication(result: Any, _origin_ns: int) -> Iterator[Figure]:
         place = (one["message_bytes"], speed * 1e9, one["dur_ns"])
         points.append(_point(place, label(one["kind"]), one["kind"], one["event"], text))
     yield from _scatter(
-        "Collectives by size and bandwidth",
-        ("message_bytes", "message"),
-        ("bytes_per_s", "bus bandwidth"),
-        points,
-        [],
-        "Each point is a collective, as large as its time. Small messages cannot be fast; a large"
-        " one that is slow waited for other ranks, or the link is slow.",
+        title="Collectives by size and bandwidth",
+        x=("message_bytes", "message"),
+        y=("bytes_per_s", "bus bandwidth"),
+        points=points,
+        lines=[],
+        caption="Each point is a collective, as large as its time. Small messages cannot be fast; a"
+        " large one that is slow waited for other ranks, or the link is slow.",
     )
     yield from _sent(result.collectives)
 
@@ -319,23 +319,9 @@ def _point(
     return {**dict(zip(keys, place, strict=True)), **more}
 
 
-def _scatter(
-    title: str,
-    x: tuple[str, str],
-    y: tuple[str, str],
-    points: list[dict[str, Any]],
-    lines: list[dict[str, Any]],
-    caption: str,
-) -> Iterator[Figure]:
-    if points:
-        drawn = {
-            "title": title,
-            "x": x,
-            "y": y,
-            "points": points,
-            "lines": lines,
-            "caption": caption,
-        }
+def _scatter(**drawn: Any) -> Iterator[Figure]:
+    """A scatter of `points`, with `title`, axes `x` and `y`, `lines` and a `caption`."""
+    if drawn["points"]:
         yield Figure({"is": "scatter", **drawn})
 
 

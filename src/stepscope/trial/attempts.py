@@ -9,16 +9,17 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from stepscope.adapters.options.dialects import find_dialect
 from stepscope.adapters.options.settings import Settings, resolve
 from stepscope.adapters.script.launch import Companion, launch, startable
 from stepscope.errors import StepscopeError, UnreadableInputError, UsageError
+from stepscope.run.figures import duration, percent
 from stepscope.run.reader import open_run
 from stepscope.run.trials import (
     CRASHED,
@@ -33,7 +34,7 @@ from stepscope.trial.alternation import InTurns
 from stepscope.trial.fixes import FIXES, Plan
 from stepscope.trial.inside.guard import SUFFIX
 from stepscope.trial.measure import LEAST_STEPS, ProcessSteps, slowest_rank, steps_of
-from stepscope.trial.processes import DISTURBED, Ended, Limits, StandardInput, Start, run_apart
+from stepscope.trial.processes import DISTURBED, Ended, Limits, Start, run_apart
 from stepscope.trial.workspace import Workspace
 
 SCRATCH_WORD = "{scratch}"
@@ -107,11 +108,28 @@ class Attempt:
         return self.problem == HUNG and self.wall_s >= left_s
 
 
-class Audience(Protocol):
-    """Receives the progress; see `stepscope.report.narration`."""
+@dataclass(frozen=True)
+class Narration:
+    """Says how the trials go.
+
+    Attributes:
+        say: Prints a line.
+        first: What the attempt before the rounds is.
+    """
+
+    say: Callable[[str], None]
+    first: str = "diagnosis"
 
     def ended(self, name: str, number: int, attempt: Attempt) -> None:
-        """An attempt has ended; number 0 is that before the rounds."""
+        """An attempt has ended; number 0 came before the rounds."""
+        if attempt.steps is None:
+            what = f"{attempt.problem}: {attempt.reason}"
+        else:
+            what = f"{duration(attempt.steps.mean_ns)} a step"
+            if attempt.is_disturbed and attempt.others_share is not None:
+                what += f", beside other programs on {percent(attempt.others_share)} of the CPUs"
+        where = self.first if not number else f"round {number}"
+        self.say(f"{where}, {name}: {what} ({duration(attempt.wall_s * 1e9)})")
 
 
 @dataclass(frozen=True)
@@ -121,7 +139,7 @@ class Bench:
     Attributes:
         warm_up: The first of them, which do not count.
         workspace: What of the user's files each attempt gets a copy of.
-        standard_input: What the script reads from its standard input; None: nothing.
+        standard_input: What the script reads from its standard input.
     """
 
     command: tuple[str, ...]
@@ -129,7 +147,7 @@ class Bench:
     steps: int
     warm_up: int
     workspace: Workspace
-    standard_input: StandardInput | None = None
+    standard_input: bytes = b""
 
     def with_steps(self, steps: int) -> Bench:
         """The same with another number of steps."""
@@ -293,8 +311,8 @@ class Bench:
             # The copy is gone by now; the reader knows the file that it was made of.
             last = lines[-1].replace(str(self._mirror(log.stem)), "") if lines else "no message"
             last = last[:_LONGEST_REASON]
-            if self.standard_input is None and "EOFError" in last:
-                last += "; it has no standard input here, which is a terminal: give it with < FILE"
+            if not self.standard_input and "EOFError" in last:
+                last += "; it has no standard input here: give it a file with < FILE"
             if ended.is_confined and any(word in text for word in _DENIED):
                 last += "; it may write only to its copies of your folders: see --allow-writes"
             return problem, f"exit code {ended.exit_code}: {last} (log: {log})"
@@ -396,7 +414,7 @@ def new_bench(
     folder: Path,
     steps: int,
     writable: tuple[Path, ...],
-    standard_input: StandardInput | None,
+    standard_input: bytes,
 ) -> Bench:
     """Where the attempts of an experiment run, which do not copy what it writes itself."""
     scratch, inside = folder.parent, directory.resolve()

@@ -18,7 +18,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.capture.record.home import hide_secrets
@@ -31,8 +30,8 @@ from stepscope.run.trials import HUNG, NOT_APPLIED, NOT_MEASURED, TrialRecord, T
 from stepscope.terminal.working import working
 from stepscope.trial.attempts import (
     Attempt,
-    Audience,
     Bench,
+    Narration,
     TrialError,
     Variant,
     new_bench,
@@ -50,7 +49,7 @@ from stepscope.trial.outcome import (
     verdict_of,
     why_disturbed,
 )
-from stepscope.trial.processes import StandardInput, own_standard_input
+from stepscope.trial.processes import own_standard_input
 from stepscope.trial.workspace import FolderWatch
 
 AS_IT_IS = "as it is"
@@ -86,13 +85,6 @@ class Request:
                 raise UsageError(f"no fix '{name}': choose from {', '.join(FIXES)}")
 
 
-class Listener(Audience, Protocol):
-    """Hears of the diagnosis, too."""
-
-    def diagnosed(self, diagnosis: Diagnosis, names: Sequence[str]) -> None:
-        """The script has been diagnosed, and these fixes will be tried."""
-
-
 @dataclass(frozen=True)
 class Experiment:
     """One experiment.
@@ -100,15 +92,15 @@ class Experiment:
     Attributes:
         begun: When it began, on the monotonic clock.
         busy: Shares of the CPUs that other programs used during each attempt, where known.
-        standard_input: What the script reads; None: nothing.
+        standard_input: What the script reads.
     """
 
     request: Request
-    audience: Listener
+    narration: Narration
     folder: Path
     begun: float
     busy: list[float] = field(default_factory=list)
-    standard_input: StandardInput | None = field(default_factory=own_standard_input)
+    standard_input: bytes = field(default_factory=own_standard_input)
 
     @property
     def bench(self) -> Bench:
@@ -130,7 +122,9 @@ class Experiment:
         facts = facts_of(diagnosis, first.facts, doubt)
         facts, remembered = self._with_allocator(facts, first.wall_s)
         variants, refused = self._chosen(facts)
-        self.audience.diagnosed(diagnosis, [variant.name for variant in variants])
+        self.narration.say(f"as it is: {diagnosis.verdict}")
+        names = [variant.name for variant in variants]
+        self.narration.say(f"to try: {', '.join(names) or 'nothing'}")
         too_short = self._too_short(len(variants), first.wall_s) if variants else ""
         baseline = Tried(Variant(AS_IT_IS))
         tried = [Tried(variant) for variant in variants]
@@ -152,9 +146,7 @@ class Experiment:
             trials=trials,
             together=together,
             best="" if best is None else best.name,
-            untried=untried_of(
-                diagnosis.findings, [variant.name for variant in variants], facts.promises
-            ),
+            untried=untried_of(diagnosis.findings, names, facts.promises),
             warnings=(*watch.warnings(), *filter(None, (too_short, doubt))),
             folder=str(self.folder),
             steps=self.request.steps,
@@ -193,7 +185,7 @@ class Experiment:
         """The unchanged script, with a window."""
         window_at = self.request.steps - _WINDOW_STEPS - 1
         attempt = self._run(Variant(AS_IT_IS), "diagnosis", self.request.budget_s, window_at)
-        self.audience.ended(AS_IT_IS, 0, attempt)
+        self.narration.ended(AS_IT_IS, 0, attempt)
         if attempt.problem == HUNG:
             raise TrialError(
                 f"the unchanged script did not do {self.request.steps} steps within the budget of "
@@ -224,7 +216,7 @@ class Experiment:
             return dataclasses.replace(facts, allocator=_BUDGET_SPENT), []
         hung_s = time_limit_s(usual_s)
         attempt = self._run(Variant(AS_IT_IS), "memory", left_s, hung_s=hung_s, with_memory=True)
-        self.audience.ended(f"{AS_IT_IS}, with its memory", 0, attempt)
+        self.narration.ended(f"{AS_IT_IS}, with its memory", 0, attempt)
         if attempt.problem or attempt.run is None:
             why = f"its memory could not be recorded: {attempt.reason}"
             return dataclasses.replace(facts, allocator=why), [attempt]
@@ -270,7 +262,7 @@ class Experiment:
             one.note, one.cut_s = _BUDGET_SPENT, attempt.wall_s
         else:
             one.attempts[number] = attempt
-        self.audience.ended(name, number, attempt)
+        self.narration.ended(name, number, attempt)
 
     def _is_clear(self, one: Tried, baseline: Tried) -> bool:
         ratio = measured_ratio(one, baseline)
@@ -334,9 +326,9 @@ class Experiment:
         return record_of(one, baseline, diagnosis, facts)
 
 
-def try_fixes(request: Request, audience: Listener) -> TrialsRecord:
+def try_fixes(request: Request, narration: Narration) -> TrialsRecord:
     """Try fixes on a script; see the module."""
-    return Experiment(request, audience, new_folder(request.scratch), time.monotonic()).run()
+    return Experiment(request, narration, new_folder(request.scratch), time.monotonic()).run()
 
 
 def _doubt(diagnosed: Attempt) -> str:

@@ -19,7 +19,7 @@ from stepscope.report import units
 from stepscope.run.manifest import LoaderRecord
 from stepscope.run.trials import UntriedRecord
 from stepscope.trial.changes import ALLOCATOR_VARIABLES
-from stepscope.trial.fixes import FIXES, AllocatorChoice, Facts
+from stepscope.trial.fixes import FIXES, Facts, Plan
 
 
 def facts_of(diagnosis: Diagnosis, process: Mapping[str, Any], doubt: str = "") -> Facts:
@@ -116,7 +116,7 @@ def _evidence(finding: Finding | None, label: str) -> float | None:
 # -- settings of the allocator --------------------------------------------------------------------
 
 
-def recorded_settings(run: Path) -> AllocatorChoice | str:
+def recorded_settings(run: Path) -> Plan | str:
     """The settings that are worth a run, by the memory of its first rank with a snapshot.
 
     As text, why none are.
@@ -139,12 +139,15 @@ def recorded_settings(run: Path) -> AllocatorChoice | str:
         f"of {now['retries']:,}"
     )
     before = next((os.environ[name] for name in ALLOCATOR_VARIABLES if os.environ.get(name)), "")
-    return AllocatorChoice(
-        with_settings(before, best["settings"]),
+    value = with_settings(before, best["settings"])
+    return Plan(
+        value,
         best["settings"],
-        best["peak_reserved_bytes"],
-        best["retries"],
-        basis + _missed(answer),
+        (f"{ALLOCATOR_VARIABLES[0]}={value}  # in the environment",),
+        promise_basis=basis + _missed(answer),
+        promised_reserved_bytes=best["peak_reserved_bytes"],
+        promised_retries=best["retries"],
+        environment=dict.fromkeys(ALLOCATOR_VARIABLES, value),
     )
 
 

@@ -16,25 +16,6 @@ from stepscope.trial.changes import Change
 
 
 @dataclass(frozen=True)
-class AllocatorChoice:
-    """Settings of the GPU's allocator that are worth a run.
-
-    Attributes:
-        value: The value of PYTORCH_CUDA_ALLOC_CONF.
-        settings: What of it is simulated; "default" for the defaults.
-        reserved_bytes: The most that the allocator reserves with them, by simulation.
-        retries: How often it gives back all cached blocks to serve a request, by simulation.
-        basis: What is promised against what was simulated of the unchanged script.
-    """
-
-    value: str
-    settings: str
-    reserved_bytes: int
-    retries: int
-    basis: str
-
-
-@dataclass(frozen=True)
 class Facts:
     """What is known of the unchanged script, once it has been diagnosed.
 
@@ -52,8 +33,8 @@ class Facts:
         optimizers: Classes of the optimizers that step, as a script would import them.
         loader_cpu_share: Share of the time that the loader's workers use a CPU; None if unknown.
         zeroes_gradients: Whether it fills gradients with zeros; None if unknown.
-        allocator: Settings of the allocator that are worth a run; or, as text, why there are none;
-            empty if they were not simulated.
+        allocator: Settings of the GPU's allocator that are worth a run; or, as text, why there are
+            none.
     """
 
     findings: frozenset[str] = frozenset()
@@ -73,7 +54,7 @@ class Facts:
     optimizers: tuple[str, ...] = ()
     loader_cpu_share: float | None = None
     zeroes_gradients: bool | None = None
-    allocator: AllocatorChoice | str = ""
+    allocator: Plan | str = "the memory of the script was not simulated"
 
 
 @dataclass(frozen=True)
@@ -227,23 +208,6 @@ def _drop_gradients(facts: Facts) -> Plan | str:
         "zero_grad(set_to_none=True)",
         ("optimizer.zero_grad(set_to_none=True)",),
         promise_basis="no finding says what new memory for gradients costs",
-    )
-
-
-def _allocator(facts: Facts) -> Plan | str:
-    if not facts.uses_gpu:
-        return "no GPU is in use"
-    choice = facts.allocator
-    if not isinstance(choice, AllocatorChoice):
-        return choice or "the memory of the script was not simulated"
-    return Plan(
-        choice.value,
-        choice.settings,
-        (f"{changes.ALLOCATOR_VARIABLES[0]}={choice.value}  # in the environment",),
-        promise_basis=choice.basis,
-        promised_reserved_bytes=choice.reserved_bytes,
-        promised_retries=choice.retries,
-        environment=dict.fromkeys(changes.ALLOCATOR_VARIABLES, choice.value),
     )
 
 
@@ -425,7 +389,7 @@ _ALL = (
         ),
         applies_to="GPUs, if a simulated setting saves 5% of the reserved memory, or retries",
         risks="expandable segments cannot be shared between processes",
-        plan=_allocator,
+        plan=lambda facts: facts.allocator if facts.uses_gpu else "no GPU is in use",
         apply=changes.allocator_settings,
     ),
     Fix(

@@ -24,17 +24,19 @@ import functools
 import math
 import os
 import signal
+import stat
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 import psutil
 
@@ -125,65 +127,13 @@ class Limits:
     meanwhile: Callable[[], None] = lambda: None
 
 
-@dataclass
-class StandardInput:
-    """What is read from a stream once, for several commands one after the other.
-
-    It is read only as fast as it comes, so a stream that never ends holds up only a command that
-    reads all of it.
-    """
-
-    stream: BinaryIO
-    text: bytearray = field(default_factory=bytearray)
-    has_ended: bool = False
-    _more: threading.Condition = field(default_factory=threading.Condition)
-    _reader: threading.Thread | None = None
-
-    def feed(self, target: BinaryIO) -> None:
-        """Write everything from the beginning to a command, in a thread of its own."""
-        if self._reader is None:
-            self._reader = threading.Thread(target=self._read, daemon=True)
-            self._reader.start()
-        threading.Thread(target=self._write, args=(target,), daemon=True).start()
-
-    def _read(self) -> None:
-        while True:
-            try:
-                piece = os.read(self.stream.fileno(), 1 << 16)
-            except (OSError, ValueError):
-                piece = b""
-            with self._more:
-                self.text += piece
-                self.has_ended = not piece
-                self._more.notify_all()
-            if not piece:
-                return
-
-    def _write(self, target: BinaryIO) -> None:
-        done = 0
-        with contextlib.suppress(OSError, ValueError), target:
-            while True:
-                with self._more:
-                    while not self.has_ended and len(self.text) == done:
-                        self._more.wait()
-                    piece = bytes(self.text[done:])
-                if not piece:
-                    return
-                target.write(piece)
-                target.flush()
-                done += len(piece)
-
-
-def own_standard_input() -> StandardInput | None:
-    """The standard input of this process; None if it has none, or if it is a terminal."""
-    stream = sys.stdin
+def own_standard_input() -> bytes:
+    """What this process was given as a file; nothing where its standard input is no file."""
     try:
-        if stream is None or stream.isatty():
-            return None
-        stream.fileno()
+        is_file = sys.stdin is not None and stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
+        return sys.stdin.buffer.read() if is_file else b""
     except (OSError, ValueError):
-        return None
-    return StandardInput(stream.buffer)
+        return b""
 
 
 @dataclass(frozen=True)
@@ -192,7 +142,7 @@ class Start:
 
     Attributes:
         directory: Its working directory; None: this process's.
-        standard_input: What it reads; None: nothing.
+        standard_input: What it reads.
         writable: The paths to which it, and what it starts, can write, where the system can see to
             that; None: wherever this process can.
     """
@@ -201,7 +151,7 @@ class Start:
     environment: Mapping[str, str]
     log: Path
     directory: Path | None = None
-    standard_input: StandardInput | None = None
+    standard_input: bytes = b""
     writable: Sequence[Path] | None = None
 
 
@@ -215,16 +165,17 @@ def run_apart(start: Start, mark: str, limits: Limits) -> Ended:
         KeyboardInterrupt: This process was interrupted, or asked to end.
     """
     clock = CpuClock.now()
-    source = start.standard_input
     start.log.parent.mkdir(parents=True, exist_ok=True)
-    with start.log.open("wb") as file:
+    with start.log.open("wb") as file, tempfile.TemporaryFile() as given:
+        given.write(start.standard_input)
+        given.seek(0)
 
         def open_process() -> subprocess.Popen[bytes]:
             return subprocess.Popen(
                 list(start.command),
                 env={**start.environment, MARK: mark},
                 cwd=start.directory,
-                stdin=subprocess.DEVNULL if source is None else subprocess.PIPE,
+                stdin=given,
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -239,8 +190,6 @@ def run_apart(start: Start, mark: str, limits: Limits) -> Ended:
         except OSError as error:
             why = why_not_started(start.command[0], error, start.directory)
             raise UsageError(why) from None
-        if source is not None and child.stdin is not None:
-            source.feed(child.stdin)  # type: ignore[arg-type]
         try:
             with _interruptible():
                 code = _wait(child, limits, mark, clock)

@@ -26,8 +26,8 @@ from stepscope.run.figures import percent
 from stepscope.trial.alternation import InTurns, alternating
 from stepscope.trial.attempts import (
     Attempt,
-    Audience,
     Bench,
+    Narration,
     TrialError,
     Variant,
     new_bench,
@@ -113,7 +113,7 @@ class _Side:
     runs: list[Path] = field(default_factory=list)
 
 
-def run_in_turns(request: Request, audience: Audience) -> Turns:
+def run_in_turns(request: Request, narration: Narration) -> Turns:
     """Run two versions in turns; see the module.
 
     Raises:
@@ -132,7 +132,7 @@ def run_in_turns(request: Request, audience: Audience) -> Turns:
     def left_s() -> float:
         return request.budget_s - (time.monotonic() - begun)
 
-    rehearsed = [_run(side, 0, left_s(), audience) for side in sides]
+    rehearsed = [_run(side, 0, left_s(), narration) for side in sides]
     alternates = _can_alternate(rehearsed)
     steps = request.steps or _enough_steps(rehearsed)
     for side in sides:
@@ -146,9 +146,9 @@ def run_in_turns(request: Request, audience: Audience) -> Turns:
         order = sides if number % 2 else sides[::-1]
         try:
             if alternates:
-                busy.append(_alternate(order, number, left_s, hung_s, audience))
+                busy.append(_alternate(order, number, left_s, hung_s, narration))
             else:
-                attempts = [_run(side, number, left_s(), audience, hung_s) for side in order]
+                attempts = [_run(side, number, left_s(), narration, hung_s) for side in order]
                 busy += [attempt.others_share or 0.0 for attempt in attempts]
         except _BudgetSpentError:
             break
@@ -180,13 +180,13 @@ def _run(
     side: _Side,
     number: int,
     left_s: float,
-    audience: Audience,
+    narration: Narration,
     hung_s: float = math.inf,
     in_turns: InTurns | None = None,
 ) -> Attempt:
     name = f"{side.name}-{number}" if number else f"{side.name}-rehearsal"
     attempt = side.bench.attempt(Variant(side.name), name, left_s, hung_s=hung_s, in_turns=in_turns)
-    audience.ended(side.name, number, attempt)
+    narration.ended(side.name, number, attempt)
     if number and attempt.was_cut_short(left_s):
         raise _BudgetSpentError
     if attempt.problem or attempt.run is None:
@@ -215,7 +215,7 @@ def _alternate(
     number: int,
     left_s: Callable[[], float],
     hung_s: float,
-    audience: Audience,
+    narration: Narration,
 ) -> float:
     """Run a round whose runs take turns; returns the share of the CPUs that others used.
 
@@ -228,7 +228,7 @@ def _alternate(
     def run_second() -> None:
         nonlocal has_run
         has_run = True
-        _run(second, number, left_s(), audience, hung_s, InTurns(address, lambda: None))
+        _run(second, number, left_s(), narration, hung_s, InTurns(address, lambda: None))
 
     def meanwhile() -> None:
         if alternation.has_begun and not has_run:
@@ -236,7 +236,7 @@ def _alternate(
             alternation.end()
 
     with alternating() as (alternation, address):
-        attempt = _run(first, number, left_s(), audience, hung_s, InTurns(address, meanwhile))
+        attempt = _run(first, number, left_s(), narration, hung_s, InTurns(address, meanwhile))
         if not has_run:
             run_second()
     return attempt.others_share or 0.0

@@ -117,8 +117,3 @@ def with_kernels(
     computes = np.flatnonzero(colours == Colour.COMPUTE)
     found[computes] = of_name[name[computes]]
     return found
-
-
-def idle_colour(cause: str) -> Colour:
-    """The colour of a cause of idle time."""
-    return Colour[f"IDLE_{cause.upper()}"]

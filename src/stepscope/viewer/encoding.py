@@ -24,7 +24,6 @@ A counter tile
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -91,17 +90,6 @@ def encode_slices(tile: SliceTile) -> bytes:
 
 
 def encode_counter(tile: CounterTile) -> bytes:
-    """A counter tile as bytes."""
-    meta = {
-        "start_ns": tile.start_ns,
-        "level": tile.level,
-        "buckets": tile.buckets,
-        "before": tile.before if math.isfinite(tile.before) else None,
-    }
-    columns: dict[str, npt.NDArray[Any]] = {
-        "bucket": tile.bucket,
-        "least": tile.least,
-        "greatest": tile.greatest,
-        "last": tile.last,
-    }
-    return encode(meta, columns)
+    """A counter tile as bytes: its arrays are the columns."""
+    columns = {name: one for name, one in vars(tile).items() if isinstance(one, np.ndarray)}
+    return encode({name: one for name, one in vars(tile).items() if name not in columns}, columns)

@@ -14,7 +14,7 @@ from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.partition import cause_words
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.model import Trace
-from stepscope.viewer.colours import idle_colour
+from stepscope.viewer.colours import Colour
 from stepscope.viewer.events import brief
 from stepscope.viewer.flame import FlameBy, Forest, flame
 from stepscope.viewer.index import Lane, TraceIndex, gpu_title
@@ -43,7 +43,7 @@ def idle_rows(
         )  # fmt: skip
         offsets.append(offsets[-1] + len(mine))
     cause = segments["cause"].to_physical().to_numpy().astype(np.int64)
-    colours = np.array([int(idle_colour(name)) for name in IDLE_CAUSES])
+    colours = np.array([int(Colour[f"IDLE_{name.upper()}"]) for name in IDLE_CAUSES])
     rows = SliceRows.of(
         np.array(offsets, np.int64),
         _relative(segments["start_ns"], index.origin_ns),

@@ -92,7 +92,7 @@ def comparison_of(before: Content, after: Content) -> dict[str, Any]:
     """What changed from one trace to the other."""
     found = compare(*(make_side(one.trace.path, one.trace) for one in (before, after)))
     parts = found.changes.filter(pl.col("table") == "part").select("name", "a_ns", "b_ns")
-    drawn = figures.waterfall(("before", "after"), list(parts.iter_rows()))
+    drawn = figures.waterfall(parts.rows())
     tables = {
         name: in_words(found.changes.filter(pl.col("table") == name).head(MOST_CHANGES)).to_dicts()
         for name in ("part", "kernel", "operator")

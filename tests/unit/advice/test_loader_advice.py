@@ -144,7 +144,7 @@ def test_the_share_of_workers_comes_from_the_manifest():
     summary = summarise_steps(step_records([50] * 20, waits_ms=40, cpu_ms=9))
     loader = LoaderRecord(workers=2, cpus=2, worker_cpu_share=0.03)
     facts = facts_of(Subject(0, summary, loader=loader))
-    assert facts == LoaderFacts(2, True, 2, 0.03)
+    assert facts == LoaderFacts(2, True, 2, 0.03, record=loader)
 
 
 def restarting(persistent=False, starts=5, wait_ms=1.0, *, workers_ms=100, first_ms=400, workers=2):
@@ -237,7 +237,7 @@ def test_keeping_workers_never_saves_more_than_was_waited_where_they_start(durat
 
 def test_an_iterable_dataset_must_be_divided_before_it_gets_workers():
     for workers in (0, 2):
-        facts = LoaderFacts(workers, workers > 0, 16, 0.9, is_iterable=True)
+        facts = LoaderFacts(workers, workers > 0, 16, 0.9, record=LoaderRecord(is_iterable=True))
         first_sentence = advise(facts, 30 * MS, 20 * MS).advice.split(". ")[0]
         assert "IterableDataset" in first_sentence
         assert "get_worker_info" in first_sentence
@@ -307,7 +307,8 @@ def test_what_was_not_measured_is_not_said_as_fact():
 
 
 def test_a_batch_that_is_made_sooner_than_it_is_received_needs_no_worker():
-    in_memory = LoaderFacts(0, False, 8, 1.0, batch_bytes=64 * 3072, batch_tensors=2)
+    batch = LoaderRecord(batch_bytes=64 * 3072, batch_tensors=2)
+    in_memory = LoaderFacts(0, False, 8, 1.0, record=batch)
     found = advise(in_memory, 5 * MS, MS)
     assert found.workers is None
     assert found.advice.startswith("Workers would not help")
@@ -326,23 +327,23 @@ def test_input_bound_promises_no_saving_where_workers_do_not_help():
 
 
 def test_workers_get_no_more_memory_than_there_is():
-    facts = LoaderFacts(
-        0, False, 64, 0.9, batch_bytes=64 << 20, batch_tensors=1, shared_memory_bytes=256 << 20
-    )
+    batch = LoaderRecord(batch_bytes=64 << 20, batch_tensors=1)
+    facts = LoaderFacts(0, False, 64, 0.9, record=replace(batch, shared_memory_bytes=256 << 20))
     found = advise(facts, 1000 * MS, 900 * MS)
     assert found.workers == 2
     assert "/dev/shm" in found.advice
     assert "128 MiB of shared memory" in found.advice
-    none = advise(replace(facts, shared_memory_bytes=64 << 20), 1000 * MS, 900 * MS)
+    tight = replace(facts, record=replace(batch, shared_memory_bytes=64 << 20))
+    none = advise(tight, 1000 * MS, 900 * MS)
     assert none.workers is None
     assert "--shm-size" in none.advice
-    heavy = replace(facts, workers=2, has_workers=True, shared_memory_bytes=None)
-    heavy = replace(heavy, memory_bytes=3 << 30, worker_bytes=1 << 30)
+    own = replace(batch, memory_bytes=3 << 30, worker_bytes=1 << 30)
+    heavy = replace(facts, workers=2, has_workers=True, record=own)
     assert advise(heavy, 1000 * MS, 900 * MS).workers == 4
 
 
 def test_a_thread_that_reads_the_loader_is_one_worker():
-    facts = LoaderFacts(0, False, 16, 0.05, is_beside=True)
+    facts = LoaderFacts(0, False, 16, 0.05, record=LoaderRecord(is_beside=True))
     found = advise(facts, 85 * MS, 68 * MS)
     assert found.workers == 6  # 85 ms for a batch, and 17 for the rest of the step
     assert found.advice.startswith("A thread reads the loader")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.trial_machine import Silent
+from tests.support.trial_machine import SILENT
 from tests.support.trial_records import trials_record as make
 
 from stepscope.trial import experiment as module
@@ -30,6 +30,6 @@ def try_on(tmp_path, monkeypatch):
         monkeypatch.setattr(module.time, "monotonic", lambda: machine.now)
         scratch = tmp_path / f"scratch{len(list(tmp_path.iterdir()))}"
         command = ("python", "train.py", "--api-key", "hunter2")
-        return try_fixes(Request(command, scratch, **more), Silent())
+        return try_fixes(Request(command, scratch, **more), SILENT)
 
     return run

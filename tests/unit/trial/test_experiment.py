@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.trial_machine import CURVE, GC_MS, STEP_MS, Machine, Silent
+from tests.support.trial_machine import CURVE, GC_MS, SILENT, STEP_MS, Machine
 
 from stepscope.errors import UsageError
 from stepscope.run.manifest import read_record
@@ -274,7 +274,7 @@ def test_fixes_that_were_asked_for_whatever_the_findings(try_on):
 
 def test_a_fix_that_does_not_apply_is_named_only_where_its_finding_has_no_other(tmp_path):
     def refused(findings, **more):
-        asked = Experiment(Request(("python",), tmp_path, **more), Silent(), tmp_path, 0.0)
+        asked = Experiment(Request(("python",), tmp_path, **more), SILENT, tmp_path, 0.0)
         found = asked._chosen(Facts(findings=frozenset(findings), threads=8, cpus=2))[1]
         return [one.name for one in found]
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from stepscope.errors import UsageError
-from stepscope.trial.processes import MARK, CpuClock, Limits, StandardInput, Start, run_apart
+from stepscope.trial.processes import MARK, CpuClock, Limits, Start, own_standard_input, run_apart
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="POSIX sessions")
 # A child in the session, and one that leaves it and ignores the polite signal.
@@ -139,23 +139,22 @@ def reading(tmp_path, source, code="import sys; print(len(sys.stdin.read()))"):
     return ended.exit_code, (tmp_path / "log").read_text().strip()
 
 
-def test_each_command_reads_the_whole_standard_input(tmp_path):
+def test_each_command_reads_the_whole_standard_input(tmp_path, monkeypatch):
     (tmp_path / "given").write_bytes(b"x" * 300_000)
-    with (tmp_path / "given").open("rb") as file:
-        source = StandardInput(file)
-        for _ in range(3):
-            assert reading(tmp_path, source) == (0, "300000")
+    with (tmp_path / "given").open() as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        given = own_standard_input()
+    for _ in range(3):
+        assert reading(tmp_path, given) == (0, "300000")
 
 
-def test_standard_input_that_never_ends_holds_up_no_command_that_does_not_read_it(tmp_path):
+def test_standard_input_that_may_never_end_is_not_passed_on(tmp_path, monkeypatch):
     reader, writer = os.pipe()
     os.write(writer, b"first line\n")
-    with os.fdopen(reader, "rb") as file:
-        source = StandardInput(file)
-        assert reading(tmp_path, source, "print('done')") == (0, "done")
-        assert reading(tmp_path, source, "print(input())") == (0, "first line")
-        os.close(writer)
-        assert reading(tmp_path, source) == (0, "11")
+    with os.fdopen(reader) as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        assert reading(tmp_path, own_standard_input()) == (0, "0")
+    os.close(writer)
 
 
 def test_a_directory_of_its_own(tmp_path):

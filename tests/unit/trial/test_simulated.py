@@ -95,7 +95,9 @@ def test_what_is_not_simulated_stays_as_it_is_set(monkeypatch, tmp_path):
     told = "pinned_use_background_threads:True"
     monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", f"{told},max_split_size_mb:64")
-    assert recorded_settings(path).value == f"{told},expandable_segments:True"
+    plan, value = recorded_settings(path), f"{told},expandable_segments:True"
+    assert plan.value == value
+    assert plan.environment == {"PYTORCH_CUDA_ALLOC_CONF": value, "PYTORCH_ALLOC_CONF": value}
 
 
 def test_defaults_that_are_better_are_written_out():

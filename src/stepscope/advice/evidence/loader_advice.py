@@ -20,12 +20,13 @@ training process takes hardly longer, workers do not help.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
 
 from stepscope.advice.evidence.subject import Subject
 from stepscope.run.figures import binary_size, duration, sentence
+from stepscope.run.manifest import LoaderRecord
 
 _BURNS = 0.5
 """Loading that spends at least this share of its time on a CPU counts as CPU work."""
@@ -60,10 +61,8 @@ class LoaderFacts:
     Attributes:
         cpus: CPUs that this rank may use for itself.
         cpu_share: Share of the time of loading that is work for a CPU.
-        is_beside: Whether a thread beside the training's reads it.
         is_for_gpu: Whether batches go to a GPU: with `pin_memory`, a thread receives them.
-        shared_memory_bytes: Free space for the batches that workers pass on.
-        worker_bytes: What a worker needs of it, beside its batches.
+        record: What it was recorded to be; its defaults without a record.
     """
 
     workers: int | None = None
@@ -71,15 +70,8 @@ class LoaderFacts:
     cpus: int | None = None
     cpu_share: float | None = None
     keeps_workers: bool | None = None
-    is_iterable: bool | None = None
-    is_beside: bool = False
     is_for_gpu: bool = False
-    batch_bytes: int | None = None
-    batch_tensors: int | None = None
-    prefetch: int | None = None
-    shared_memory_bytes: int | None = None
-    memory_bytes: int | None = None
-    worker_bytes: int | None = None
+    record: LoaderRecord = field(default_factory=LoaderRecord)
 
     @property
     def burns_cpu(self) -> bool | None:
@@ -91,15 +83,16 @@ class LoaderFacts:
         """What it takes to receive a batch from a worker: at least, if its size is unknown."""
         if self.is_for_gpu and self.cpus is not None and self.cpus >= _ENOUGH_CPUS:
             return _PINNED_NS
-        size, tensors = self.batch_bytes or 0, self.batch_tensors or 0
+        size, tensors = self.record.batch_bytes or 0, self.record.batch_tensors or 0
         return round(_PER_BATCH_NS + tensors * _PER_TENSOR_NS + size * _PER_BYTE_NS)
 
     @property
     def ahead_bytes(self) -> int | None:
         """Size of the batches that one worker prepares ahead."""
-        if self.batch_bytes is None:
+        if self.record.batch_bytes is None:
             return None
-        return (_PREFETCH if self.prefetch is None else self.prefetch) * self.batch_bytes
+        ahead = self.record.prefetch_factor
+        return (_PREFETCH if ahead is None else ahead) * self.record.batch_bytes
 
 
 @dataclass(frozen=True)
@@ -138,15 +131,8 @@ def facts_of(subject: Subject) -> LoaderFacts:
             cpus=max(1, loader.cpus // loader.local_ranks),
             cpu_share=share,
             keeps_workers=loader.is_persistent if loader.workers else None,
-            is_iterable=loader.is_iterable,
-            is_beside=loader.is_beside,
             is_for_gpu=subject.window is not None and subject.window.has_gpu,
-            batch_bytes=loader.batch_bytes,
-            batch_tensors=loader.batch_tensors,
-            prefetch=loader.prefetch_factor,
-            shared_memory_bytes=loader.shared_memory_bytes,
-            memory_bytes=loader.memory_bytes,
-            worker_bytes=loader.worker_bytes,
+            record=loader,
         )
     if subject.window is None:
         return LoaderFacts()
@@ -170,7 +156,7 @@ def advise(facts: LoaderFacts, step_ns: int, waited_ns: int) -> LoaderAdvice:
     if facts.has_workers and not facts.workers:
         return _unknown_number(step_ns, compute_ns)
     now = facts.workers or 0
-    makers = now or int(facts.is_beside)
+    makers = now or int(facts.record.is_beside)
     transfer_ns = 0 if makers or facts.has_workers is None else facts.transfer_ns
     if transfer_ns > _HELPS * waited_ns:
         return _not_worth_it(facts, waited_ns)
@@ -203,7 +189,7 @@ def advise(facts: LoaderFacts, step_ns: int, waited_ns: int) -> LoaderAdvice:
                 " and keep them (persistent_workers=True, with the loader made once): now each "
                 "epoch starts its workers anew, which takes longer the more there are"
             )
-    elif facts.is_beside:
+    elif facts.record.is_beside:
         do = (
             "A thread reads the loader and makes one batch after another. Let workers make them: "
             f"DataLoader(num_workers={workers}, persistent_workers=True)"
@@ -218,7 +204,7 @@ def advise(facts: LoaderFacts, step_ns: int, waited_ns: int) -> LoaderAdvice:
         reason = " Loading mostly waits, so there may be more workers than CPUs."
     if not keep_up:
         reason = f" {limited}"
-    if facts.is_iterable:
+    if facts.record.is_iterable:
         do += _DIVIDE
     more = f" If that is not enough, {_CHEAPER}." if keep_up else f" Also {_CHEAPER}."
     storage = f" {_storage(facts)}" if not keep_up and _storage(facts) else ""
@@ -227,7 +213,7 @@ def advise(facts: LoaderFacts, step_ns: int, waited_ns: int) -> LoaderAdvice:
         alone_ns,
         assumption,
         f"{do}.{reason}{more}{storage}{_costs(facts)}",
-        transfer_ns if facts.batch_bytes is not None else 0,
+        transfer_ns if facts.record.batch_bytes is not None else 0,
         needs_cheaper=not keep_up,
     )
 
@@ -241,11 +227,11 @@ def _most_workers(facts: LoaderFacts, now: int) -> tuple[int | None, str]:
     elif facts.cpus is not None:
         limits.append((max(1, facts.cpus - 1), _few_cpus(facts)))
     ahead = facts.ahead_bytes
-    if facts.shared_memory_bytes is not None and ahead:
-        fit = now + facts.shared_memory_bytes // ahead
+    if facts.record.shared_memory_bytes is not None and ahead:
+        fit = now + facts.record.shared_memory_bytes // ahead
         limits.append((fit, f"there is shared memory (/dev/shm) for {_workers(fit)} only"))
-    if facts.memory_bytes is not None and facts.worker_bytes is not None:
-        fit = now + facts.memory_bytes // max(1, facts.worker_bytes + (ahead or 0))
+    if facts.record.memory_bytes is not None and facts.record.worker_bytes is not None:
+        fit = now + facts.record.memory_bytes // max(1, facts.record.worker_bytes + (ahead or 0))
         limits.append((fit, f"there is memory for {_workers(fit)} only"))
     return min(limits) if limits else (None, "")
 
@@ -290,7 +276,8 @@ def _no_more_workers(facts: LoaderFacts, now: int, needed: int, limit: str) -> L
 
 def _not_worth_it(facts: LoaderFacts, waited_ns: int) -> LoaderAdvice:
     """Advice where receiving a batch from a worker takes about as long as making it here."""
-    size = f" of {binary_size(facts.batch_bytes)}" if facts.batch_bytes is not None else ""
+    batch_bytes = facts.record.batch_bytes
+    size = f" of {binary_size(batch_bytes)}" if batch_bytes is not None else ""
     return LoaderAdvice(
         None,
         None,
@@ -306,11 +293,11 @@ def _not_worth_it(facts: LoaderFacts, waited_ns: int) -> LoaderAdvice:
 
 def _costs(facts: LoaderFacts) -> str:
     ahead = facts.ahead_bytes
-    if ahead is None or facts.batch_bytes is None:
+    if ahead is None or facts.record.batch_bytes is None:
         return ""
     own = ""
-    if facts.worker_bytes is not None:
-        own = f" and {binary_size(facts.worker_bytes)} of memory of its own"
+    if facts.record.worker_bytes is not None:
+        own = f" and {binary_size(facts.record.worker_bytes)} of memory of its own"
     return (
         f" Each worker takes {binary_size(ahead)} of shared memory for the batches that it "
         f"prepares{own}."

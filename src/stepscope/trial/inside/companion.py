@@ -23,13 +23,16 @@ import time
 from collections.abc import Callable
 from multiprocessing import util as process_util
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from stepscope.capture.steps.replacements import when_imported
 from stepscope.run.files import write_atomically
 from stepscope.trial.fixes import FIXES
 from stepscope.trial.inside.guard import WriteGuard
 from stepscope.trial.patches import Patches
+
+if TYPE_CHECKING:
+    from stepscope.adapters.script.hooks import ScriptRecorder
 
 _SEED = 20_240
 _LEAST_STEPS = 3
@@ -40,20 +43,7 @@ TURN_S = 0.25
 _ASK = b"a"
 
 
-class StepRecorder(Protocol):
-    """What counts the steps of this process."""
-
-    after_step: Any
-    error: BaseException | None
-
-    def finish(self) -> None:
-        """Save the step record."""
-
-    def restart_step(self) -> None:
-        """Begin the current step now."""
-
-
-def join(recorder: StepRecorder, wishes: dict[str, Any]) -> None:
+def join(recorder: ScriptRecorder, wishes: dict[str, Any]) -> None:
     """Apply the fixes of a trial to this process.
 
     Args:
@@ -72,7 +62,7 @@ class Companion:
         wishes: See `join`.
     """
 
-    def __init__(self, recorder: StepRecorder, wishes: dict[str, Any]) -> None:
+    def __init__(self, recorder: ScriptRecorder, wishes: dict[str, Any]) -> None:
         self._recorder = recorder
         self._fixes: dict[str, Any] = wishes["fixes"]
         self._steps: int = wishes["steps"]

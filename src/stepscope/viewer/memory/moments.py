@@ -64,12 +64,12 @@ def allocation_in_full(view: MemoryView, number: int) -> dict[str, Any]:
     """
     if number >= len(view.allocations):
         raise UsageError(f"there are allocations 0 to {len(view.allocations) - 1}")
-    row = view.allocations.row(number, named=True)
-    origin = view.origin_ns
-    times = {
-        name: None if row[name] is None else row[name] - origin
-        for name in ("start_ns", "free_ns", "end_ns")
-    }
+    row = (
+        view.allocations.slice(number, 1)
+        .with_columns(pl.col("start_ns", "free_ns", "end_ns") - view.origin_ns)
+        .with_columns(lasted_ns=pl.col("free_ns") - pl.col("start_ns"))
+        .row(0, named=True)
+    )
     gone = None if row["is_stack_of_free"] else _stack_of_event(view, row["free_event"])
     return {
         **{
@@ -78,13 +78,10 @@ def allocation_in_full(view: MemoryView, number: int) -> dict[str, Any]:
                 "allocation", "device", "requested_bytes", "size_bytes", "stream", "pool",
                 "category", "confidence", "source", "name", "step", "phase", "line",
                 "start_event", "free_event", "end_event", "is_stack_of_free",
+                "start_ns", "free_ns", "end_ns", "lasted_ns",
             )
         },
-        **times,
         "address": f"{row['address']:#x}",
-        "lasted_ns": None
-        if row["start_ns"] is None or row["free_ns"] is None
-        else row["free_ns"] - row["start_ns"],
         "stack": _frames(view, row["stack"]),
         # A recorder that notes stacks of requests only gives each free that of its request.
         "free_stack": [] if gone == row["stack"] else _frames(view, gone),

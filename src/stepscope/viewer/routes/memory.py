@@ -49,8 +49,10 @@ def _about(asked: Asked) -> dict[str, Any]:
     view, device, origin = history.view, history.device, history.origin_ns
     with opening.content.asking:
         peak = view.peak(device)
-        steps = view.categories.ranges.steps.filter(pl.col("device") == device)
-        failed = view.out_of_memory(device)
+        steps = view.categories.ranges.steps.filter(pl.col("device") == device).head(_MOST_STEPS)
+        failed = view.out_of_memory(device).select(
+            "event", pl.col("time_ns") - origin, "size_bytes"
+        )
         held = composition(view, moment_of(view, device, "peak"))
         return {
             "ready": True,
@@ -73,22 +75,12 @@ def _about(asked: Asked) -> dict[str, Any]:
                 "reserved_bytes": int(history.reserved_bytes.max()),
             },
             "steps": [
-                {
-                    "step": row["step"],
-                    "start_ns": row["start_ns"] - origin,
-                    "row": history.row_at(row["start_ns"] - origin) if history.has_times else None,
-                    "end_ns": None if row["end_ns"] is None else row["end_ns"] - origin,
-                }
-                for row in steps.head(_MOST_STEPS).iter_rows(named=True)
+                {**row, "row": history.row_at(row["start_ns"]) if history.has_times else None}
+                for row in steps.select("step", pl.col("start_ns", "end_ns") - origin).to_dicts()
             ],
             "failed": [
-                {
-                    "event": row["event"],
-                    "row": history.row_of(row["event"]),
-                    "time_ns": None if row["time_ns"] is None else row["time_ns"] - origin,
-                    "size_bytes": row["size_bytes"],
-                }
-                for row in failed.head(_MOST_STEPS).iter_rows(named=True)
+                {**row, "row": history.row_of(row["event"])}
+                for row in failed.head(_MOST_STEPS).to_dicts()
             ],
             "notes": list(view.notes(device)),
         }
