@@ -10,11 +10,10 @@ import numpy.typing as npt
 import orjson
 import polars as pl
 
-from stepscope.memory.arithmetic import as_long
 from stepscope.memory.reading.tree import DICT, Tree
 from stepscope.memory.reading.words import FALSE, NONE, TRUE, UNSET, VALUES_FROM, text_of_word
 from stepscope.memory.schema import TEXTS
-from stepscope.trace.machine.helpers import jit_helper
+from stepscope.trace.machine.helpers import as_long, jit_helper
 
 MISSING = -(2**63)
 """Stands for a number that is not there, is no whole number, or does not fit 64 bits."""

@@ -15,11 +15,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.memory.arithmetic import as_long
 from stepscope.memory.reading.tree import DICT, LIST, TUPLE, Handle
 from stepscope.memory.reading.words import FALSE, NONE, TRUE, UNSET, VALUES_FROM, word_at
 from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.helpers import jit_helper
+from stepscope.trace.machine.helpers import as_long, jit_helper
 
 MOST_NESTING = 64
 """Open containers at one time; a snapshot has about six."""

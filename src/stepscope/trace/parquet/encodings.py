@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.trace.machine.helpers import jit_inline
+from stepscope.trace.machine.helpers import as_long, jit_inline
 from stepscope.trace.machine.instructions import (
     Data,
     Longs,
-    as_long,
     byte_at,
     int_at,
     leading_zeros,

@@ -20,8 +20,8 @@ from stepscope.trace.formats.chrome.scanner.scan_bytes import (
     skip_space,
     string_end,
 )
-from stepscope.trace.machine.helpers import jit_inline
-from stepscope.trace.machine.instructions import Data, as_long, byte_at, word_at
+from stepscope.trace.machine.helpers import as_long, jit_inline
+from stepscope.trace.machine.instructions import Data, byte_at, word_at
 from stepscope.trace.machine.jit import jit
 
 _LONGEST_NUMBER = 300
