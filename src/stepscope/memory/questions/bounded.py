@@ -16,7 +16,7 @@ from stepscope.memory.questions.over_time import HeldBytes
 from stepscope.memory.replay.arrays import largest
 from stepscope.memory.replay.replay import Replay
 from stepscope.memory.simulator.capacity import Capacity, capacity_of
-from stepscope.memory.simulator.operations import Requests
+from stepscope.memory.simulator.operations import Requests, requests_of
 from stepscope.memory.simulator.simulate import Simulation, simulate
 from stepscope.memory.view import MemoryView
 
@@ -40,7 +40,7 @@ class BoundedRuns:
     def __init__(self, replay: Replay, device: int) -> None:
         self._device = device
         settings = settings_of(replay.snapshot.settings)
-        requests = Requests(replay, device)
+        requests = requests_of(replay, device)
         self.recorded = Change(replay, requests, settings, capacity_of(replay, device))
         self._of_last: tuple[Change, dict[tuple[int | None, bool], Simulation]] = (
             self.recorded,
@@ -174,7 +174,7 @@ def predicted_peaks(
     replay: Replay, device: int, settings: AllocatorSettings, capacity_bytes: int | None = None
 ) -> Peaks:
     """The peaks of a changed history, by simulation."""
-    requests = Requests(replay, device)
+    requests = requests_of(replay, device)
     run = simulate(replay, device, settings, requests=requests)
     fits = None
     if capacity_bytes is not None:
