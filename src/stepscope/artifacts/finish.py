@@ -1,4 +1,6 @@
-"""Finishes one window: checks and compresses the raw trace, makes the tables, writes the result.
+"""`python -m stepscope.artifacts.finish JOB`: finishes one window in a separate process.
+
+It checks and compresses the raw trace, makes the tables, and writes the result.
 
 Each kind of file is a module of this package with a function `make`, and options of
 `CaptureConfig` that name the module as their `artifact`.
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +20,7 @@ from stepscope.artifacts.calls import WindowCalls, gather
 from stepscope.artifacts.compress import check_compressed, compress, make_file
 from stepscope.artifacts.job import FinishJob, RawTrace, RawTraceError
 from stepscope.run.figures import error_in_words
+from stepscope.run.helper_processes import go_last
 from stepscope.run.manifest import ArtifactRecord, FinishedRecord, write_record
 
 Maker = Callable[[FinishJob, WindowCalls, dict[str, Any]], list[ArtifactRecord]]
@@ -126,3 +130,14 @@ def _problem_of(job: FinishJob, raw: RawTrace, window: WindowCalls) -> str:
             "GPU activity was requested, but no kernel was recorded (is another tool using CUPTI?)"
         )
     return "; ".join(problems)
+
+
+def main() -> int:
+    """Finish the window described by the only argument."""
+    go_last()
+    finish(FinishJob.decode(sys.argv[1]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -240,7 +240,7 @@ def write_text(averages: KeyAverages, path: Path, rows: int) -> None:
     if averages.has_shapes:
         columns.append(("Input shapes", lambda row: _short(row.shapes)))
     if averages.has_sources:
-        columns.append(("Source", lambda row: _end(row.source)))
+        columns.append(("Source", lambda row: _short(row.source, keeps_end=True)))
     lines = [f"sorted by {column}", "", *_table(columns, shown)]
     if len(shown) < len(operators):
         lines.append(f"({len(operators) - len(shown)} more rows in key_averages.csv)")
@@ -318,15 +318,12 @@ def _table(columns: Sequence[_Column], rows: Iterable[OperatorRow]) -> list[str]
     return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]
 
 
-def _short(name: str) -> str:
-    printable = "".join(character if character.isprintable() else "?" for character in name)
-    return printable if len(printable) <= _NAME_WIDTH else printable[: _NAME_WIDTH - 1] + "…"
-
-
-def _end(text: str) -> str:
-    """The end of a long source line, where its file and function are."""
+def _short(text: str, *, keeps_end: bool = False) -> str:
+    """The beginning of a long text, or its end: there, a line of source has file and function."""
     printable = "".join(character if character.isprintable() else "?" for character in text)
-    return printable if len(printable) <= _NAME_WIDTH else "…" + printable[1 - _NAME_WIDTH :]
+    if len(printable) <= _NAME_WIDTH:
+        return printable
+    return f"…{printable[1 - _NAME_WIDTH :]}" if keeps_end else f"{printable[: _NAME_WIDTH - 1]}…"
 
 
 def _share(part: float, whole: float) -> str:

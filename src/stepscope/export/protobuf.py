@@ -18,6 +18,7 @@ import polars as pl
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.jit import jit
+from stepscope.trace.parquet.thrift import varint
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
@@ -130,7 +131,7 @@ def bytes_field(field: int, pieces: Pieces) -> Pieces:
 
 def one_number(field: int, value: int) -> bytes:
     """One field with a whole number, not negative."""
-    return _tag(field, _VARINT) + _varint(value)
+    return _tag(field, _VARINT) + varint(value)
 
 
 def one_double(field: int, value: float) -> bytes:
@@ -151,17 +152,8 @@ def one_text(field: int, value: str) -> bytes:
 def one_message(field: int, content: bytes | Iterable[bytes]) -> bytes:
     """One field with a message, or with bytes."""
     whole = content if isinstance(content, bytes) else b"".join(content)
-    return _tag(field, _BYTES) + _varint(len(whole)) + whole
+    return _tag(field, _BYTES) + varint(len(whole)) + whole
 
 
 def _tag(field: int, wire_type: int) -> bytes:
-    return _varint(field << 3 | wire_type)
-
-
-def _varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
+    return varint(field << 3 | wire_type)

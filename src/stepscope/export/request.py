@@ -12,6 +12,7 @@ from pathlib import Path
 
 from stepscope.errors import UsageError
 from stepscope.run.files import replacing
+from stepscope.terminal.status_line import StatusLine
 from stepscope.trace.paths import PathTarget, TraceRef
 
 Write = Callable[[bytes], object]
@@ -154,3 +155,18 @@ def folder_writer(destination: Path) -> Iterator[Folder]:
         for one in missing:  # of those made here, the ones that nothing was put into
             with suppress(OSError):
                 one.rmdir()
+
+
+def parts_of(rows: int, at_once: int) -> Iterator[slice]:
+    """Consecutive slices that cover some rows, with progress on a terminal.
+
+    Args:
+        at_once: Rows of each slice; the last may reach beyond the end.
+    """
+    status = StatusLine()
+    try:
+        for first in range(0, rows, at_once):
+            status.update(f"Writing events · {first / rows:.0%}")
+            yield slice(first, first + at_once)
+    finally:
+        status.close()

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator
 import orjson
 import polars as pl
 
-from stepscope.export.parts import parts_of
-from stepscope.export.request import Exported, Request, Write, file_writer, folder_writer
+from stepscope.export.request import Exported, Request, Write, file_writer, folder_writer, parts_of
 from stepscope.export.selection import Cut, cut, lag_notes
 from stepscope.trace.categories import category_of
 from stepscope.trace.formats.chrome.written import member, microseconds

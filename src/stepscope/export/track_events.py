@@ -23,7 +23,7 @@ import polars as pl
 from stepscope.analysis.counters import Series
 from stepscope.export import protobuf as pb
 from stepscope.export.overlays import Overlays
-from stepscope.export.parts import parts_of
+from stepscope.export.request import parts_of
 from stepscope.export.selection import Cut
 from stepscope.export.slices import BANDS, Marks, mark, marks_of
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array

@@ -281,6 +281,13 @@ class MemoryView:
             .collect()
         )
 
+    def failure(self, device: int) -> Moment | None:
+        """When the last request of a device that failed did; None: none failed."""
+        failed = self.out_of_memory(device)
+        if failed.is_empty():
+            return None
+        return Moment(device, failed["event"][-1], failed["time_ns"][-1], "when a request failed")
+
     def notes(self, device: int) -> tuple[str, ...]:
         """What a reader of any answer about a device must know."""
         found = [

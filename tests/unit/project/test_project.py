@@ -153,4 +153,4 @@ def test_percentages_in_sentences_come_from_one_place():
         for file in (ROOT / "src" / "stepscope").rglob("*.py")
         if re.search(r":\.0%\}", file.read_text())
     }
-    assert own == {"trace/source/progress.py", "export/parts.py"}
+    assert own == {"trace/source/progress.py", "export/request.py"}

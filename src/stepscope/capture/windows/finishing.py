@@ -170,7 +170,7 @@ def start(job: FinishJob) -> subprocess.Popen[bytes]:
     """Start the finishing process for a raw trace that exists."""
     with (job.raw_path.parent / "messages.txt").open("ab") as messages:
         return subprocess.Popen(
-            command_of("stepscope.artifacts", job.encode()),
+            command_of("stepscope.artifacts.finish", job.encode()),
             env=environment_of(),
             stdin=subprocess.DEVNULL,
             stdout=messages,

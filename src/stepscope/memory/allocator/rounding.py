@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.memory.allocator.settings import INTERVALS, MIB
-from stepscope.memory.arithmetic import as_long
 from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.helpers import jit_helper
+from stepscope.trace.machine.helpers import as_long, jit_helper
 from stepscope.trace.machine.jit import jit
 
 LEAST_BYTES = 512

@@ -12,12 +12,13 @@ from functools import cached_property
 import polars as pl
 
 from stepscope.memory.allocator.settings import AllocatorSettings, settings_of
+from stepscope.memory.questions.over_time import HeldBytes
 from stepscope.memory.replay.arrays import largest
 from stepscope.memory.replay.replay import Replay
 from stepscope.memory.simulator.capacity import Capacity, capacity_of
-from stepscope.memory.simulator.operations import Requests
+from stepscope.memory.simulator.operations import Requests, requests_of
 from stepscope.memory.simulator.simulate import Simulation, simulate
-from stepscope.memory.view import START, MemoryView
+from stepscope.memory.view import MemoryView
 
 _MANY_OPERATIONS = 200_000
 _PROBES = 8
@@ -39,7 +40,7 @@ class BoundedRuns:
     def __init__(self, replay: Replay, device: int) -> None:
         self._device = device
         settings = settings_of(replay.snapshot.settings)
-        requests = Requests(replay, device)
+        requests = requests_of(replay, device)
         self.recorded = Change(replay, requests, settings, capacity_of(replay, device))
         self._of_last: tuple[Change, dict[tuple[int | None, bool], Simulation]] = (
             self.recorded,
@@ -173,7 +174,7 @@ def predicted_peaks(
     replay: Replay, device: int, settings: AllocatorSettings, capacity_bytes: int | None = None
 ) -> Peaks:
     """The peaks of a changed history, by simulation."""
-    requests = Requests(replay, device)
+    requests = requests_of(replay, device)
     run = simulate(replay, device, settings, requests=requests)
     fits = None
     if capacity_bytes is not None:
@@ -204,15 +205,6 @@ def fits_into(
 
 def peak_requested(replay: Replay, device: int) -> int:
     """The most that is asked for and held at any time."""
-    held = replay.allocations.filter((pl.col("device") == device) & ~pl.col("is_given_back_before"))
-    size = pl.col("requested_bytes")
-    changes = pl.concat(
-        [
-            held.select(pl.col("start_event").fill_null(START).alias("event"), change=size),
-            held.filter(pl.col("free_event").is_not_null()).select(
-                pl.col("free_event").alias("event"), change=-size
-            ),
-        ]
-    )
-    sums = changes.group_by("event").agg(pl.col("change").sum()).sort("event")["change"]
-    return int(sums.cum_sum().max() or 0)  # type: ignore[arg-type]
+    mine = replay.allocations.filter(pl.col("device") == device)
+    held = HeldBytes.of(mine, "requested_bytes")
+    return int(held.after(held.begun).max(initial=0))

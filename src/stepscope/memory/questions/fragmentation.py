@@ -68,13 +68,7 @@ def fragmentation(
     By default at the last failed request, else at the peak of the reserved bytes.
     """
     chosen = view.device(device) if moment is None else moment.device
-    if moment is None:
-        failed = view.out_of_memory(chosen)
-        if len(failed):
-            row = failed.row(-1, named=True)
-            moment = Moment(chosen, row["event"], row["time_ns"], "when a request failed")
-        else:
-            moment = view.peak(chosen, "reserved_bytes")
+    moment = moment or view.failure(chosen) or view.peak(chosen, "reserved_bytes")
     state = state_at(view.replay, chosen, moment.event)
     segments = _segments(view, state)
     groups = _groups(segments)

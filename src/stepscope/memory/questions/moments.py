@@ -34,7 +34,10 @@ def moment_of(view: MemoryView, device: int, text: str) -> Moment:
     if word == "end":
         return view.end(device)
     if word == "oom":
-        return _failure(view, device)
+        failure = view.failure(device)
+        if failure is None:
+            raise UsageError(f"{view.snapshot.path}: no request failed on device {device}")
+        return failure
     offset = _OFFSET.match(word)
     if offset:
         return _after(view, device, float(offset[1]) * _UNITS[offset[2]], text)
@@ -44,14 +47,6 @@ def moment_of(view: MemoryView, device: int, text: str) -> Moment:
     if numbered[1] == "event":
         return view.moment(device, event=int(numbered[2]))
     return _end_of_step(view, device, int(numbered[2]))
-
-
-def _failure(view: MemoryView, device: int) -> Moment:
-    failed = view.out_of_memory(device)
-    if failed.is_empty():
-        raise UsageError(f"{view.snapshot.path}: no request failed on device {device}")
-    row = failed.row(-1, named=True)
-    return Moment(device, row["event"], row["time_ns"], "when a request failed")
 
 
 def _after(view: MemoryView, device: int, offset_ns: float, text: str) -> Moment:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 import polars as pl
 
@@ -91,13 +90,11 @@ class OutOfMemory:
 
 def out_of_memory(view: MemoryView, device: int | None = None) -> OutOfMemory:
     """Explains the last request that failed, by default on the fullest device with one."""
-    chosen = _device(view, device)
-    failures = view.out_of_memory(chosen)
-    row = failures.row(-1, named=True)
-    moment = Moment(chosen, row["event"], row["time_ns"], "when a request failed")
+    moment = _failure(view, device)
+    chosen = moment.device
     held = composition(view, moment)
     bounded = BoundedRuns(view.replay, chosen)
-    facts = _facts(view, moment, row, bounded.capacity)
+    facts = _facts(view, moment, bounded.capacity)
     parts = facts.parts
     later = view.replay.allocations.filter(
         (pl.col("device") == chosen) & (pl.col("start_event") > moment.event)
@@ -105,7 +102,7 @@ def out_of_memory(view: MemoryView, device: int | None = None) -> OutOfMemory:
     failure = Failure(
         event=moment.event,
         line=facts.line,
-        category=failure_category(view, row["stack"]),
+        category=failure_category(view, facts.stack),
         asked_bytes=facts.asked,
         card_bytes=facts.card,
         is_outside=facts.cause is Cause.OUTSIDE,
@@ -124,7 +121,7 @@ def out_of_memory(view: MemoryView, device: int | None = None) -> OutOfMemory:
         device=chosen,
         event=moment.event,
         time_ns=moment.time_ns,
-        failures=len(failures),
+        failures=len(view.out_of_memory(chosen)),
         requests_after=len(later),
         line=facts.line,
         asked_bytes=facts.asked,
@@ -150,25 +147,20 @@ def out_of_memory(view: MemoryView, device: int | None = None) -> OutOfMemory:
 
 def failure_in_words(view: MemoryView, device: int) -> str | None:
     """Why the last request of a device that failed did; None: none failed."""
-    failures = view.out_of_memory(device)
-    if failures.is_empty():
+    moment = view.failure(device)
+    if moment is None:
         return None
-    row = failures.row(-1, named=True)
-    moment = Moment(device, row["event"], row["time_ns"], "when a request failed")
-    facts = _facts(view, moment, row, capacity_of(view.replay, device))
+    facts = _facts(view, moment, capacity_of(view.replay, device))
     return f"out of memory ({facts.cause.value}): {facts.why}"
 
 
-def _facts(
-    view: MemoryView,
-    moment: Moment,
-    row: dict[str, Any],
-    capacity: Capacity,
-) -> _Facts:
+def _facts(view: MemoryView, moment: Moment, capacity: Capacity) -> _Facts:
+    row = view.out_of_memory(moment.device).row(-1, named=True)
     sampled = of_device(view.sampled, moment.device)
     asked = int(row["size_bytes"] or 0)
     stack = row["stack"]
     return _Facts(
+        stack=stack,
         line=NO_STACK if stack is None else lines_of(view.snapshot)["line"][stack],
         asked=asked,
         needed=needed_bytes(asked, settings_of(view.snapshot.settings)),
@@ -180,12 +172,11 @@ def _facts(
     )
 
 
-def _device(view: MemoryView, device: int | None) -> int:
-    failing = [number for number in view.devices if len(view.out_of_memory(number))]
-    if device is None and failing:
-        return max(failing, key=view.peak_bytes)
-    if device is not None and device in failing:
-        return device
+def _failure(view: MemoryView, device: int | None) -> Moment:
+    asked = view.devices if device is None else [device]
+    failures = [moment for number in asked if (moment := view.failure(number))]
+    if failures:
+        return max(failures, key=lambda moment: view.peak_bytes(moment.device))
     where = "" if device is None else f" on device {device}"
     raise UsageError(
         f"{view.snapshot.path}: no request failed{where}; ask for the peak instead, or record "
@@ -197,6 +188,7 @@ def _device(view: MemoryView, device: int | None) -> int:
 class _Facts:
     """What is known of a failed request; sizes in bytes, None where nothing says."""
 
+    stack: int | None
     line: str
     asked: int  # rounded
     needed: int  # of the device

@@ -16,7 +16,7 @@ from stepscope.trace.arrays.time_columns import time_columns
 
 @dataclass(frozen=True, eq=False)
 class HeldBytes:
-    """The bytes that the program held of some allocations, in rounded sizes.
+    """The bytes that the program held of some allocations.
 
     Attributes:
         begun: The events that made them, ascending; `START` for those from before the recording.
@@ -31,18 +31,16 @@ class HeldBytes:
     gone_bytes: Int64Array
 
     @classmethod
-    def of(cls, allocations: pl.DataFrame) -> HeldBytes:
-        """Sums up allocations of one device."""
+    def of(cls, allocations: pl.DataFrame, size: str = "size_bytes") -> HeldBytes:
+        """Sums up allocations of one device, by default in rounded sizes."""
         held = programs_own(allocations)
-        begun = held.select(pl.col("start_event").fill_null(START), "size_bytes").sort(
-            "start_event"
-        )
+        begun = held.select(pl.col("start_event").fill_null(START), size).sort("start_event")
         gone = held.filter(pl.col("free_event").is_not_null()).sort("free_event")
         return cls(
             begun["start_event"].to_numpy(),
-            _sums(begun["size_bytes"]),
+            _sums(begun[size]),
             gone["free_event"].to_numpy(),
-            _sums(gone["size_bytes"]),
+            _sums(gone[size]),
         )
 
     def after(self, events: Int64Array) -> Int64Array:

@@ -22,7 +22,7 @@ from stepscope.memory.questions.settings import usual_settings
 from stepscope.memory.replay.replay import Replay
 from stepscope.memory.schema import Types
 from stepscope.memory.simulator.capacity import Capacity
-from stepscope.memory.simulator.operations import Requests, failed_requests
+from stepscope.memory.simulator.operations import failed_requests, requests_of
 from stepscope.memory.view import MemoryView
 
 _NOTHING = 1  # bytes: the simulator identifies allocations by their place, so none is removed
@@ -230,7 +230,7 @@ class _Tried:
                 .then((pl.col("size_bytes") * remedy.request_factor).ceil().cast(pl.Int64))
                 .otherwise("size_bytes"),
             )
-            requests = Requests(replay, self._device, failed)
+            requests = requests_of(replay, self._device, failed)
         return Change(
             replay,
             requests,

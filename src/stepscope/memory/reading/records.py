@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.memory.arithmetic import as_long
 from stepscope.memory.reading.tree import DICT, Arrays, Handle, Tree
 from stepscope.memory.reading.values import MISSING, integer_at
 from stepscope.memory.reading.words import NONE, NUMBERS, TRUE, UNSET, VALUES_FROM
 from stepscope.memory.schema import ACTION, BLOCK_STATE, BlockState
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.machine.arrays import Table, Written, WrittenTable
-from stepscope.trace.machine.helpers import jit_helper
+from stepscope.trace.machine.helpers import as_long, jit_helper
 from stepscope.trace.machine.jit import compiled, jit
 
 MOST_POOLS = 1024

@@ -10,21 +10,30 @@ import numpy.typing as npt
 import orjson
 import polars as pl
 
-from stepscope.memory.arithmetic import as_long
 from stepscope.memory.reading.tree import DICT, Tree
 from stepscope.memory.reading.words import FALSE, NONE, TRUE, UNSET, VALUES_FROM, text_of_word
 from stepscope.memory.schema import TEXTS
-from stepscope.trace.machine.helpers import jit_helper
+from stepscope.trace.machine.helpers import as_long, jit_helper
 
 MISSING = -(2**63)
 """Stands for a number that is not there, is no whole number, or does not fit 64 bits."""
 
-_SHORT_BINUNICODE, _BINUNICODE, _BINUNICODE8 = 0x8C, 0x58, 0x8D
-_BININT, _BININT1, _BININT2, _LONG1, _LONG4, _BINFLOAT = 0x4A, 0x4B, 0x4D, 0x8A, 0x8B, 0x47
+# Opcodes of pickles.
+SHORT_BINUNICODE, BINUNICODE, BINUNICODE8 = 0x8C, 0x58, 0x8D
+BININT, BININT1, BININT2, LONG1, LONG4, BINFLOAT = 0x4A, 0x4B, 0x4D, 0x8A, 0x8B, 0x47
 
 _MOST_DEPTH = 8
 _MOST_VALUES = 10_000
 _LONGEST_TEXT = 16_384
+
+
+@jit_helper
+def little_endian(data: npt.NDArray[np.uint8], at: int, count: int) -> int:
+    """An unsigned number of up to 7 bytes."""
+    value = as_long(0)
+    for place in range(count):
+        value |= as_long(data[at + place]) << as_long(8 * place)
+    return value
 
 
 @jit_helper
@@ -49,15 +58,15 @@ def integer_at(data: npt.NDArray[np.uint8], value: int) -> int:
     if at < 0 or at >= len(data):
         return as_long(MISSING)
     op = as_long(data[at])
-    if op == _BININT1:
+    if op == BININT1:
         return as_long(data[at + 1])
-    if op == _BININT2:
+    if op == BININT2:
         return as_long(data[at + 1]) | as_long(data[at + 2]) << as_long(8)
-    if op == _BININT:
+    if op == BININT:
         return _signed(data, at + 1, 4)
-    if op == _LONG1:
+    if op == LONG1:
         return _signed(data, at + 2, as_long(data[at + 1]))
-    if op == _LONG4:
+    if op == LONG4:
         count = _signed(data, at + 1, 4)
         return _signed(data, at + 5, count) if count >= 0 else as_long(MISSING)
     return as_long(MISSING)
@@ -74,18 +83,15 @@ def text_span(data: npt.NDArray[np.uint8], value: int) -> tuple[int, int]:
         return as_long(-1), as_long(0)
     op = as_long(data[at])
     width = as_long(0)
-    if op == _SHORT_BINUNICODE:
+    if op == SHORT_BINUNICODE:
         width = as_long(1)
-    elif op == _BINUNICODE:
+    elif op == BINUNICODE:
         width = as_long(4)
-    elif op == _BINUNICODE8:
+    elif op == BINUNICODE8:
         width = as_long(8)
     else:
         return as_long(-1), as_long(0)
-    length = as_long(0)
-    for place in range(min(width, as_long(7))):
-        length |= as_long(data[at + 1 + place]) << as_long(8 * place)
-    return at + 1 + width, length
+    return at + 1 + width, little_endian(data, at + 1, min(width, as_long(7)))
 
 
 def text_of(tree: Tree, value: int) -> str | None:
@@ -109,10 +115,10 @@ def number_of(tree: Tree, value: int) -> int | float | None:
     whole = int(integer_at(tree.data, value))
     if whole != MISSING:
         return whole
-    if tree.data[at] == _BINFLOAT:
+    if tree.data[at] == BINFLOAT:
         number: float = struct.unpack(">d", tree.data[at + 1 : at + 9].tobytes())[0]
         return number
-    if tree.data[at] == _LONG1:  # an unsigned number of 64 bits has nine bytes
+    if tree.data[at] == LONG1:  # an unsigned number of 64 bits has nine bytes
         count = int(tree.data[at + 1])
         return int.from_bytes(tree.data[at + 2 : at + 2 + count].tobytes(), "little", signed=True)
     return None

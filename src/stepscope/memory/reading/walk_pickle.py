@@ -15,11 +15,22 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.memory.arithmetic import as_long
 from stepscope.memory.reading.tree import DICT, LIST, TUPLE, Handle
+from stepscope.memory.reading.values import (
+    BINFLOAT,
+    BININT,
+    BININT1,
+    BININT2,
+    BINUNICODE,
+    BINUNICODE8,
+    LONG1,
+    LONG4,
+    SHORT_BINUNICODE,
+    little_endian,
+)
 from stepscope.memory.reading.words import FALSE, NONE, TRUE, UNSET, VALUES_FROM, word_at
 from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.helpers import jit_helper
+from stepscope.trace.machine.helpers import as_long, jit_helper
 
 MOST_NESTING = 64
 """Open containers at one time; a snapshot has about six."""
@@ -41,19 +52,8 @@ _PROTO, _FRAME, _STOP, _MARK = 0x80, 0x95, 0x2E, 0x28
 _EMPTY_DICT, _EMPTY_LIST, _EMPTY_TUPLE = 0x7D, 0x5D, 0x29
 _TUPLE, _TUPLE1, _TUPLE2, _TUPLE3 = 0x74, 0x85, 0x86, 0x87
 _APPEND, _APPENDS, _SETITEM, _SETITEMS = 0x61, 0x65, 0x73, 0x75
-_BININT, _BININT1, _BININT2, _LONG1, _LONG4, _BINFLOAT = 0x4A, 0x4B, 0x4D, 0x8A, 0x8B, 0x47
 _NONE, _NEWTRUE, _NEWFALSE = 0x4E, 0x88, 0x89
-_SHORT_BINUNICODE, _BINUNICODE, _BINUNICODE8 = 0x8C, 0x58, 0x8D
 _BINPUT, _LONG_BINPUT, _MEMOIZE, _BINGET, _LONG_BINGET = 0x71, 0x72, 0x94, 0x68, 0x6A
-
-
-@jit_helper
-def little_endian(data: npt.NDArray[np.uint8], at: int, count: int) -> int:
-    """An unsigned number of up to 7 bytes."""
-    value = as_long(0)
-    for place in range(count):
-        value |= as_long(data[at + place]) << as_long(8 * place)
-    return value
 
 
 @jit_helper
@@ -148,23 +148,23 @@ def walk_pickle(
             depth += 1
 
         # -- numbers and strings, known by their position
-        elif op in (_BININT1, _BININT2, _BININT, _BINFLOAT, _LONG1, _LONG4) or op in (
-            _SHORT_BINUNICODE,
-            _BINUNICODE,
-            _BINUNICODE8,
+        elif op in (BININT1, BININT2, BININT, BINFLOAT, LONG1, LONG4) or op in (
+            SHORT_BINUNICODE,
+            BINUNICODE,
+            BINUNICODE8,
         ):
             header, length = 0, 0
-            if op == _BININT1:
+            if op == BININT1:
                 length = 1
-            elif op == _BININT2:
+            elif op == BININT2:
                 length = 2
-            elif op == _BININT:
+            elif op == BININT:
                 length = 4
-            elif op == _BINFLOAT:
+            elif op == BINFLOAT:
                 length = 8
-            elif op in (_LONG1, _SHORT_BINUNICODE):
+            elif op in (LONG1, SHORT_BINUNICODE):
                 header = 1
-            elif op in (_LONG4, _BINUNICODE):
+            elif op in (LONG4, BINUNICODE):
                 header = 4
             else:
                 header = 8
@@ -181,7 +181,7 @@ def walk_pickle(
                 break
             if is_building:
                 value = as_long(VALUES_FROM) + here
-                if op in (_SHORT_BINUNICODE, _BINUNICODE):
+                if op in (SHORT_BINUNICODE, BINUNICODE):
                     word = word_at(data, position, length, slots, letters, lengths)
                     if word:
                         value = word
@@ -211,25 +211,37 @@ def walk_pickle(
             marks[mark_count] = depth
             mark_count += 1
             fence = depth
-        elif op in (_SETITEMS, _APPENDS, _SETITEM, _APPEND):
-            taken = as_long(2) if op == _SETITEM else as_long(1)
-            if op in (_SETITEMS, _APPENDS):
+        elif op in (_SETITEMS, _APPENDS, _SETITEM, _APPEND) or op in (
+            _TUPLE,
+            _TUPLE1,
+            _TUPLE2,
+            _TUPLE3,
+        ):
+            is_new = op in (_TUPLE, _TUPLE1, _TUPLE2, _TUPLE3)
+            is_dict = op in (_SETITEMS, _SETITEM)
+            taken = as_long(2) if op in (_TUPLE2, _SETITEM) else as_long(1)
+            if op == _TUPLE3:
+                taken = as_long(3)
+            if op in (_SETITEMS, _APPENDS, _TUPLE):
                 if not mark_count:
                     status = UNDERFLOW
                     break
                 taken = depth - fence
                 mark_count -= 1
                 fence = marks[mark_count - 1] if mark_count else as_long(0)
-            if depth - taken - 1 < fence:
+            if depth - taken < (fence if is_new else fence + 1):
                 status = UNDERFLOW
                 break
-            is_dict = op in (_SETITEMS, _SETITEM)
             if is_dict and taken & 1:
                 status = ODD_PAIRS
                 break
             depth -= taken
-            target = as_long(-1)
-            if is_building:
+            target = containers
+            if is_building and is_new:
+                kinds[target] = TUPLE
+                firsts[target] = -1
+                lasts[target] = -1
+            elif is_building:
                 target = as_long(stack[depth - 1]) - base
                 if target < 0 or kinds[target] != (DICT if is_dict else LIST):
                     status = BAD_TARGET
@@ -242,35 +254,11 @@ def walk_pickle(
                     )  # fmt: skip
                 chunks += 1
                 item_count += taken
-        elif op in (_TUPLE, _TUPLE1, _TUPLE2, _TUPLE3):
-            taken = as_long(1) if op == _TUPLE1 else as_long(2) if op == _TUPLE2 else as_long(3)
-            if op == _TUPLE:
-                if not mark_count:
-                    status = UNDERFLOW
-                    break
-                taken = depth - fence
-                mark_count -= 1
-                fence = marks[mark_count - 1] if mark_count else as_long(0)
-            if depth - taken < fence:
-                status = UNDERFLOW
-                break
-            depth -= taken
-            if is_building:
-                kinds[containers] = TUPLE
-                firsts[containers] = -1
-                lasts[containers] = -1
-            if taken:
+            if is_new:
                 if is_building:
-                    _append_items(
-                        containers, depth, taken, chunks, item_count,
-                        stack, firsts, lasts, starts, counts, nexts, items,
-                    )  # fmt: skip
-                chunks += 1
-                item_count += taken
-            if is_building:
-                stack[depth] = base + containers
-            containers += 1
-            depth += 1
+                    stack[depth] = base + containers
+                containers += 1
+                depth += 1
 
         # -- the memo
         elif op in (_MEMOIZE, _BINPUT, _LONG_BINPUT):

@@ -11,8 +11,7 @@ import functools
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.memory.arithmetic import as_long
-from stepscope.trace.machine.helpers import jit_helper
+from stepscope.trace.machine.helpers import as_long, jit_helper
 
 UNSET = 0  # a memo entry without a value; no value has this number
 NONE, TRUE, FALSE = 1, 2, 3

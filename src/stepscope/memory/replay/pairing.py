@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.memory.arithmetic import as_long
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.helpers import as_long
 from stepscope.trace.machine.jit import compiled
 
 BEGIN, ASKED_TO_GO, END, AT_SNAPSHOT = 0, 1, 2, 3

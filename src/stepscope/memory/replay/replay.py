@@ -81,15 +81,15 @@ def replay(snapshot: Snapshot) -> Replay:
     """Replays a snapshot's history."""
     history = history_of(snapshot)
     blocks = replay_blocks(snapshot, history)
-    reserved = reserved_history(snapshot, history)
+    reserved, of_segments = reserved_history(snapshot, history)
     is_overflowed = _is_overflowed(snapshot)
     contradictions = [("block", *blocks.contradictions)]
-    contradictions += [("segment", *found) for found in reserved.contradictions]
+    contradictions += [("segment", *found) for found in of_segments]
     return Replay(
         snapshot=snapshot,
         allocations=blocks.allocations,
-        reserved=reserved.stretches,
-        curve=_curve(history, blocks.allocations, reserved.stretches),
+        reserved=reserved,
+        curve=_curve(history, blocks.allocations, reserved),
         notes=_notes(snapshot, blocks.allocations),
         contradictions=_contradictions(contradictions, _reason(history, is_overflowed)),
         is_overflowed=is_overflowed,

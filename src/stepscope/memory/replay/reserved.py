@@ -46,18 +46,8 @@ _MOST_PIECES = 50_000_000
 """Of expandable segments; a history that needs more is not a recorder's."""
 
 
-@dataclass(frozen=True)
-class ReservedHistory:
-    """What was reserved.
-
-    Attributes:
-        contradictions: Kind (of `pairing`), event (`NONE` at the snapshot), device and address.
-        is_whole: False where the history of expandable segments was too long to follow.
-    """
-
-    stretches: pl.DataFrame
-    contradictions: list[tuple[npt.NDArray[np.uint8], Int64Array, Int64Array, Int64Array]]
-    is_whole: bool
+Contradictions = list[tuple[npt.NDArray[np.uint8], Int64Array, Int64Array, Int64Array]]
+"""Of segments: kind (of `pairing`), event (`NONE` at the snapshot), device and address."""
 
 
 @dataclass(frozen=True)
@@ -79,14 +69,13 @@ class _Ranges:
         return pair(self.device, self.address, self.what, self.size, self.number, going)
 
 
-def reserved_history(snapshot: Snapshot, history: History) -> ReservedHistory:
-    """Replays segments."""
+def reserved_history(snapshot: Snapshot, history: History) -> tuple[pl.DataFrame, Contradictions]:
+    """What was reserved, and how the history of segments contradicts itself."""
     is_expandable = snapshot.segments["is_expandable"].to_numpy() | _was_mapped(snapshot, history)
     fixed = _ranges(snapshot, history, ~is_expandable, Action.SEGMENT_ALLOC, Action.SEGMENT_FREE)
     grown = _ranges(snapshot, history, is_expandable, Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)
     tables, contradictions = [], []
-    pieces = _cut(grown)
-    for ranges, expandable in ((fixed, False), (pieces, True)):
+    for ranges, expandable in ((fixed, False), (_cut(grown), True)):
         if ranges is None or not len(ranges.device):
             continue
         paired = ranges.paired()
@@ -98,7 +87,7 @@ def reserved_history(snapshot: Snapshot, history: History) -> ReservedHistory:
     table = table.with_columns(stretch=pl.int_range(pl.len(), dtype=pl.Int64)).select(
         pl.col(name).cast(kind) for name, kind in RESERVED.items()
     )
-    return ReservedHistory(table, contradictions, pieces is not None)
+    return table, contradictions
 
 
 def _was_mapped(snapshot: Snapshot, history: History) -> BoolArray:

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.memory.arithmetic import as_long
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.machine.arrays import Table, Written, WrittenTable
-from stepscope.trace.machine.helpers import jit_helper
+from stepscope.trace.machine.helpers import as_long, jit_helper
 
 UNLIMITED = 2**62
 

@@ -25,7 +25,6 @@ from stepscope.memory.allocator.rounding import (
     segment_bytes,
     up_to_multiple,
 )
-from stepscope.memory.arithmetic import as_long
 from stepscope.memory.simulator.blocks import (
     ADDRESS,
     ADDRESS_SPACE,
@@ -83,7 +82,7 @@ from stepscope.memory.simulator.blocks import (
 )
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.helpers import jit_helper
+from stepscope.trace.machine.helpers import as_long, jit_helper
 
 # -- memory from the device, and back to it: segments, and pages of expandable ones
 

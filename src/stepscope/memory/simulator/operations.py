@@ -119,19 +119,30 @@ def _emptying_stacks(replay: Replay) -> set[int]:
     return set(within["stack"])
 
 
-def operations_of(
-    replay: Replay,
-    device: int,
-    places: dict[tuple[int, int], int],
-    stretches: pl.DataFrame,
-    failed: pl.DataFrame | None = None,
-) -> Operations:
+class Requests(NamedTuple):
+    """The requests and frees of one device. The settings of a simulation do not change them.
+
+    Attributes:
+        stretches: What was reserved of the device.
+        places: The number of each pair of pool and stream.
+    """
+
+    stretches: pl.DataFrame
+    places: dict[tuple[int, int], int]
+    operations: Operations
+
+
+def requests_of(replay: Replay, device: int, failed: pl.DataFrame | None = None) -> Requests:
     """The operations of a device, in order; first, what was active before the recording.
 
-    Pairs of pool and stream that are new are added to `places`. Where the recorded allocator may
-    have given single segments back (garbage collection, or blocks that are never split), each goes
-    as recorded. `failed` are the requests that failed, by default as recorded.
+    Where the recorded allocator may have given single segments back (garbage collection, or blocks
+    that are never split), each goes as recorded. `failed` are the requests that failed, as
+    `failed_requests` returns them; by default as recorded.
     """
+    stretches = stretches_of(replay, device)
+    places = {(0, 0): 0}
+    for things in (stretches, replay.allocations.filter(pl.col("device") == device)):
+        place_numbers(things, places)
     recorded = settings_of(replay.snapshot.settings)
     is_by_segment = recorded.max_split_bytes is not None or recorded.garbage_collection_threshold
     if failed is None:
@@ -145,6 +156,7 @@ def operations_of(
             kind = RELEASE if release.cause is ReleaseCause.PROGRAM else RELEASE_FOR_ROOM
             parts.append(_part(kind, pl.Series([release.last_event])))
     parts += _lives(replay, device, places)
+    # Requests that failed may have a place of their own.
     parts.append(
         _part(FAILED, failed["event"], failed["size_bytes"], place_numbers(failed, places))
     )
@@ -164,7 +176,8 @@ def operations_of(
         allocation[is_needed],
     )  # fmt: skip
     before = _before(replay, device, places)
-    return Operations(*map(np.concatenate, zip(before, history, strict=True)))
+    operations = Operations(*map(np.concatenate, zip(before, history, strict=True)))
+    return Requests(stretches, places, operations)
 
 
 def _single_segments(replay: Replay, device: int, release: Release) -> pl.DataFrame | None:
@@ -302,27 +315,3 @@ def failed_requests(replay: Replay, device: int) -> pl.DataFrame:
         .select("event", "size_bytes", "pool", "stream")
         .collect()
     )
-
-
-class Requests:
-    """The requests and frees of one device. The settings of a simulation do not change them.
-
-    `failed` are the requests that failed, as `failed_requests` returns them; by default as
-    recorded.
-
-    Attributes:
-        stretches: What was reserved of the device.
-        places: The number of each pair of pool and stream.
-        operations: See `operations_of`.
-    """
-
-    def __init__(self, replay: Replay, device: int, failed: pl.DataFrame | None = None) -> None:
-        self.stretches = stretches_of(replay, device)
-        self.places: dict[tuple[int, int], int] = {(0, 0): 0}
-        mine = replay.allocations.filter(pl.col("device") == device)
-        for things in (self.stretches, mine):
-            place_numbers(things, self.places)
-        # Requests that failed may have a place of their own.
-        self.operations: Operations = operations_of(
-            replay, device, self.places, self.stretches, failed
-        )

@@ -44,7 +44,7 @@ from stepscope.memory.simulator.machine import (
     OUT_OF_MEMORY,
     run_by_loop,
 )
-from stepscope.memory.simulator.operations import Operations, Requests
+from stepscope.memory.simulator.operations import Operations, Requests, requests_of
 from stepscope.trace.machine.jit import jit
 
 _BOUNDLESS = 2**46
@@ -126,73 +126,71 @@ def simulate(
             "garbage_collection_threshold has an effect only with a limit of the process: say "
             "how many bytes it is allowed"
         )
-    run = _Run(replay, device, settings, initial, requests)
-    return run.run(capacity_bytes, limit_bytes, is_tried=True, keeps_curve=keeps_curve)
+    return _run(
+        replay,
+        device,
+        settings,
+        requests or requests_of(replay, device),
+        is_recorded=initial == "recorded",
+        capacity_bytes=capacity_bytes,
+        limit_bytes=limit_bytes,
+        keeps_curve=keeps_curve,
+    )
 
 
-class _Run:
-    def __init__(
-        self,
-        replay: Replay,
-        device: int,
-        settings: AllocatorSettings,
-        initial: Literal["recorded", "anew"],
-        requests: Requests | None,
-    ) -> None:
-        self.device = device
-        self.settings = settings
-        self.requests = requests or Requests(replay, device)
-        self.operations = self.requests.operations
-        self.first = 0
-        places = self.requests.places
-        pools = [pool for pool, _ in places]
-        self.machine = Machine(len(replay.allocations), pools)
-        if initial == "recorded":
-            state = state_at(replay, device, -1)
-            load_state(self.machine, state, self.requests.stretches, settings, places, _BOUNDLESS)
-            self.first = int(np.searchsorted(self.operations.event, 0))
-
-    def run(
-        self,
-        capacity_bytes: int | None,
-        limit_bytes: int | None,
-        *,
-        is_tried: bool,
-        keeps_curve: bool,
-    ) -> Simulation:
-        machine, operations, at = self.machine, self.operations, self.first
-        count = len(operations.event)
-        numbers = machine.numbers
-        _configure(machine.config, self.settings, capacity_bytes, limit_bytes)
-        before = int(numbers[b.RESERVED]), int(numbers[b.ALLOCATED])
-        numbers[[b.PEAK_RESERVED, b.ALLOCATED_THEN, b.PEAK_ALLOCATED]] = *before, before[1]
-        kept = np.zeros((2, count if keeps_curve else 0), np.int64)
-        served = np.zeros(count, np.bool_)
-        divisions = np.array(self.settings.power2_divisions, np.int64)
-        status = np.array([NEEDS_ROOM])
-        while status[0] == NEEDS_ROOM:
-            at = jit(run_by_loop)(
-                *operations, at, is_tried, machine.arrays, divisions, kept[0], kept[1], served,
-                status,
-            )  # fmt: skip
-            if status[0] == NEEDS_ROOM:
-                machine.grow()
-        has_failed = bool(status[0] == OUT_OF_MEMORY)
-        return Simulation(
-            device=self.device,
-            peak_reserved_bytes=int(numbers[b.PEAK_RESERVED]),
-            allocated_then_bytes=int(numbers[b.ALLOCATED_THEN]),
-            peak_allocated_bytes=int(numbers[b.PEAK_ALLOCATED]),
-            operations=count,
-            curve=_curve(operations, (self.first, at if keeps_curve else self.first), kept, before),
-            failures=_failures(operations, at, served),
-            failed_event=int(operations.event[at]) if has_failed else None,
-            device_allocs=int(numbers[b.DEVICE_ALLOCS]),
-            device_frees=int(numbers[b.DEVICE_FREES]),
-            retries=int(numbers[b.RETRIES]),
-            machine=self.machine,
-            places=tuple(self.requests.places),
-        )
+def _run(
+    replay: Replay,
+    device: int,
+    settings: AllocatorSettings,
+    requests: Requests,
+    *,
+    is_recorded: bool,
+    is_reproduced: bool = False,
+    capacity_bytes: int | None = None,
+    limit_bytes: int | None = None,
+    keeps_curve: bool,
+) -> Simulation:
+    """Runs a history, from the recorded state on or anew; `is_reproduced`: doing as observed."""
+    stretches, places, operations = requests
+    machine = Machine(len(replay.allocations), [pool for pool, _ in places])
+    first, count = 0, len(operations.event)
+    if is_recorded:
+        state = state_at(replay, device, -1)
+        load_state(machine, state, stretches, settings, places, _BOUNDLESS)
+        first = int(np.searchsorted(operations.event, 0))
+    if is_reproduced:
+        give_addresses(machine, stretches, places)
+    numbers, at = machine.numbers, first
+    _configure(machine.config, settings, capacity_bytes, limit_bytes)
+    before = int(numbers[b.RESERVED]), int(numbers[b.ALLOCATED])
+    numbers[[b.PEAK_RESERVED, b.ALLOCATED_THEN, b.PEAK_ALLOCATED]] = *before, before[1]
+    kept = np.zeros((2, count if keeps_curve else 0), np.int64)
+    served = np.zeros(count, np.bool_)
+    divisions = np.array(settings.power2_divisions, np.int64)
+    status = np.array([NEEDS_ROOM])
+    while status[0] == NEEDS_ROOM:
+        at = jit(run_by_loop)(
+            *operations, at, not is_reproduced, machine.arrays, divisions, kept[0], kept[1],
+            served, status,
+        )  # fmt: skip
+        if status[0] == NEEDS_ROOM:
+            machine.grow()
+    has_failed = bool(status[0] == OUT_OF_MEMORY)
+    return Simulation(
+        device=device,
+        peak_reserved_bytes=int(numbers[b.PEAK_RESERVED]),
+        allocated_then_bytes=int(numbers[b.ALLOCATED_THEN]),
+        peak_allocated_bytes=int(numbers[b.PEAK_ALLOCATED]),
+        operations=count,
+        curve=_curve(operations, (first, at if keeps_curve else first), kept, before),
+        failures=_failures(operations, at, served),
+        failed_event=int(operations.event[at]) if has_failed else None,
+        device_allocs=int(numbers[b.DEVICE_ALLOCS]),
+        device_frees=int(numbers[b.DEVICE_FREES]),
+        retries=int(numbers[b.RETRIES]),
+        machine=machine,
+        places=tuple(places),
+    )
 
 
 def _configure(
@@ -267,9 +265,11 @@ def reproduce(replay: Replay, device: int, requests: Requests | None = None) -> 
     The allocator gives memory back when the recorded one did, begins with the recorded state, and
     gets new segments where they were: it does what was observed, as far as the model is right.
     """
-    run = _Run(replay, device, settings_of(replay.snapshot.settings), "recorded", requests)
-    give_addresses(run.machine, run.requests.stretches, run.requests.places)
-    simulation = run.run(None, None, is_tried=False, keeps_curve=True)
+    requests = requests or requests_of(replay, device)
+    recorded = settings_of(replay.snapshot.settings)
+    simulation = _run(
+        replay, device, recorded, requests, is_recorded=True, is_reproduced=True, keeps_curve=True
+    )
     compared = simulation.curve.filter(pl.col("event") >= 0).join(
         replay.curve.select("event", pl.col("reserved_bytes").alias("observed")), on="event"
     )

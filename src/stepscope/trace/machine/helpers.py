@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+as_long = cast("Callable[[Any], int]", np.int64)
+"""A number as a signed one of 64 bits; in plain Python, elements of narrow arrays overflow."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from llvmlite import ir
@@ -36,9 +36,6 @@ Ints = int
 
 Longs = int
 """Address of an int64 array."""
-
-as_long = cast("Callable[[Any], int]", np.int64)
-"""Converts an unsigned number to a signed one."""
 
 
 @dataclass(frozen=True)

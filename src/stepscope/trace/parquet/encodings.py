@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.trace.machine.helpers import jit_inline
+from stepscope.trace.machine.helpers import as_long, jit_inline
 from stepscope.trace.machine.instructions import (
     Data,
     Longs,
-    as_long,
     byte_at,
     int_at,
     leading_zeros,
@@ -24,6 +23,7 @@ from stepscope.trace.machine.instructions import (
     put_word,
 )
 from stepscope.trace.machine.jit import jit
+from stepscope.trace.parquet.thrift import varint
 
 _BLOCK, _MINIBLOCKS = 128, 4
 _IN_MINIBLOCK = 32
@@ -287,12 +287,3 @@ def as_levels(present: npt.NDArray[np.uint8], count: int, nulls: int) -> bytes:
         return varint(count << 1) + (b"\0" if nulls else b"\1")
     bits = present.tobytes()
     return varint(len(bits) << 1 | 1) + bits
-
-
-def varint(number: int) -> bytes:
-    """Returns a number that is not negative in groups of seven bits."""
-    groups = []
-    while number >= 0x80:
-        groups.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes((*groups, number))

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepscope.trace.parquet.encodings import varint
-
 _INT32, _INT64, _BINARY, _LIST, _STRUCT = 5, 6, 8, 9, 12
 _TRUE, _FALSE = 1, 2
 
@@ -83,3 +81,12 @@ def _put(target: bytearray, value: Value) -> None:
             target += varint(size)
         for each in value:
             _put(target, each)
+
+
+def varint(number: int) -> bytes:
+    """Returns a number that is not negative in groups of seven bits."""
+    groups = []
+    while number >= 0x80:
+        groups.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes((*groups, number))

@@ -43,13 +43,11 @@ class Content(Iterator[bytes]):
         size: int = BLOCK_BYTES,
         fill: Callable[[memoryview], int] | None = None,
         watch: Limited | None = None,
-        total_bytes: int | None = None,
     ) -> None:
         self.size = size
         self._pieces = iter(pieces) if watch is None else watch.passed_on(iter(pieces))
         self._watch = watch
         self._fill = fill
-        self._total = total_bytes
         self.consumed_bytes = 0
         self._has_begun = False
         self.has_events = False
@@ -84,13 +82,9 @@ class Content(Iterator[bytes]):
     def look_ahead(self, size: int) -> bool:
         """Reads ahead, without consuming anything, until more than `size` bytes are buffered.
 
-        Nothing is read if the number of bytes is known.
-
         Returns:
             Whether the content ends before that, with at most `size` bytes left.
         """
-        if self._total is not None:
-            return self._total - self.consumed_bytes <= size
         return self._buffer(size + 1) <= size
 
     def _buffer(self, size: int) -> int:

@@ -110,7 +110,7 @@ class Source:
         # Of a large file, little is read before its list of events is: the rest needs no copy.
         first = size if self.size_bytes <= 4 * size else max(size // 16, 1)
         fill = partial(self._fill, progress)
-        return Content(self._raw(first, progress), size, fill, total_bytes=self.size_bytes)
+        return Content(self._raw(first, progress), size, fill)
 
     def _raw(self, size: int, progress: Callable[[int], None] | None) -> Iterator[bytes]:
         """Yields the stored bytes in pieces of `size`: pipes and sockets return less at a time."""

@@ -237,6 +237,17 @@ def test_truncated_anywhere_it_is_read_or_refused(writer, tmp_path):
     assert counts[-1] == 8
 
 
+def test_a_number_where_entries_belong_does_not_point_outside_the_file(writer, tmp_path):
+    number = b"\x80\x94\xeb\xdc\x03"  # 10 ** 9
+    writer.slice(1_000, 9_000, 1, "gemm", "cpu_op", x=10**9, y=2)
+    path = writer.save(tmp_path / "t.pftrace")
+    whole = path.read_bytes()
+    assert b"\x18" + number in whole  # "uint_value" becomes a "dict_entries" that is no message
+    path.write_bytes(whole.replace(b"\x18" + number, b"\x58" + number))
+    trace = load(path)
+    assert trace.arguments(0) == {"y": 2}
+
+
 def test_without_track_events_it_says_what_it_is(tmp_path):
     trace = perfetto_trace_pb2.Trace()
     for number in range(5):

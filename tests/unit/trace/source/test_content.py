@@ -14,20 +14,14 @@ from stepscope.trace.source.content import Content
     st.lists(st.binary(min_size=1, max_size=9), max_size=9),
     st.lists(st.integers(0, 12), max_size=20),
     st.booleans(),
-    st.booleans(),
 )
 def test_every_byte_comes_once_and_in_order(
-    pieces: list[bytes], asked: list[int], can_fill: bool, is_size_known: bool
+    pieces: list[bytes], asked: list[int], can_fill: bool
 ) -> None:
     whole = b"".join(pieces)
     stream = io.BytesIO(whole)
     read = iter(lambda: stream.read(5), b"")
-    total = len(whole) if is_size_known else None
-    content = (
-        Content(read, 5, stream.readinto, total_bytes=total)
-        if can_fill
-        else Content(pieces, 5, total_bytes=total)
-    )
+    content = Content(read, 5, stream.readinto) if can_fill else Content(pieces, 5)
     found = b""
     for size in asked:
         left = whole[len(found) :]

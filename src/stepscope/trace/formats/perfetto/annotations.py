@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import struct
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +11,7 @@ import orjson
 import polars as pl
 
 from stepscope.trace.formats.perfetto.packets import ANNOTATION_NAMES, ANNOTATION_TEXTS, text_at
-from stepscope.trace.formats.perfetto.wire import BYTES, read_fields
+from stepscope.trace.formats.perfetto.wire import BYTES, Fields, read_fields
 
 _NAME_IID, _NAME, _TEXT_IID = 1, 10, 17
 _BOOLEAN, _UNSIGNED, _SIGNED, _DOUBLE, _TEXT, _POINTER, _JSON = 2, 3, 4, 5, 6, 7, 9
@@ -38,14 +37,14 @@ def arguments_of(
     fields = read_fields(data, annotations["start"].to_numpy(), annotations["end"].to_numpy())
     scope = scopes.gather(annotations["event"])
     known = {
-        (kind, of, iid): text
+        (kind, of, iid): _quoted(text)
         for kind, of, iid, text in names.filter(
             pl.col("kind").is_in([ANNOTATION_NAMES, ANNOTATION_TEXTS])
         ).iter_rows()
     }
-    keys, values = _keys_and_values(data, fields, scope, known)
-    pairs = pl.DataFrame({"event": annotations["event"], "key": keys, "value": values})
-    return objects_of(pairs.drop_nulls())
+    keys, values = _keys_and_values(data, fields, scope.to_list(), known, _DEEPEST)
+    columns = {"key": pl.Series(keys, dtype=pl.String), "value": pl.Series(values, dtype=pl.String)}
+    return objects_of(pl.DataFrame({"event": annotations["event"], **columns}).drop_nulls())
 
 
 def objects_of(pairs: pl.DataFrame) -> pl.DataFrame:
@@ -75,43 +74,38 @@ def objects_of(pairs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _keys_and_values(
-    data: npt.NDArray[np.uint8],
-    fields: Any,
-    scope: pl.Series,
-    known: _Known,
-) -> tuple[pl.Series, pl.Series]:
-    """Name and value of each annotation as JSON; null where it has none."""
-    keys: list[str | None] = [None] * len(scope)
-    values: list[str | None] = [None] * len(scope)
-    escaped: dict[str, str] = {}
-    scopes = scope.to_list()
-
-    def quoted(text: str) -> str:
-        if text not in escaped:
-            escaped[text] = orjson.dumps(text).decode()
-        return escaped[text]
-
-    for at, number, bits, start in zip(
-        fields.message.tolist(), fields.number.tolist(), fields.value.tolist(),
-        fields.start.tolist(), strict=True,
+    data: npt.NDArray[np.uint8], fields: Fields, scopes: list[int], known: _Known, depth: int
+) -> tuple[list[str | None], list[str | None]]:
+    """Name and value of each annotation as JSON; None where it has none."""
+    keys: list[str | None] = [None] * len(scopes)
+    values: list[str | None] = [None] * len(scopes)
+    for at, number, wire, bits, start in zip(
+        fields.message.tolist(), fields.number.tolist(), fields.wire.tolist(),
+        fields.value.tolist(), fields.start.tolist(), strict=True,
     ):  # fmt: skip
         if number == _NAME_IID:
-            keys[at] = quoted(known.get((ANNOTATION_NAMES, scopes[at], bits), str(bits)))
-        elif number == _NAME:
-            keys[at] = quoted(text_at(data, start, start + bits))
-        elif number == _TEXT:
-            values[at] = quoted(text_at(data, start, start + bits))
+            keys[at] = known.get((ANNOTATION_NAMES, scopes[at], bits), f'"{bits}"')
         elif number == _TEXT_IID:
-            values[at] = quoted(known.get((ANNOTATION_TEXTS, scopes[at], bits), str(bits)))
+            values[at] = known.get((ANNOTATION_TEXTS, scopes[at], bits), f'"{bits}"')
+        elif wire != BYTES:
+            values[at] = _plain(number, bits) or values[at]
+        elif number == _NAME:
+            keys[at] = _quoted(text_at(data, start, start + bits))
+        elif number == _TEXT:
+            values[at] = _quoted(text_at(data, start, start + bits))
         elif number == _JSON:
             values[at] = _json(text_at(data, start, start + bits))
         elif number in {_ENTRIES, _ITEMS}:
-            nested = _nested(data, int(start), int(start + bits), _DEEPEST)
-            values[at] = _joined(values[at], number, nested)
-        else:
-            plain = _plain(number, bits)
-            values[at] = plain if plain is not None else values[at]
-    return pl.Series(keys, dtype=pl.String), pl.Series(values, dtype=pl.String)
+            key, value = None, None
+            if depth:
+                inner = read_fields(data, np.array([start]), np.array([start + bits]))
+                (key,), (value,) = _keys_and_values(data, inner, [scopes[at]], known, depth - 1)
+            values[at] = _joined(values[at], number, key or '""', value or "null")
+    return keys, values
+
+
+def _quoted(text: str) -> str:
+    return orjson.dumps(text).decode()
 
 
 def _plain(number: int, bits: int) -> str | None:
@@ -133,39 +127,14 @@ def _json(text: str) -> str:
     try:
         orjson.loads(text)
     except orjson.JSONDecodeError:
-        return orjson.dumps(text).decode()
+        return _quoted(text)
     return text.strip()
 
 
-def _nested(
-    data: npt.NDArray[np.uint8], start: int, end: int, depth: int
-) -> tuple[str, str | None]:
-    if not depth:
-        return "", None
-    fields = read_fields(data, np.array([start]), np.array([end]))
-    name, value = "", None
-    for number, wire, bits, first in zip(
-        fields.number.tolist(), fields.wire.tolist(), fields.value.tolist(),
-        fields.start.tolist(), strict=True,
-    ):  # fmt: skip
-        if number == _NAME and wire == BYTES:
-            name = text_at(data, first, first + bits)
-        elif number == _TEXT:
-            value = orjson.dumps(text_at(data, first, first + bits)).decode()
-        elif number in {_ENTRIES, _ITEMS}:
-            value = _joined(value, number, _nested(data, first, first + bits, depth - 1))
-        else:
-            value = _plain(number, bits) or value
-    return name, value
-
-
-def _joined(before: str | None, number: int, entry: tuple[str, str | None]) -> str:
+def _joined(before: str | None, number: int, key: str, value: str) -> str:
     """An object or a list with one more entry."""
-    key, value = entry
     opening, closing = ("{", "}") if number == _ENTRIES else ("[", "]")
-    text = value or "null"
-    if number == _ENTRIES:
-        text = f"{orjson.dumps(key).decode()}: {text}"
+    text = f"{key}: {value}" if number == _ENTRIES else value
     if before is None or not before.startswith(opening):
         return f"{opening}{text}{closing}"
     return f"{before[:-1]}, {text}{closing}"

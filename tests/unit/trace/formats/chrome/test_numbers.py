@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from stepscope.trace.formats.chrome.scanner.scan_values import magnitude, nanoseconds_at
 from stepscope.trace.formats.chrome.tolerant.event_fields import integer, nanoseconds
-from stepscope.trace.machine.instructions import as_long, put_long
+from stepscope.trace.machine.helpers import as_long
+from stepscope.trace.machine.instructions import put_long
 from stepscope.trace.machine.jit import jit
 
 digits = st.from_regex(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,9})?", fullmatch=True)

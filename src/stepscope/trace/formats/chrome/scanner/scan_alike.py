@@ -64,13 +64,12 @@ from stepscope.trace.formats.chrome.scanner.scan_values import (
     nanoseconds_at,
     up_to_sixteen_digits,
 )
-from stepscope.trace.machine.helpers import jit_inline
+from stepscope.trace.machine.helpers import as_long, jit_inline
 from stepscope.trace.machine.instructions import (
     Data,
     Instruction,
     Ints,
     Longs,
-    as_long,
     byte_at,
     int_at,
     load,

@@ -42,8 +42,8 @@ from stepscope.trace.formats.chrome.scanner.scan_values import (
     magnitude,
     value_end,
 )
-from stepscope.trace.machine.helpers import jit_inline
-from stepscope.trace.machine.instructions import Data, Longs, as_long, byte_at, put_long, word_at
+from stepscope.trace.machine.helpers import as_long, jit_inline
+from stepscope.trace.machine.instructions import Data, Longs, byte_at, put_long, word_at
 
 _FOUR, _SIX = np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFFFFFF)
 _SEVEN = np.uint64(0xFFFFFFFFFFFFFF)

@@ -60,11 +60,10 @@ from stepscope.trace.formats.chrome.scanner.scan_values import (
 )
 from stepscope.trace.formats.chrome.scanner.scan_words import intern
 from stepscope.trace.formats.chrome.tolerant.event_text import Between
-from stepscope.trace.machine.helpers import jit_inline
+from stepscope.trace.machine.helpers import as_long, jit_inline
 from stepscope.trace.machine.instructions import (
     Data,
     Longs,
-    as_long,
     byte_at,
     long_at,
     put_long,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.trace.machine.helpers import jit_inline
+from stepscope.trace.machine.helpers import as_long, jit_inline
 from stepscope.trace.machine.instructions import (
     Data,
     Longs,
-    as_long,
     byte_at,
     long_at,
     put_byte,

@@ -20,8 +20,8 @@ from stepscope.trace.formats.chrome.scanner.scan_bytes import (
     skip_space,
     string_end,
 )
-from stepscope.trace.machine.helpers import jit_inline
-from stepscope.trace.machine.instructions import Data, as_long, byte_at, word_at
+from stepscope.trace.machine.helpers import as_long, jit_inline
+from stepscope.trace.machine.instructions import Data, byte_at, word_at
 from stepscope.trace.machine.jit import jit
 
 _LONGEST_NUMBER = 300
@@ -43,9 +43,8 @@ def is_digit(character: int) -> bool:
 
 
 @jit_inline
-def integer_end(data: Data, at: int) -> int:
-    """Returns the position after the integer at `at`; -1 if there is none, or another number."""
-    start = at
+def _whole_end(data: Data, at: int) -> int:
+    """Returns the position after the whole part of a number; -1 if there is none."""
     if byte_at(data, at) == MINUS:
         at += 1
     first = byte_at(data, at)
@@ -53,28 +52,27 @@ def integer_end(data: Data, at: int) -> int:
         return -1
     at += 1
     if first != ZERO:
-        at = digits_end(data, at)
-    after = byte_at(data, at)
-    if is_digit(after) or after == PERIOD or (after | 32) == 101 or at - start > 30:
+        return digits_end(data, at)
+    return -1 if is_digit(byte_at(data, at)) else at
+
+
+@jit_inline
+def integer_end(data: Data, at: int) -> int:
+    """Returns the position after the integer at `at`; -1 if there is none, or another number."""
+    end = _whole_end(data, at)
+    if end < 0:
         return -1
-    return at
+    after = byte_at(data, end)
+    return -1 if after == PERIOD or (after | 32) == 101 or end - at > 30 else end
 
 
 @jit_inline
 def number_end(data: Data, at: int) -> int:
     """Returns the position after the number at `at`; -1 if it is invalid or very long."""
     start = at
-    if byte_at(data, at) == MINUS:
-        at += 1
-    first = byte_at(data, at)
-    if not is_digit(first):
+    at = _whole_end(data, at)
+    if at < 0:
         return -1
-    at += 1
-    if first == ZERO:
-        if is_digit(byte_at(data, at)):
-            return -1
-    else:
-        at = digits_end(data, at)
     if byte_at(data, at) == PERIOD:
         at += 1
         if not is_digit(byte_at(data, at)):

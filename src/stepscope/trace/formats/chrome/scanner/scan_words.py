@@ -17,10 +17,10 @@ from stepscope.trace.formats.chrome.scanner.scan_bytes import (
     same_bytes,
 )
 from stepscope.trace.formats.chrome.scanner.scan_patterns import Patterns
+from stepscope.trace.machine.helpers import as_long
 from stepscope.trace.machine.instructions import (
     Data,
     Longs,
-    as_long,
     long_at,
     put_long,
 )
