@@ -23,10 +23,16 @@ import polars as pl
 from stepscope.analysis.blame.groups import find_groups
 from stepscope.analysis.blame.matched import Matched, Numbers, match
 from stepscope.analysis.calls.collectives import POINT_TO_POINT, algorithm_bandwidth, bus_factor
-from stepscope.analysis.ranks.clocks import Clock, choose_offsets, on_one_clock, waits_fit
+from stepscope.analysis.ranks.clocks import (
+    Clock,
+    RankClocks,
+    choose_offsets,
+    on_one_clock,
+    solve_rank_clocks,
+    waits_fit,
+)
 from stepscope.analysis.ranks.matching import match_collectives
 from stepscope.analysis.ranks.rank_arrivals import RankArrivals, arrivals_of
-from stepscope.analysis.ranks.rank_clocks import RankClocks, solve_rank_clocks
 from stepscope.analysis.selection.scope import AnsweredScope
 from stepscope.errors import UsageError
 
