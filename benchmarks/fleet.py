@@ -159,7 +159,7 @@ def judged_only(ranks: int, workers: int) -> dict[str, Any]:
 
     from stepscope.analysis.blame.matched import match
     from stepscope.analysis.blame.report import find_blame
-    from stepscope.analysis.ranks.rank_clocks import solve_rank_clocks
+    from stepscope.analysis.ranks.clocks import solve_rank_clocks
 
     grid = grid_of(ranks)
     find_blame(match(*_tables(simulate(grid_of(8), 0))))  # compiles the loops
@@ -218,7 +218,7 @@ def seeds(jobs: int, ranks: int = 1024) -> list[dict[str, Any]]:
 
     from stepscope.analysis.blame.matched import match
     from stepscope.analysis.blame.report import find_blame
-    from stepscope.analysis.ranks.rank_clocks import solve_rank_clocks
+    from stepscope.analysis.ranks.clocks import solve_rank_clocks
 
     grid = grid_of(ranks)
     names = ("jobs", "right", "clocks", "bound_held")

@@ -33,7 +33,7 @@ NEEDS = {
     r"operations\.parquet|~/\.cache/torch": "dumps: tests of collectives and hangs",
     r"^memory (runs/|profiles)": "a run with snapshots of a GPU: tests of memory",
     r"--memory-history": "a GPU",
-    r"show pipeline|tensor=450": "a job of several dimensions: tests of pipeline and collectives",
+    r"show pipeline": "a job of several dimensions: tests of pipeline",
     r"\$SCRATCH|HOST_TIME|TRACE\.pt": "files of a cluster, or a guide",
 }
 """Pattern of a command to what it needs, and where it is tested instead."""

@@ -83,7 +83,7 @@ class Job:
 
     @property
     def met(self) -> pl.DataFrame:
-        """The arrivals, as `stepscope.analysis.ranks.rank_clocks` takes them."""
+        """The arrivals, as `stepscope.analysis.ranks.clocks` takes them."""
         return self.arrivals.with_columns(key=pl.struct("group", "number").rank("dense"))
 
     def clock_error_ns(self, rank: int, reference: int, true_ns: float, said_ns: float) -> float:

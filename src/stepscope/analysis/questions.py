@@ -38,7 +38,6 @@ class Question:
         takes_baseline: The function takes `baseline`, the trace of a healthy run.
         is_timed: The answer has step times, or times that only mean something beside the step's:
             of a run with a step record it says how long steps take that nobody recorded.
-        takes_links: The function takes stated link speeds.
         takes_operations: It is also answered about a table of operations (`fleet.ask`).
         takes_step_record: The function takes the step record of the rank beside the trace.
         takes_samples: Of a run that a sampler such as py-spy recorded, it is about these
@@ -53,7 +52,6 @@ class Question:
     compares_ranks: bool = False
     takes_baseline: bool = False
     is_timed: bool = False
-    takes_links: bool = False
     takes_operations: bool = False
     takes_step_record: bool = False
     takes_samples: bool = False
@@ -100,15 +98,9 @@ class Question:
         records, _ = read_steps(step_record)
         return in_run_steps(result, trace, records)
 
-    def ask_job(self, job: Any, links: Any = None) -> Any:
-        """Answer it about the ranks of a job.
-
-        Args:
-            job: A `fleet.job.Job`.
-            links: Stated link speeds, for questions with `takes_links`.
-        """
-        function = self._function()
-        return function(job, links) if self.takes_links else function(job)
+    def ask_job(self, job: Any) -> Any:
+        """Answer it about the ranks of a job (`fleet.job.Job`)."""
+        return self._function()(job)
 
     def _function(self) -> Callable[..., Any]:
         module, _, function = self.home.partition(":")
@@ -347,7 +339,6 @@ QUESTIONS: tuple[Question, ...] = (
         },
         over_ranks=True,
         compares_ranks=True,
-        takes_links=True,
     ),
     Question(
         "pipeline",

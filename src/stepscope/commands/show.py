@@ -49,14 +49,6 @@ if TYPE_CHECKING:
     metavar="PATH",
     help="For abnormal-collectives: trace of a healthy run to compare with.",
 )
-@click.option(
-    "--link-speed",
-    "link_speed",
-    multiple=True,
-    metavar="[DIMENSION=]SPEED",
-    help="For collectives: what one rank can send in one direction, such as 400Gbps or "
-    "tensor=450GB/s, to compare bus bandwidths with. Repeatable.",
-)
 @engine_options
 @rows_option(30)
 def command(
@@ -71,7 +63,6 @@ def command(
     table: str | None,
     columns: tuple[str, ...] | None,
     baseline: str | None,
-    link_speed: tuple[str, ...],
     engine: str,
     scheduler: str | None,
     workers: int | None,
@@ -100,8 +91,6 @@ def command(
     layout = Layout(table, rows, columns)
     if baseline is not None and chosen.over_ranks:
         raise click.UsageError(f"'{chosen.name}' takes no baseline")
-    if link_speed and not chosen.takes_links:
-        raise click.UsageError(f"'{chosen.name}' takes no --link-speed, only collectives does")
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
 
     keep_freed_memory()
@@ -115,7 +104,7 @@ def command(
                     answers = ask_of_operations(chosen, paths, scope)
                 output.write(answers, sink, layout)
                 return
-        _show(chosen, paths, scope, baseline, runner, link_speed, output, sink, layout)
+        _show(chosen, paths, scope, baseline, runner, output, sink, layout)
 
 
 def _show(
@@ -124,7 +113,6 @@ def _show(
     scope: Scope,
     baseline: str | None,
     engine: Engine | None,
-    link_speed: tuple[str, ...],
     output: Output,
     sink: CommandSink,
     layout: Layout,
@@ -134,11 +122,6 @@ def _show(
     from stepscope.commands.remembered import identity_of_traces, write_remembered
     from stepscope.trace.paths import remark_on, resolve_path, resolve_traces
 
-    links = None
-    if question.takes_links:  # before anything is read: it may be no speed
-        from stepscope.fleet.collectives import link_speeds
-
-        links = link_speeds(link_speed)
     has_steps = scope.steps is not None
     with working("Looking for traces with these steps" if has_steps else "Looking for traces"):
         traces = resolve_traces(
@@ -157,7 +140,7 @@ def _show(
             from stepscope.fleet.ask import ask_of_job
 
             with working(f"Answering {question.name}"):
-                answers = ask_of_job(question, traces, scope, engine, links=links)
+                answers = ask_of_job(question, traces, scope, engine)
         else:
             answers = ask_all(question, traces, scope, known)
         output.write(answers, sink, layout)
@@ -167,7 +150,7 @@ def _show(
     if engine is not None or known is not None:  # an engine may find other files there
         write(sink)
         return
-    asked = [question.name, scope, link_speed]
+    asked = [question.name, scope]
     write_remembered(sink, output, layout, lambda: [asked, identity_of_traces(traces)], write)
 
 

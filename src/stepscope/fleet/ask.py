@@ -11,7 +11,6 @@ from stepscope.analysis.blame.lanes import job_lanes
 from stepscope.analysis.questions import Answer, Answers, Question
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UsageError
-from stepscope.fleet.collectives import LinkSpeeds
 from stepscope.fleet.engines.outcome import Engine
 from stepscope.fleet.job import Job, read_job
 from stepscope.fleet.pipeline import PipelineBubbles, find_bubbles
@@ -25,20 +24,17 @@ def ask_of_job(
     traces: Sequence[TraceRef],
     scope: Scope | None = None,
     engine: Engine | None = None,
-    *,
-    links: LinkSpeeds | None = None,
 ) -> Answers:
     """Asks a question about the ranks of a job.
 
     Args:
         question: One with `over_ranks`.
         engine: What reads the traces; by default this machine.
-        links: Stated link speeds, for questions with `takes_links`.
     """
     if question.compares_ranks:
         check_ranks(range(len(traces)))  # before they are read
     job = read_job(traces, scope, engine)
-    result = question.ask_job(job, links)
+    result = question.ask_job(job)
     names = [part.name for part in job.parts]
     shown = some_in_words(names)
     first = min(part.first_ns for part in job.parts)

@@ -9,28 +9,19 @@ Definitions
     Abnormal: a transfer of more than twice the median of its like, where there are three or more.
     Uneven: an all-to-all to which ranks bring different amounts, as experts with unequal loads do;
     its imbalance is the greatest amount over the mean.
-    A link speed is what one rank can send in one direction at once, over all its links to the other
-    ranks of a group. It compares with the bus bandwidth of nccl-tests, which is independent of the
-    number of ranks, and shares of it are of that. People state it as `400Gbps`, `50GB/s` or
-    `tensor=900GB/s`: b is a bit and B a byte (eight bits); M, G and T are powers of ten, as makers
-    of links use them.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import polars as pl
 
 from stepscope.analysis.blame.groups import find_groups
 from stepscope.analysis.ranks.rank_arrivals import arrivals_of
 from stepscope.analysis.selection.scope import AnsweredScope
-from stepscope.errors import UsageError
 from stepscope.fleet.job import Job
 from stepscope.fleet.stragglers import stragglers_of_job
-from stepscope.run.figures import percent
 
 LIKE: dict[str, pl.DataType | type[pl.DataType]] = {
     "dimension": pl.String,
@@ -43,7 +34,6 @@ LIKE: dict[str, pl.DataType | type[pl.DataType]] = {
     "wait_share": pl.Float64,  # of all time that ranks spend in them
     "median_bus_bandwidth_gb_per_s": pl.Float64,
     "best_bus_bandwidth_gb_per_s": pl.Float64,
-    "bandwidth_of_link_share": pl.Float64,  # median, of the stated link speed; null: unstated
 }
 """One row per like collectives, the most time in waits and transfers first."""
 
@@ -54,7 +44,6 @@ GROUPS: dict[str, pl.DataType | type[pl.DataType]] = {
     "collectives": pl.Int64,
     "wait_share": pl.Float64,
     "bandwidth_of_best_share": pl.Float64,  # of the best group of its dimension; null: unknown
-    "bandwidth_of_link_share": pl.Float64,  # median, of the stated link speed; null: unstated
 }
 """One row per process group, the slowest first."""
 
@@ -82,58 +71,9 @@ UNEVEN: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 """One row per uneven all-to-all, the most uneven first."""
 
-_SPEED = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([MGT])(b|bit|B)(?:ps|/s)")
-_GIGA = {"M": 1e-3, "G": 1.0, "T": 1e3}
-_BITS_PER_BYTE = 8
-_HOW = "write bits as 400Gbps or bytes as 50GB/s (400 Gbps are 50 GB/s)"
-_BEYOND_LINK = 1.05
 _ABNORMAL = 2
 _LEAST_LIKE = 3
 _LIKE = ("dimension", "kind", "ranks", "message_bytes")
-
-
-@dataclass(frozen=True)
-class LinkSpeeds:
-    """Stated link speeds.
-
-    Attributes:
-        of_all_gb_per_s: For every dimension of parallelism without one of its own; None: unstated.
-        by_dimension_gb_per_s: Those of single dimensions, such as "tensor".
-    """
-
-    of_all_gb_per_s: float | None = None
-    by_dimension_gb_per_s: dict[str, float] = field(default_factory=dict)
-
-    def gb_per_s(self, dimension: str) -> float | None:
-        """The link speed of the groups of a dimension; None if it is unstated."""
-        return self.by_dimension_gb_per_s.get(dimension, self.of_all_gb_per_s)
-
-
-def link_speeds(texts: Sequence[str]) -> LinkSpeeds | None:
-    """Reads link speeds: each `SPEED`, or `DIMENSION=SPEED`. None if there are none."""
-    speeds: dict[str, float] = {}
-    for text in texts:
-        # A dimension may contain any character, a speed no "=".
-        dimension, _, speed = text.rpartition("=")
-        dimension = dimension.strip()
-        if dimension in speeds:
-            of = f" of {dimension}" if dimension else ""
-            raise UsageError(f"--link-speed {text}: the link speed{of} is stated twice")
-        speeds[dimension] = _gb_per_s(text, speed.strip())
-    if not speeds:
-        return None
-    return LinkSpeeds(speeds.pop("", None), speeds)
-
-
-def _gb_per_s(text: str, speed: str) -> float:
-    found = _SPEED.fullmatch(speed)
-    if found is None:
-        raise UsageError(f"--link-speed {text}: {speed!r} is no speed with a unit: {_HOW}")
-    number, prefix, unit = found.groups()
-    gb_per_s = float(number) * _GIGA[prefix] / (1 if unit == "B" else _BITS_PER_BYTE)
-    if not gb_per_s:
-        raise UsageError(f"--link-speed {text}: a link speed is greater than 0")
-    return gb_per_s
 
 
 @dataclass(frozen=True)
@@ -156,7 +96,7 @@ class CollectivesOverRanks:
     notes: tuple[str, ...]
 
 
-def collectives_over_ranks(job: Job, links: LinkSpeeds | None = None) -> CollectivesOverRanks:
+def collectives_over_ranks(job: Job) -> CollectivesOverRanks:
     """Answers about the collectives of a job."""
     found = stragglers_of_job(job)
     tables = arrivals_of([part.arrivals for part in job.parts])
@@ -164,13 +104,12 @@ def collectives_over_ranks(job: Job, links: LinkSpeeds | None = None) -> Collect
     dimensions = find_groups(tables, described, job.world_size).select(
         pl.col("key").alias("group"), "dimension", members="ranks"
     )
-    speeds = _link_speeds(dimensions["dimension"], links)
-    sets = found.sets.join(dimensions, on="group", how="left", nulls_equal=True)
-    sets = sets.join(speeds, on="dimension", how="left", maintain_order="left").with_columns(
+    sets = found.sets.join(
+        dimensions, on="group", how="left", nulls_equal=True, maintain_order="left"
+    ).with_columns(
         transfers_ns=pl.col("transfer_ns") * pl.col("ranks"),
         like_ns=pl.col("transfer_ns").median().over(_LIKE),
         like=pl.len().over(_LIKE),
-        link_share=pl.col("bus_bandwidth_gb_per_s") / pl.col("link_gb_per_s"),
     )
     waits, transfers = int(sets["total_wait_ns"].sum()), int(sets["transfers_ns"].sum())
     return CollectivesOverRanks(
@@ -181,34 +120,8 @@ def collectives_over_ranks(job: Job, links: LinkSpeeds | None = None) -> Collect
         abnormal=_abnormal(sets),
         uneven=_uneven(found.sets, found.arrivals, tables),
         scope=found.scope,
-        notes=(*found.notes, *_beyond_link(sets)),
+        notes=found.notes,
     )
-
-
-def _link_speeds(dimensions: pl.Series, links: LinkSpeeds | None) -> pl.DataFrame:
-    """Columns dimension, link_gb_per_s: the stated link speed; null where it is unstated."""
-    links = links or LinkSpeeds()
-    there = dimensions.unique().sort()
-    unknown = sorted(links.by_dimension_gb_per_s.keys() - set(there))
-    if unknown:
-        raise UsageError(
-            f"a link speed is stated for {unknown[0]!r}, and the job has no groups of this "
-            f"dimension; it has {', '.join(there)}"
-        )
-    speeds = [links.gb_per_s(dimension) for dimension in there]
-    return pl.DataFrame({"dimension": there, "link_gb_per_s": pl.Series(speeds, dtype=pl.Float64)})
-
-
-def _beyond_link(sets: pl.DataFrame) -> list[str]:
-    """A note where groups are faster than their links, which cannot be."""
-    medians = sets.group_by("dimension").agg(pl.col("link_share").median()).sort("dimension")
-    return [
-        f"{dimension}: collectives attain {percent(share)} of the stated link speed: it is lower "
-        "than what a rank can really send. Check its unit (400Gbps are bits, 50GB/s bytes), and "
-        "that it counts all links of a rank"
-        for dimension, share in medians.iter_rows()
-        if share is not None and share > _BEYOND_LINK
-    ]
 
 
 def _share() -> pl.Expr:
@@ -226,7 +139,6 @@ def _kinds(sets: pl.DataFrame) -> pl.DataFrame:
             wait_share=_share(),
             median_bus_bandwidth_gb_per_s=pl.col("bus_bandwidth_gb_per_s").median(),
             best_bus_bandwidth_gb_per_s=pl.col("bus_bandwidth_gb_per_s").max(),
-            bandwidth_of_link_share=pl.col("link_share").median(),
             all_ns=pl.col("total_wait_ns").sum() + pl.col("transfers_ns").sum(),
         )
         .sort("all_ns", *_LIKE, descending=[True, False, False, False, False])
@@ -249,7 +161,6 @@ def _groups(sets: pl.DataFrame) -> pl.DataFrame:
             pl.col("members").first(),
             collectives=pl.len(),
             wait_share=_share(),
-            bandwidth_of_link_share=pl.col("link_share").median(),
         )
         .join(of_size, on="group", how="left", nulls_equal=True, maintain_order="left")
         .with_columns(ranks="members")

@@ -260,15 +260,6 @@ def test_every_rank_and_its_metrics_are_part_of_the_key_of_a_comparison(tmp_path
     assert len(opened) == 8
 
 
-def test_a_link_speed_is_part_of_the_key(tmp_path, opened):
-    run = job_of_two(tmp_path)
-    asked = ("show", "collectives", run, "--table", "kinds", "--columns", "all")
-    first = printed(*asked)
-    for again in (1, 2):
-        assert printed(*asked, "--link-speed", "400Gbps") != first
-        assert len(opened) == 4, again
-
-
 def test_a_comparison_without_a_rank_that_cannot_be_read_is_made_each_time(tmp_path, opened):
     run = job_of_two(tmp_path)
     window = RunLayout(run).rank(1).window(0) / "trace.json"

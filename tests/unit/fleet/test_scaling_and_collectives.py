@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 
-import polars as pl
 import pytest
 from click.testing import CliRunner
 from tests.support.gpu_trace import GpuTrace, ms
 
 from stepscope.commands.compare import command as compare
 from stepscope.commands.show import command as show
-from stepscope.errors import UsageError
-from stepscope.fleet.collectives import collectives_over_ranks, link_speeds
+from stepscope.fleet.collectives import collectives_over_ranks
 from stepscope.fleet.job import put_together, read_part
 from stepscope.fleet.scaling import compare_scaling
 from stepscope.trace.model import Trace
@@ -149,81 +147,3 @@ def test_waits_are_no_transfers(tmp_path):
     words = ["collectives", str(tmp_path), "--format", "json"]
     shown = json.loads(CliRunner().invoke(show, words, catch_exceptions=False).output)
     assert shown["wait_share"] == pytest.approx(found.wait_share)
-
-
-def test_bandwidths_against_a_stated_link_speed():
-    job = job_of({rank: uneven(rank) for rank in range(4)})
-    # 1 MiB in 1 ms over two ranks: 1.048576 GB/s; the slow link has a fourth of it.
-    found = collectives_over_ranks(job, link_speeds(["16Gbps"]))
-    shares = {tuple(row["ranks"]): row for row in found.groups.iter_rows(named=True)}
-    assert shares[0, 1]["bandwidth_of_link_share"] == pytest.approx(1.048576 / 2, rel=0.01)
-    assert shares[2, 3]["bandwidth_of_link_share"] == pytest.approx(1.048576 / 8, rel=0.01)
-    (reduced,) = found.kinds.filter(kind="all_reduce").iter_rows(named=True)
-    assert reduced["bandwidth_of_link_share"] == pytest.approx(
-        reduced["median_bus_bandwidth_gb_per_s"] / 2
-    )
-    assert not any("link speed" in note for note in found.notes)
-
-    bytes_for_bits = collectives_over_ranks(job, link_speeds(["100MB/s"]))
-    assert any("Check its unit" in note for note in bytes_for_bits.notes)
-    (of_world,) = collectives_over_ranks(job, link_speeds(["world=2GB/s"])).groups.filter(
-        dimension="world"
-    )["bandwidth_of_link_share"]
-    assert of_world is not None
-    others = collectives_over_ranks(job, link_speeds(["world=2GB/s"])).groups
-    assert others.filter(pl.col("dimension") != "world")["bandwidth_of_link_share"].is_null().all()
-    assert collectives_over_ranks(job).groups["bandwidth_of_link_share"].is_null().all()
-    with pytest.raises(UsageError, match=r"'tensor', and the job has no .* it has .*world"):
-        collectives_over_ranks(job, link_speeds(["tensor=1GB/s"]))
-
-
-@pytest.mark.parametrize(
-    ("text", "gb_per_s"),
-    [
-        ("400Gbps", 50.0),
-        ("400 Gb/s", 50.0),
-        ("400Gbit/s", 50.0),
-        ("50GB/s", 50.0),
-        ("50GBps", 50.0),
-        ("0.4Tb/s", 50.0),
-        ("100000Mb/s", 12.5),
-    ],
-)
-def test_link_speeds_in_bits_and_bytes(text, gb_per_s):
-    assert link_speeds([text]).gb_per_s("data") == pytest.approx(gb_per_s)
-    of_tensor = link_speeds([f"tensor={text}", "2 ranks, 8 apart=1GB/s"])
-    assert of_tensor.gb_per_s("tensor") == pytest.approx(gb_per_s)
-    assert of_tensor.gb_per_s("2 ranks, 8 apart") == 1.0
-    assert of_tensor.gb_per_s("data") is None
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["400", "400G", "400gbps", "400GBPS", "50GiB/s", "-1Gbps", "nanGbps", "infGB/s", "0Gbps",
-     "1e9GB/s", "9" * 400 + "GB/s", "", "Gbps", "٤Gbps", "tensor="],
-)  # fmt: skip
-def test_what_is_no_link_speed(text):
-    with pytest.raises(UsageError, match="--link-speed"):
-        link_speeds([text])
-
-
-def test_a_link_speed_is_stated_once():
-    assert link_speeds([]) is None
-    with pytest.raises(UsageError, match="stated twice"):
-        link_speeds(["1GB/s", "2GB/s"])
-    with pytest.raises(UsageError, match="of tensor is stated twice"):
-        link_speeds(["tensor=1GB/s", " tensor =2GB/s"])
-
-
-def test_the_link_speed_on_the_command_line(tmp_path):
-    for rank, (_, document) in data_parallel(2, 4).items():
-        (tmp_path / f"rank{rank}.json").write_text(json.dumps(document))
-    words = ["collectives", str(tmp_path), "--format", "json", "--link-speed", "400Gbps"]
-    shown = json.loads(CliRunner().invoke(show, words, catch_exceptions=False).output)
-    # 64 MiB in 4 ms, of 50 GB/s.
-    expected = (64 << 20) / 4e6 / 50
-    assert shown["groups"][0]["bandwidth_of_link_share"] == pytest.approx(expected, rel=0.01)
-    words[0] = "stragglers"
-    refused = CliRunner().invoke(show, words)
-    assert refused.exit_code == 2
-    assert "'stragglers' takes no --link-speed" in refused.output

@@ -23,10 +23,16 @@ import polars as pl
 from stepscope.analysis.blame.groups import find_groups
 from stepscope.analysis.blame.matched import Matched, Numbers, match
 from stepscope.analysis.calls.collectives import POINT_TO_POINT, algorithm_bandwidth, bus_factor
-from stepscope.analysis.ranks.clocks import Clock, choose_offsets, on_one_clock, waits_fit
+from stepscope.analysis.ranks.clocks import (
+    Clock,
+    RankClocks,
+    choose_offsets,
+    on_one_clock,
+    solve_rank_clocks,
+    waits_fit,
+)
 from stepscope.analysis.ranks.matching import match_collectives
 from stepscope.analysis.ranks.rank_arrivals import RankArrivals, arrivals_of
-from stepscope.analysis.ranks.rank_clocks import RankClocks, solve_rank_clocks
 from stepscope.analysis.selection.scope import AnsweredScope
 from stepscope.errors import UsageError
 
@@ -64,7 +70,6 @@ RANKS: dict[str, pl.DataType | type[pl.DataType]] = {
     "total_wait_ns": pl.Int64,
     "mean_wait_ns": pl.Int64,
     "last": pl.Int64,  # times that others waited and it came when or after all others had
-    "first": pl.Int64,
     "offset_ns": pl.Int64,  # of its clock, taken off; 0 where clocks are taken as recorded
     "end_spread_ns": pl.Int64,  # median distance of its ends from the sets' median, after alignment
 }
@@ -258,12 +263,10 @@ def _check_one_job(ranks: Sequence[RankArrivals]) -> None:
 
 
 def _ranks(table: pl.DataFrame, offsets: pl.DataFrame) -> pl.DataFrame:
-    order = ["key", "arrival_ns", "rank"]
     waited = pl.col("wait_ns").max().over("key") > 0
     # Of ranks that come last at the same moment, each is the last; where all do, none is.
     latest = table.filter(waited & (pl.col("wait_ns") == 0))
     last = latest["rank"].value_counts(name="last")
-    first = table.sort(order).unique("key", keep="first")["rank"].value_counts(name="first")
     waits = table.group_by("rank").agg(
         sets=pl.len(),
         total_wait_ns=pl.col("wait_ns").sum(),
@@ -273,8 +276,7 @@ def _ranks(table: pl.DataFrame, offsets: pl.DataFrame) -> pl.DataFrame:
     return (
         offsets.join(waits, on="rank", how="left")
         .join(last, on="rank", how="left")
-        .join(first, on="rank", how="left")
-        .with_columns(pl.col("sets", "total_wait_ns", "last", "first").fill_null(0))
+        .with_columns(pl.col("sets", "total_wait_ns", "last").fill_null(0))
         .sort(pl.col("total_wait_ns"), "rank")
         .select(pl.col(column).cast(dtype) for column, dtype in RANKS.items())
     )

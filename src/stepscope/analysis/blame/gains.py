@@ -1,10 +1,10 @@
-"""What a step would be shorter by, in the recorded steps and in the long run.
+"""What a step would be shorter by, in the recorded steps and in the steady state.
 
 A recording of a few steps may begin with hosts that are not ahead of their GPUs, or end before a
 rank has used up what it is ahead: what is saved there is not saved in each step of a job that goes
 on for days.
 
-Definitions of the long run
+Definitions of the steady state
     The recorded steps follow each other again and again. What a rank does before its first
     collectives is not wholly recorded; it is what it does before the same ones of a later step.
     Of a rank of which no launches are known, only its time after the collective before is, and the
@@ -42,19 +42,19 @@ _SETTLED = 0.001
 """Of a repetition: by how much it may differ from the one before at the most."""
 
 
-_Circle = tuple[Numbers, Numbers, Numbers, Numbers]
+_CyclicSteps = tuple[Numbers, Numbers, Numbers, Numbers]
 """Of each row, the row that says what is done before it; then `previous`, `launched_before` and
 `worked_before` of `Matched`, where rows at the beginning follow those at the end."""
 
 
-class LongRun:
+class RepeatedSteps:
     """A job's recorded steps, to be repeated."""
 
-    def __init__(self, matched: Matched, replay: Replay, circle: _Circle) -> None:
+    def __init__(self, matched: Matched, replay: Replay, cyclic: _CyclicSteps) -> None:
         """Prepares repetitions."""
         self._matched = matched
         self._replay = replay
-        self._like, *self._links = circle
+        self._like, *self._links = cyclic
         self._steps = len(np.unique(matched.step))
         like = self._like
         is_ahead = (replay.launches == RUNS_AHEAD) & (replay.devices > 0)
@@ -121,7 +121,7 @@ class LongRun:
         return moved
 
 
-def _circle(matched: Matched, like_step: int) -> _Circle | None:
+def _cyclic_steps(matched: Matched, like_step: int) -> _CyclicSteps | None:
     """How the recorded steps follow each other again and again.
 
     Args:
@@ -176,11 +176,11 @@ class Gain:
 
     Attributes:
         recorded_ns: On average over the recorded steps, as `replay.py` has them.
-        long_run_ns: In the long run, as `LongRun` has it; None where that is not known.
+        steady_ns: In the steady state, as `RepeatedSteps` has it; None where that is not known.
     """
 
     recorded_ns: float
-    long_run_ns: float | None
+    steady_ns: float | None
 
     @property
     def sure_ns(self) -> float:
@@ -188,11 +188,11 @@ class Gain:
 
         Few repeated steps are less exact than the recorded ones, whose first arrivals are known.
         """
-        if self.long_run_ns is None or self.recorded_ns <= 0:
+        if self.steady_ns is None or self.recorded_ns <= 0:
             return self.recorded_ns
-        if self.long_run_ns >= _NEARLY * self.recorded_ns:
+        if self.steady_ns >= _NEARLY * self.recorded_ns:
             return self.recorded_ns
-        return max(0.0, self.long_run_ns)
+        return max(0.0, self.steady_ns)
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ class Gains:
         self.replay = replay
         self.steps = max(len(np.unique(matched.step[matched.step >= 0])), 1)
         self._on_time: dict[tuple[int, ...], OnTime | None] = {}
-        self._known_long_runs: dict[int, tuple[LongRun, float]] = {}
+        self._known_repeats: dict[int, tuple[RepeatedSteps, float]] = {}
 
     @cached_property
     def whole_ns(self) -> int:
@@ -228,13 +228,13 @@ class Gains:
     def of(self, less: Less) -> Gain:
         """What a step is shorter by."""
         recorded_ns = (self.whole_ns - self.replay.duration_ns(less)) / self.steps
-        long_run_ns = None
-        for long_run, step_ns in self._long_runs():
+        steady_ns = None
+        for repeated, step_ns in self._repeats():
             # Which step the beginning is taken from is arbitrary: chance in it does not count.
-            long_run_ns = max(long_run_ns or 0.0, step_ns - long_run.step_ns(less))
-            if long_run_ns >= _NEARLY * recorded_ns:
+            steady_ns = max(steady_ns or 0.0, step_ns - repeated.step_ns(less))
+            if steady_ns >= _NEARLY * recorded_ns:
                 break
-        return Gain(recorded_ns, long_run_ns)
+        return Gain(recorded_ns, steady_ns)
 
     def by_step_ns(self, less: Less) -> npt.NDArray[np.float64]:
         """What each recorded step is shorter by, in order of the steps."""
@@ -277,19 +277,19 @@ class Gains:
         up_to = np.bincount(last, waited_ns[collective], len(is_fixed))
         gain = self.of(less)
         # Who comes late to its first collective once is late in no step of the steady state.
-        steady_ns = gain.recorded_ns if gain.long_run_ns is None else gain.long_run_ns
+        steady_ns = gain.recorded_ns if gain.steady_ns is None else gain.steady_ns
         gain_ns = max(0, round(min(gain.recorded_ns, steady_ns)))
         next_rank = matched.ranks[~is_fixed][int(up_to[~is_fixed].argmax())]
         least_ns = max(2 * gain_ns, _NOTABLE * self.whole_ns / self.steps)
         return OnTime(gain_ns, int(next_rank), gain.recorded_ns > least_ns)
 
-    def _long_runs(self) -> Iterator[tuple[LongRun, float]]:
-        """The steps in the long run, and what one takes; by what the first one begins with."""
+    def _repeats(self) -> Iterator[tuple[RepeatedSteps, float]]:
+        """The steps in the steady state, and what one takes; by what the first one begins with."""
         for like in range(1, min(self.steps, _MOST_BEGINNINGS + 1)):
-            if like not in self._known_long_runs:
-                circle = _circle(self._matched, like)
-                if circle is None:
+            if like not in self._known_repeats:
+                cyclic = _cyclic_steps(self._matched, like)
+                if cyclic is None:
                     return
-                found = LongRun(self._matched, self.replay, circle)
-                self._known_long_runs[like] = found, found.step_ns()
-            yield self._known_long_runs[like]
+                found = RepeatedSteps(self._matched, self.replay, cyclic)
+                self._known_repeats[like] = found, found.step_ns()
+            yield self._known_repeats[like]

@@ -94,8 +94,10 @@ class Times:
 
 
 class Replay:
-    """The same with something shortened; the host is no part of the gaps of `is_ahead` rows.
+    """A job's collectives, to be replayed.
 
+    Each rank arrives as long after the end of its previous collective as it did, or later if that
+    ends too early for the work that its GPU has to do first, beside collectives or not. Where that
     work is not known, it is all that the rank got done beside the previous collective. No rank
     arrives before its host has launched the collective, which takes the host's own time, however
     long the rank's GPU waits, and the time that the host waits for work that it launched itself;

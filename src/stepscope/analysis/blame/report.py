@@ -9,10 +9,10 @@ Definitions
     the others, and each is named.
     Gain: how much shorter the recording would be, replayed without the excess (`replay.py`),
     divided by the number of steps; or what a step is shorter by in the steady state
-    (`gains.LongRun`), where that is known to be less by a fifth or more. A late start counts once
-    in the recording, not in each step, and is nothing in the steady state.
+    (`gains.RepeatedSteps`), where that is known to be less by a fifth or more. A late start counts
+    once in the recording, not in each step, and is nothing in the steady state.
     Accused: a rank and cause whose gain in the recording is at least a fiftieth of the mean step,
-    and half of that in the long run as well, and whose excess is more than chance gives
+    and half of that in the steady state as well, and whose excess is more than chance gives
     (`beyond_chance.py`). Of computation in a few steps it is a twentieth: what slows a rank down
     for some steps, such as its clock, makes them alike, which that test takes for a habit.
     On healthy ranks somebody is always last, but not for long, and without that rank the next one
@@ -43,7 +43,7 @@ from stepscope.analysis.blame.usual import Usual, find_usual
 from stepscope.skew.rank_causes import LATE_START, OTHER, SLOW_LINK
 
 _NOTABLE_GAIN, _SURE_GAIN = 0.02, 0.01
-"""Of a step: what must be gained in the recording, and in the long run as well."""
+"""Of a step: what must be gained in the recording, and in the steady state as well."""
 _MANY_STEPS, _FEW_GAIN = 10, 0.05
 """What must be gained of computation in fewer steps: a rank's pace outlasts a step or two."""
 _MOST_REPLAYED = 32

@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import subprocess
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from stepscope.fleet.engines import worker
 from stepscope.fleet.engines.outcome import Failure, Item, Outcome, ProgressReport, Tree, Value
 from stepscope.system import allowed_cpus
 
-if TYPE_CHECKING:
-    _Answers = queue.Queue[tuple["_Worker", int, str, Any]]
-
 _ASK_S = 0.1
 """How often the caller is asked whether to go on."""
+_GONE = "gone"
 
 
 @dataclass(frozen=True)
@@ -84,7 +81,7 @@ class LocalWorkers:
         self._count = count
         self._key = key
         self._attempts = attempts
-        self._answers: _Answers = queue.Queue(2 * count)
+        self._threads = ThreadPoolExecutor(count)
         self._workers: list[_Worker] = []
         self._of_key: dict[Hashable, _Worker] = {}
 
@@ -94,6 +91,7 @@ class LocalWorkers:
     def __exit__(self, *_: object) -> None:
         for each in self._workers:
             each.stop()
+        self._threads.shutdown()
 
     def run(
         self,
@@ -104,43 +102,37 @@ class LocalWorkers:
     ) -> Outcome[Any]:
         """Runs the function on each item and combines the values; see `Engine.run`."""
         while len(self._workers) < min(self._count, len(items)):
-            self._workers.append(self._started())
+            self._workers.append(_Worker(self._function, self._count))
         keys = [None if self._key is None else self._key(item) for item in items]
         run = _Run(items, combine, self._attempts, progress)
         run.to_do = _ToDo([self._of_key.get(key) for key in keys])
+        asked: dict[Future[tuple[str, Any]], tuple[_Worker, int]] = {}
 
         def give(to: _Worker) -> None:
             index = run.next_for(to)
             if index is not None:
                 self._of_key[keys[index]] = to
-                to.give(index, items[index])
+                asked[self._threads.submit(to.answer, items[index])] = to, index
 
         # Those with items of their own come first, or else others would take these.
         for each in sorted(self._workers, key=run.to_do.waiting_for, reverse=True):
             give(each)
-        while not run.is_done:
-            with contextlib.suppress(queue.Empty):
-                of, index, kind, content = self._answers.get(timeout=_ASK_S)
-                # Only now: one that was given two items would lose the second if it died.
-                of.is_idle = True
+        while asked:
+            for answer in wait(asked, _ASK_S, FIRST_COMPLETED).done:
+                of, index = asked.pop(answer)
+                kind, content = answer.result()
                 if kind == _GONE:
                     run.restarts += 1
-                    of, kind = self._replaced(of), worker.BROKEN
+                    of.restart()
+                    kind = worker.BROKEN
                 run.take(index, kind, content)
                 give(of)
                 # What failed may be tried by a worker that had nothing left to do.
+                busy = {one for one, _ in asked.values()}
                 for each in self._workers:
-                    if each.is_idle:
+                    if each not in busy:
                         give(each)
         return run.outcome()
-
-    def _started(self) -> _Worker:
-        return _Worker(self._function, self._answers, self._count)
-
-    def _replaced(self, gone: _Worker) -> _Worker:
-        gone.stop()
-        new = self._workers[self._workers.index(gone)] = self._started()
-        return new
 
 
 class _ToDo:
@@ -184,10 +176,6 @@ class _Run:
         self._done = 0
         self._tried = [0] * len(items)
 
-    @property
-    def is_done(self) -> bool:
-        return self._done + len(self._failures) == len(self._items)
-
     def here(self, function: Callable[[Any], Any]) -> Outcome[Any]:
         """In this process, one after the other."""
         while (index := self.next_for(None)) is not None:
@@ -223,70 +211,48 @@ class _Run:
         )
 
 
-_GONE = "gone"
 # What the current folder holds is not imported by chance.
 _PROGRAM = f"import sys; sys.path[:] = sys.argv[1:]; from {worker.__name__} import work; work()"
 
 
 class _Worker:
-    """A process, and the thread that gives it items and takes its answers."""
+    """A process that works on one item at a time."""
 
-    def __init__(
-        self,
-        function: Callable[[Any], Any],
-        answers: _Answers,
-        workers: int,
-    ) -> None:
+    def __init__(self, function: Callable[[Any], Any], workers: int) -> None:
+        self._function = function
         # Each of the processes would otherwise start as many threads as there are CPUs.
         threads = max(1, allowed_cpus() // workers)
-        self.is_idle = True
-        self._answers = answers
-        self._items: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
-        self._is_stopped = False
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, *filter(None, sys.path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={"POLARS_MAX_THREADS": str(threads), **os.environ},
-        )
-        self._thread = threading.Thread(target=self._talk, args=(function,), daemon=True)
-        self._thread.start()
+        self._environment = {"POLARS_MAX_THREADS": str(threads), **os.environ}
+        self._process = self._started()
+        self._has_function = False
 
-    def give(self, index: int, item: Any) -> None:
-        self.is_idle = False
-        self._items.put((index, item))
+    def answer(self, item: Any) -> tuple[str, Any]:
+        """See `worker.answer`; `_GONE` and the reason if the process ends early."""
+        tasks = cast(BinaryIO, self._process.stdin)
+        try:
+            if not self._has_function:
+                worker.send(tasks, self._function)
+                self._has_function = True
+            worker.send(tasks, item)
+            kind, content = worker.receive(cast(BinaryIO, self._process.stdout))
+        except (OSError, EOFError, ValueError):
+            return _GONE, "the worker process ended early; out of memory?"
+        return kind, content
+
+    def restart(self) -> None:
+        self.stop()
+        self._process = self._started()
+        self._has_function = False
 
     def stop(self) -> None:
         """Ends the process, whatever it does."""
-        self._is_stopped = True
-        self._items.put(None)
-        self._process.kill()
-        self._process.wait()
-        self._thread.join(timeout=5)
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
+        with contextlib.suppress(OSError), self._process:
+            self._process.kill()
 
-    def _talk(self, function: Callable[[Any], Any]) -> None:
-        tasks = cast(BinaryIO, self._process.stdin)
-        results = cast(BinaryIO, self._process.stdout)
-        is_ready = False
-        while (given := self._items.get()) is not None:
-            index, item = given
-            try:
-                if not is_ready:
-                    worker.send(tasks, function)
-                    is_ready = True
-                worker.send(tasks, item)
-                kind, content = worker.receive(results)
-            except (OSError, EOFError, ValueError):
-                self._tell(index, _GONE, "the worker process ended early; out of memory?")
-                return
-            self._tell(index, kind, content)
-
-    def _tell(self, index: int, kind: str, content: Any) -> None:
-        while not self._is_stopped:
-            with contextlib.suppress(queue.Full):
-                self._answers.put((self, index, kind, content), timeout=_ASK_S)
-                return
+    def _started(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, *filter(None, sys.path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=self._environment,
+        )

@@ -179,11 +179,8 @@ def rank_of_dump(path: Path) -> int | None:
     return int(found.group(1)) if found else None
 
 
-def read_dump(path: Path, rank: int | None = None) -> Dump:
+def read_dump(path: Path) -> Dump:
     """Reads a dump.
-
-    Args:
-        rank: Its rank; by default the last number of its name.
 
     Raises:
         UnreadableInputError: It is no flight recorder dump, is damaged, holds more than plain
@@ -195,7 +192,7 @@ def read_dump(path: Path, rank: int | None = None) -> Dump:
         data = read_regular(path, MOST_BYTES)
     except OSError as error:
         raise UnreadableInputError(f"{path}: {error.strerror or error}") from error
-    number = rank if rank is not None else rank_of_dump(path)
+    number = rank_of_dump(path)
     if number is None:
         if not any(name in data for name in _NAMED):  # a file of another kind needs no other name
             raise UnreadableInputError(f"{path}: no flight recorder dump: it has no entries")

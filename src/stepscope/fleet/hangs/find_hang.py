@@ -41,9 +41,16 @@ import polars as pl
 
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UsageError
-from stepscope.fleet.hangs.calls import Call, calls_of, heads_of, is_unclear
+from stepscope.fleet.hangs.calls import (
+    Call,
+    Key,
+    Part,
+    calls_of,
+    heads_of,
+    is_unclear,
+    match_operations,
+)
 from stepscope.fleet.hangs.dump import TIMED_OUT, Dump, Group
-from stepscope.fleet.hangs.matching import Key, Part, match_operations
 from stepscope.fleet.hangs.operations import (
     completed_with_different_calls,
     differing_calls,

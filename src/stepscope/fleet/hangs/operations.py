@@ -19,9 +19,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from stepscope.fleet.hangs.calls import Call
+from stepscope.fleet.hangs.calls import Call, Key, Part, message_elements
 from stepscope.fleet.hangs.dump import Elements, Entry
-from stepscope.fleet.hangs.matching import Key, Part, message_elements
 from stepscope.run.figures import ranks_in_words
 
 OPERATIONS: dict[str, pl.DataType | type[pl.DataType]] = {

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from tests.support.fleet_jobs import Grid, Job, grid_of, simulate
 
-from stepscope.analysis.ranks.rank_clocks import RankClocks, solve_rank_clocks
+from stepscope.analysis.ranks.clocks import RankClocks, solve_rank_clocks
 
 MINUTE_NS = 60_000_000_000
 
