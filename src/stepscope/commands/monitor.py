@@ -202,7 +202,7 @@ def command(
 
 def _findings_of(path: Path) -> tuple[Finding, ...]:
     from stepscope.advice.diagnosis import diagnose
-    from stepscope.run.reader import open_run
+    from stepscope.opening.reader import open_run
 
     return diagnose(open_run(path)).findings
 

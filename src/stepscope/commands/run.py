@@ -187,8 +187,8 @@ def command(
 
 def _tell(outcome: Outcome, settings: Settings, step_on: str, *, shows_report: bool) -> None:
     """Report the outcome on standard error: standard output belongs to the script."""
+    from stepscope.opening.reader import open_run
     from stepscope.report.launch import file_lines, outcome_lines, table_lines
-    from stepscope.run.reader import open_run
 
     recorder = settings.settings["window_recorder"]
     for line in outcome_lines(
@@ -213,8 +213,8 @@ def _report(run: Path) -> None:
     try:
         with working(f"Diagnosing {run}"):  # the imports take a second, too
             from stepscope.advice.diagnosis import diagnose
+            from stepscope.opening.reader import open_run
             from stepscope.report.outputs import output
-            from stepscope.run.reader import open_run
 
             diagnosis = diagnose(open_run(run))
         click.echo(err=True)

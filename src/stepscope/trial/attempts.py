@@ -19,8 +19,8 @@ from stepscope.adapters.options.dialects import find_dialect
 from stepscope.adapters.options.settings import Settings, resolve
 from stepscope.adapters.script.launch import Companion, launch, startable
 from stepscope.errors import StepscopeError, UnreadableInputError, UsageError
-from stepscope.run.reader import open_run
-from stepscope.run.trials import (
+from stepscope.opening.reader import open_run
+from stepscope.opening.trials import (
     CRASHED,
     HUNG,
     NOT_APPLIED,

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-
-import click
 
 from stepscope.adapters.external.keep import keep, scratch_folder
 from stepscope.adapters.external.py_spy import (
@@ -23,7 +20,6 @@ from stepscope.adapters.external.tools import version_of
 from stepscope.errors import UsageError
 from stepscope.monitor.processes import is_running
 from stepscope.run.manifest import ExternalRecord
-from stepscope.run.reader import Run
 
 _PATIENCE_S = 120.0
 """How long py-spy may take to write its file after sampling."""
@@ -75,27 +71,6 @@ def attach(
         return path
     home = keep(folder, record, run)
     return path if home is None else home / path.name
-
-
-def process_of_rank(run: Run, rank: int | None) -> int:
-    """The process ID of a rank, or of the lowest one, that runs on this machine."""
-    known = {one.rank: one.manifest for one in run.ranks if one.manifest is not None}
-    if rank is not None and rank not in known:
-        raise click.UsageError(f"{run.path}: has no rank {rank}")
-    wanted = [known[number] for number in sorted(known) if rank in (None, number)]
-    running, here = [one for one in wanted if one.state == "running"], socket.gethostname()
-    for manifest in running:
-        if manifest.host == here and is_running(manifest.process_id):
-            return manifest.process_id
-    if rank is None:
-        text = "no rank runs on this machine"
-        if wanted and not running:
-            text = "the run has ended; attach needs one whose training is still running"
-    elif running and running[0].host != here:
-        text = f"rank {rank} runs on {running[0].host}: attach to it there"
-    else:
-        text = f"rank {rank} is no longer running (it was process {wanted[0].process_id})"
-    raise click.UsageError(f"{run.path}: {text}")
 
 
 def _run(command: list[str], seconds: float) -> tuple[int, str]:

@@ -25,9 +25,9 @@ from stepscope.commands.attach import command as attach
 from stepscope.commands.main import main
 from stepscope.commands.run import command as run
 from stepscope.errors import UsageError
+from stepscope.opening.reader import open_run
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import ExternalRecord, JobRecord, read_record, write_record
-from stepscope.run.reader import open_run
 
 
 def dry_run(*options):
