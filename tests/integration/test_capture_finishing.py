@@ -17,7 +17,7 @@ from tests.support.training import SmallTraining, bare_losses, batches
 import stepscope
 from stepscope import open_run
 from stepscope.capture.windows import finishing
-from stepscope.capture.windows.torch_recorder import release_events
+from stepscope.capture.windows.torch_window import release_events
 from stepscope.run.manifest import read_rank
 
 QUICK = {"wait": 1, "warmup": 1, "active": 2, "repeat": 2, "activities": "cpu"}

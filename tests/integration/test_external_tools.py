@@ -386,7 +386,7 @@ def test_a_tool_that_dies_later_leaves_the_training_alone(tmp_path, monkeypatch)
     result = tmp_path / "result.json"
     inner = (
         "import time, sys; from pathlib import Path\n"
-        "from stepscope.adapters.external.below import write_beginning, write_result\n"
+        "from stepscope.adapters.external.session import write_beginning, write_result\n"
         "from stepscope.adapters.script.launch import Launched\n"
         f"path = Path({str(result)!r})\n"
         "write_beginning(path)\n"

@@ -51,8 +51,7 @@ def command(
     TARGET is a run directory (or the folder that holds it) or a process ID. The training needs no
     preparation and keeps running. Ctrl-C ends the sampling early.
     """
-    from stepscope.adapters.external.attach import attach
-    from stepscope.adapters.external.py_spy import format_of
+    from stepscope.adapters.external.py_spy import attach, format_of
     from stepscope.errors import UnreadableInputError
 
     if values["py_spy_format"] is None and output is not None:

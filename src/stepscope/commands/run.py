@@ -140,9 +140,14 @@ def command(
     run -- torchrun --nproc-per-node 8 train.py`. The exit code is that of your command. Messages
     from Stepscope go to standard error.
     """
-    from stepscope.adapters.external.below import write_beginning, write_result
     from stepscope.adapters.external.options import as_flags, choose_recorder
-    from stepscope.adapters.external.session import Outcome, run_with, tool_command
+    from stepscope.adapters.external.session import (
+        Outcome,
+        run_with,
+        tool_command,
+        write_beginning,
+        write_result,
+    )
     from stepscope.adapters.options.dialects import find_dialect
     from stepscope.adapters.options.settings import misspelled_variables, resolve
     from stepscope.adapters.script.launch import launch, startable

@@ -14,12 +14,18 @@ from tests.support.project import pyproject
 
 from stepscope.doctor import disk, packages
 from stepscope.doctor.check import Check, State, worst
-from stepscope.doctor.disk import check_disk
 from stepscope.doctor.environment import check_environment
-from stepscope.doctor.limits import check_limits
-from stepscope.doctor.packages import USES, check_packages, installed_version, requirements
+from stepscope.doctor.installed import (
+    OLDEST_PYTHON,
+    OLDEST_TORCH,
+    USES,
+    check_packages,
+    dotted,
+    installed_version,
+    requirements,
+)
+from stepscope.doctor.limits import check_disk, check_limits
 from stepscope.doctor.permissions import check_permissions
-from stepscope.doctor.python_and_torch import OLDEST_PYTHON, OLDEST_TORCH, dotted
 from stepscope.system import ControlGroups, this_machine
 
 GIB = 1 << 30

@@ -18,8 +18,7 @@ from tests.support.rendered import print_blocks
 from stepscope.doctor import disk, packages
 from stepscope.doctor.check import Check, State
 from stepscope.doctor.examination import examine
-from stepscope.doctor.packages import requirements
-from stepscope.doctor.python_and_torch import dotted
+from stepscope.doctor.installed import dotted, requirements
 from stepscope.doctor.torch_check import TorchReport
 from stepscope.report.checks import document
 from stepscope.report.checks import to_json as checks_to_dict

@@ -9,9 +9,8 @@ from tests.support.machines import by_name, make_cuda_report, make_machine, make
 
 from stepscope.doctor import python_and_torch
 from stepscope.doctor.check import State
-from stepscope.doctor.devices import check_devices
-from stepscope.doctor.python_and_torch import check_python_and_torch, version_of
-from stepscope.doctor.recording import check_recording
+from stepscope.doctor.installed import check_python_and_torch, version_of
+from stepscope.doctor.recording import check_devices, check_recording
 from stepscope.doctor.torch_check import TorchReport
 
 

@@ -22,8 +22,8 @@ from stepscope.run.figures import error_in_words
 
 if TYPE_CHECKING:
     from stepscope.capture.options.config import CaptureConfig
-    from stepscope.capture.pause import PauseTogether
     from stepscope.capture.ranks import RankIdentity
+    from stepscope.capture.shared_store import PauseTogether
     from stepscope.capture.windows.recorder import StepMarks, Window
     from stepscope.capture.windows.saving import WindowSaver
     from stepscope.run.layout import RankLayout

@@ -18,8 +18,8 @@ from stepscope.capture.windows.planner import WindowPlan
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
 if TYPE_CHECKING:
-    from stepscope.capture.windows.finishing import WindowFinisher
     from stepscope.capture.windows.planner import StepSample
+    from stepscope.capture.windows.saving import WindowFinisher
 
 
 @dataclass(frozen=True)
