@@ -10,7 +10,7 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
-from stepscope.capture import pause as together
+from stepscope.capture import shared_store as together
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.schedule import Action
 from stepscope.capture.ranks import RankIdentity
