@@ -379,6 +379,7 @@ def test_an_nsys_that_refuses_is_told(tmp_path):
 
 def test_a_tool_that_dies_later_leaves_the_training_alone(tmp_path, monkeypatch):
     """Once it has trained for a while, the training is worth more than the recording."""
+    from stepscope.adapters.external import session
     from stepscope.adapters.script.launch import Launched
 
     monkeypatch.setattr(session, "EARLY_S", 0.0)
