@@ -25,8 +25,7 @@ from stepscope.capture.ranks import (
     identify,
     records,
 )
-from stepscope.capture.record.home import Clock
-from stepscope.capture.record.journal import Journal
+from stepscope.capture.record.journal import Clock, Journal
 from stepscope.capture.record.step_writer import StepWriter
 from stepscope.capture.signals import SignalWatch, TerminationSignalError
 from stepscope.capture.steps.core import StepCore

@@ -30,8 +30,7 @@ from stepscope.run.triggers import Trigger
 if TYPE_CHECKING:
     from stepscope.capture.clock_sync import ClockRounds
     from stepscope.capture.options.config import CaptureConfig
-    from stepscope.capture.record.home import Clock
-    from stepscope.capture.record.journal import Journal
+    from stepscope.capture.record.journal import Clock, Journal
     from stepscope.capture.shared_store import SharedStore
     from stepscope.capture.windows.planner import WindowPlanner
     from stepscope.run.step_record import StepRecord

@@ -14,11 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from stepscope.capture.record.home import hide_secrets
 from stepscope.errors import UsageError
 from stepscope.run.files import numbered
 from stepscope.run.layout import MANIFEST_FILE, RunLayout
-from stepscope.run.manifest import ArtifactRecord, ExternalRecord, write_record
+from stepscope.run.manifest import ArtifactRecord, ExternalRecord, hide_secrets, write_record
 from stepscope.system import this_machine
 
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
