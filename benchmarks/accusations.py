@@ -245,7 +245,7 @@ def diagnosed(times: JobTimes | PipelineTimes, folder: Path) -> Diagnosis:
     from tests.support.simulator.pipelines import write_pipeline
 
     from stepscope.advice.diagnosis import diagnose
-    from stepscope.run.reader import open_run
+    from stepscope.opening.reader import open_run
 
     write = write_job_run if isinstance(times, JobTimes) else write_pipeline
     return diagnose(open_run(str(write(times, folder))))

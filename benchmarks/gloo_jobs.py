@@ -95,7 +95,7 @@ def judge(work: tuple[str, int]) -> Outcome:
     from accusations import ranks_in
 
     from stepscope.advice.diagnosis import diagnose
-    from stepscope.run.reader import open_run
+    from stepscope.opening.reader import open_run
 
     plant, number = work
     with tempfile.TemporaryDirectory() as name:

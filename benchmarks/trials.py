@@ -38,7 +38,7 @@ if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 if TYPE_CHECKING:
-    from stepscope.run.trials import TrialsRecord
+    from stepscope.opening.trials import TrialsRecord
 
 STEPS, WARM_UP = 40, 8
 """Of each process, by hand, too. An epoch of the training with short epochs has 8 steps."""

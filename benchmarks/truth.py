@@ -153,7 +153,7 @@ def judge(seed: int, *, with_answers: bool = True, verbose: bool = False) -> Job
     from stepscope.advice.diagnosis import diagnose
     from stepscope.advice.evidence.collectives import LATE_RANKS_FIRST
     from stepscope.advice.evidence.replayed import BATCHES_IN_TIME
-    from stepscope.run.reader import open_run
+    from stepscope.opening.reader import open_run
 
     began = time.perf_counter()
     program = random_program(seed)

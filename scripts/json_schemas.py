@@ -62,11 +62,11 @@ from stepscope.memory.questions import (
     totals,
 )
 from stepscope.memory.questions.names import ABOUT
+from stepscope.opening.trials import TrialsRecord
 from stepscope.report.findings import NOT_WRITTEN
 from stepscope.report.render.json import SCHEMA_VERSION
 from stepscope.run.manifest import JobRecord, RankManifest
 from stepscope.run.metrics import MetricsRecord
-from stepscope.run.trials import TrialsRecord
 from stepscope.skew.rank_skew import RankSkew
 
 FOLDER = Path(__file__).resolve().parents[1] / "src" / "stepscope" / "report" / "schemas"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from stepscope.advice.thresholds import Thresholds
     from stepscope.capture.options.config import CaptureConfig
     from stepscope.errors import StepscopeError
-    from stepscope.run.reader import Run, open_run
+    from stepscope.opening.reader import Run, open_run
     from stepscope.trace.load import load
     from stepscope.trace.model import Trace
 
@@ -56,7 +56,7 @@ _HOMES = {
     "CaptureConfig": "stepscope.capture.options.config",
     "Diagnosis": "stepscope.advice.diagnosis",
     "Profiler": "stepscope.adapters.profiler",
-    "Run": "stepscope.run.reader",
+    "Run": "stepscope.opening.reader",
     "StepscopeError": "stepscope.errors",
     "Thresholds": "stepscope.advice.thresholds",
     "Trace": "stepscope.trace.model",
@@ -64,7 +64,7 @@ _HOMES = {
     "click_options": "stepscope.adapters.decorators",
     "diagnose": "stepscope.advice.diagnosis",
     "load": "stepscope.trace.load",
-    "open_run": "stepscope.run.reader",
+    "open_run": "stepscope.opening.reader",
     "profiled": "stepscope.adapters.decorators",
 }
 

@@ -81,7 +81,7 @@ def _framed(page: str) -> str:
 
 SHOWN: dict[tuple[str, str], Callable[[Any], str]] = {
     ("stepscope.advice.diagnosis", "Diagnosis"): html_of_diagnosis,
-    ("stepscope.run.reader", "Run"): html_of_run,
+    ("stepscope.opening.reader", "Run"): html_of_run,
     ("stepscope.trace.model", "Trace"): html_of_trace,
 }
 """Module and name of a class to the function that shows its objects."""

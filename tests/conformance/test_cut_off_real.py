@@ -9,7 +9,7 @@ from tests.support.annotated_steps import means_of_whole_steps
 from tests.support.real_traces import path_of
 
 from stepscope.advice.diagnosis import diagnose
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 
 
 @pytest.mark.parametrize(

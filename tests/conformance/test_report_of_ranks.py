@@ -9,7 +9,7 @@ from tests.support.traces import trace_path
 
 from stepscope.advice.diagnosis import diagnose
 from stepscope.commands.report import command
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 from stepscope.trace.load import load
 
 RUNS = {

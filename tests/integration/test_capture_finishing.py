@@ -16,8 +16,8 @@ from tests.support.training import SmallTraining, bare_losses, batches
 
 import stepscope
 from stepscope import open_run
-from stepscope.capture.windows import finishing
-from stepscope.capture.windows.torch_recorder import release_events
+from stepscope.capture.windows import saving
+from stepscope.capture.windows.torch_window import release_events
 from stepscope.run.manifest import read_rank
 
 QUICK = {"wait": 1, "warmup": 1, "active": 2, "repeat": 2, "activities": "cpu"}
@@ -84,7 +84,7 @@ def test_a_stuck_finishing_is_ended_and_the_trace_kept(tmp_path, monkeypatch):
     def sleeping(*_):
         return [sys.executable, "-c", "import time; time.sleep(600)"]
 
-    monkeypatch.setattr(finishing, "command_of", sleeping)
+    monkeypatch.setattr(saving, "command_of", sleeping)
     before = children()
     training = SmallTraining()
     options = {**QUICK, "repeat": 1, "active": 1}
@@ -104,9 +104,9 @@ def test_a_stuck_finishing_is_ended_and_the_trace_kept(tmp_path, monkeypatch):
 
 def test_files_that_are_there_when_their_process_is_given_up_are_kept(tmp_path, monkeypatch):
     never_ends = "import subprocess, sys, time; subprocess.run(sys.argv[1:]); time.sleep(600)"
-    real_command = finishing.command_of
+    real_command = saving.command_of
     monkeypatch.setattr(
-        finishing,
+        saving,
         "command_of",
         lambda *words: [sys.executable, "-c", never_ends, *real_command(*words)],
     )
@@ -129,7 +129,7 @@ def test_a_finishing_that_fails_is_told_with_its_last_words(tmp_path, monkeypatc
     def broken(*_):
         return [sys.executable, "-c", "import sys; sys.exit('out of luck')"]
 
-    monkeypatch.setattr(finishing, "command_of", broken)
+    monkeypatch.setattr(saving, "command_of", broken)
     assert train(tmp_path) == bare_losses(10)
     for window in open_run(tmp_path).windows:
         assert window.record.state == "partial"
@@ -144,7 +144,7 @@ def test_a_finishing_that_is_killed_is_told(tmp_path, monkeypatch):
     def sleeping(*_):
         return [sys.executable, "-c", "import time; time.sleep(600)"]
 
-    monkeypatch.setattr(finishing, "command_of", sleeping)
+    monkeypatch.setattr(saving, "command_of", sleeping)
     training = SmallTraining()
     with stepscope.Profiler(output_dir=tmp_path, **QUICK) as profiler:
         before = children()

@@ -138,7 +138,7 @@ def test_a_killed_rank_leaves_a_readable_run(tmp_path):
 
 
 TAKING_TURNS = """
-import stepscope.capture.pause as together
+import stepscope.capture.shared_store as together
 
 together._GRACE_S = 200.0  # on a busy machine the recording rank may come late
 begins = output + ".step-after-the-window"

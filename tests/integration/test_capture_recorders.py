@@ -25,8 +25,8 @@ from stepscope.capture.windows.planner import WindowPlan
 from stepscope.capture.windows.python_memory import PYTHON_MEMORY_FILE, changes_between
 from stepscope.capture.windows.recorder import WindowTools
 from stepscope.commands.info import command as info
+from stepscope.opening.reader import open_run
 from stepscope.run.manifest import WindowRecord
-from stepscope.run.reader import open_run
 
 QUICK = {"wait": 1, "warmup": 1, "active": 3, "repeat": 1, "activities": "cpu"}
 MEGABYTE = 1_000_000

@@ -381,14 +381,14 @@ def test_an_nsys_that_refuses_is_told(tmp_path):
 
 def test_a_tool_that_dies_later_leaves_the_training_alone(tmp_path, monkeypatch):
     """Once it has trained for a while, the training is worth more than the recording."""
-    from stepscope.adapters.external import below
+    from stepscope.adapters.external import session
     from stepscope.adapters.script.launch import Launched
 
-    monkeypatch.setattr(below, "EARLY_S", 0.0)
+    monkeypatch.setattr(session, "EARLY_S", 0.0)
     result = tmp_path / "result.json"
     inner = (
         "import time, sys; from pathlib import Path\n"
-        "from stepscope.adapters.external.below import write_beginning, write_result\n"
+        "from stepscope.adapters.external.session import write_beginning, write_result\n"
         "from stepscope.adapters.script.launch import Launched\n"
         f"path = Path({str(result)!r})\n"
         "write_beginning(path)\n"
@@ -403,7 +403,7 @@ def test_a_tool_that_dies_later_leaves_the_training_alone(tmp_path, monkeypatch)
         "sys.exit(1)\n"
     )
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
-    launched, problems = below.run_below([sys.executable, "-c", tool], result, lambda: "why")
+    launched, problems = session.run_below([sys.executable, "-c", tool], result, lambda: "why")
     assert launched == Launched(9, (result,), True, 2, ("odd",), {4: 1}, {result: (0, 1)})
     (problem,) = problems
     assert "before the training did" in problem

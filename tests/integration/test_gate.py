@@ -10,7 +10,7 @@ from tests.support.launching import paths_of_this_process
 from tests.support.warm_python import VARIABLES, warm_python
 
 from stepscope.commands.main import main
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 
 pytest.importorskip("torch")
 

@@ -27,7 +27,7 @@ from tests.support.trainings import (  # noqa: E402 - they need torch
 import stepscope  # noqa: E402
 from stepscope.advice.diagnosis import diagnose  # noqa: E402
 from stepscope.advice.rules.input.input_bound import WORKERS_LABEL  # noqa: E402
-from stepscope.run.reader import open_run  # noqa: E402
+from stepscope.opening.reader import open_run  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,

@@ -28,7 +28,7 @@ from stepscope.advice.rules import RULES
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.graph.replay import replay
 from stepscope.analysis.host.partition import partition_host
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 from stepscope.trace.load import load
 
 torch = pytest.importorskip("torch")

@@ -18,9 +18,8 @@ from tests.support.planted_scripts import FRAMEWORKS, HEAD, HEALTHY, RANKS, SLOW
 from tests.support.warm_python import VARIABLES, warm_python
 
 from stepscope.commands.main import main
-from stepscope.run.manifest import read_record
-from stepscope.run.reader import open_run
-from stepscope.run.trials import (
+from stepscope.opening.reader import open_run
+from stepscope.opening.trials import (
     CHANGED,
     CLOSE,
     CRASHED,
@@ -31,6 +30,7 @@ from stepscope.run.trials import (
     SAME,
     TrialsRecord,
 )
+from stepscope.run.manifest import read_record
 from stepscope.trial import experiment, outcome, processes, workspace
 from stepscope.trial.processes import MARK, CpuClock
 

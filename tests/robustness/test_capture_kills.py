@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.capture.record.unclosed import close_manifest
+from stepscope.adapters.script.launch import close_manifest
 from stepscope.run.layout import RankLayout
 from stepscope.run.step_record import read_steps
 

@@ -12,6 +12,7 @@ from tests.support.gpu_trace import GpuTrace, us
 from tests.support.limited import run_limited
 
 from stepscope.errors import UnreadableInputError
+from stepscope.opening.reader import open_run
 from stepscope.run.files import is_regular, open_regular, read_regular
 from stepscope.run.layout import EXTERNAL_DIRECTORY, RunLayout
 from stepscope.run.manifest import (
@@ -21,7 +22,6 @@ from stepscope.run.manifest import (
     WindowRecord,
     write_record,
 )
-from stepscope.run.reader import open_run
 from stepscope.run.step_record import StepRecord, encode_step
 from stepscope.trace.load import load
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stepscope.advice.rank.opened_traces import OpenedTraces
 from stepscope.errors import UnreadableInputError
-from stepscope.run.reader import RankRun
+from stepscope.opening.reader import RankRun
 
 
 def text_of(item: int) -> str:

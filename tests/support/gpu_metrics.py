@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stepscope.monitor.columns import parse_columns
-from stepscope.monitor.metrics_file import MetricsFile, row_of
+from stepscope.monitor.recorder import MetricsFile, row_of
 
 _COLUMNS = parse_columns(
     "timestamp,time_ns,index,name,uuid,utilization.gpu,power.draw,temperature.gpu,"

@@ -17,7 +17,7 @@ from stepscope.analysis.questions import ask_all, question
 from stepscope.analysis.selection.partition import INPUT
 from stepscope.analysis.steps import step_table
 from stepscope.analysis.what_if import WhatIfTable, what_if_table
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 from stepscope.trace.arrays import intervals
 from stepscope.trace.model import Trace
 from stepscope.trace.paths import resolve_traces

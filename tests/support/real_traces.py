@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
 from tests.support.traces import trace_path

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from stepscope.opening.reader import open_run
 from stepscope.run.manifest import RankManifest, read_rank
-from stepscope.run.reader import open_run
 
 
 def rank_directory(output: Path, rank: int = 0) -> Path:

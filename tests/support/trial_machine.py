@@ -7,8 +7,8 @@ import pickle
 
 import numpy as np
 
+from stepscope.opening.trials import HUNG
 from stepscope.run.layout import RunLayout
-from stepscope.run.trials import HUNG
 from stepscope.trial.attempts import Attempt, Narration
 from stepscope.trial.measure import steps_of
 from tests.support.step_records import step_records, write_run

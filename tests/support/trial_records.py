@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.run.trials import (
+from stepscope.opening.trials import (
     CHANGED,
     CRASHED,
     HELPS,

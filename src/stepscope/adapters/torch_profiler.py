@@ -36,8 +36,8 @@ from stepscope.artifacts.compress import compress, format_of
 from stepscope.artifacts.job import FinishJob, RawTrace, RawTraceError
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.ranks import NOBODY
-from stepscope.capture.windows.finishing import WindowFinisher
 from stepscope.capture.windows.recorder import SCRATCH, artifact_options
+from stepscope.capture.windows.saving import WindowFinisher
 from stepscope.errors import StepscopeError
 from stepscope.run.files import replacing
 from stepscope.run.manifest import WindowRecord

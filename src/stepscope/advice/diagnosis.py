@@ -39,8 +39,8 @@ from stepscope.advice.verdict import verdict_of
 from stepscope.analysis.record.metrics import SlowClock, clock_of, slow_clocks
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UnreadableInputError
-from stepscope.run.discover import TRACE_SUFFIXES
-from stepscope.run.reader import Run, one_job, open_run
+from stepscope.opening.discover import TRACE_SUFFIXES
+from stepscope.opening.reader import Run, one_job, open_run
 from stepscope.skew.rank_skew import ARRIVALS, RECORDED_WAITS, RankSkew, rank_skew
 
 if TYPE_CHECKING:

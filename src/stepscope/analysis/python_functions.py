@@ -25,8 +25,8 @@ from stepscope.analysis.calls.parents import own_events
 from stepscope.analysis.selection.gpu_work import check_steps, in_steps
 from stepscope.analysis.selection.names import events_with_names, names_that
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
-from stepscope.run.reader import Run
-from stepscope.run.remote import as_shown
+from stepscope.opening.reader import Run
+from stepscope.opening.remote import as_shown
 from stepscope.trace.arrays.grouped_intervals import union_lengths
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.ordering import numbered

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.errors import UsageError, did_you_mean
-from stepscope.run.remote import as_shown
+from stepscope.opening.remote import as_shown
 from stepscope.terminal.working import working
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from stepscope.capture.messages import listed, steps_text
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import OptionNames
 from stepscope.capture.ranks import NOBODY, RankIdentity, records
-from stepscope.capture.requests import TerminationSignalError
+from stepscope.capture.signals import TerminationSignalError
 from stepscope.run.figures import plural, ranks_in_words, said_by
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import WindowRecord, exit_text

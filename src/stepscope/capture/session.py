@@ -25,13 +25,13 @@ from stepscope.capture.ranks import (
     identify,
     records,
 )
-from stepscope.capture.record.home import Clock
-from stepscope.capture.record.journal import Journal
+from stepscope.capture.record.journal import Clock, Journal
 from stepscope.capture.record.step_writer import StepWriter
-from stepscope.capture.requests import SignalWatch, TerminationSignalError, open_desk
+from stepscope.capture.signals import SignalWatch, TerminationSignalError
 from stepscope.capture.steps.core import StepCore
 from stepscope.capture.steps.loaders import LoaderWatch
 from stepscope.capture.steps.pauses import GcPauses
+from stepscope.capture.triggers import open_desk
 from stepscope.capture.windows.control import WindowControl
 from stepscope.capture.windows.planner import another_profiler_runs
 from stepscope.errors import UsageError
@@ -39,10 +39,10 @@ from stepscope.run.layout import RankLayout
 
 if TYPE_CHECKING:
     from stepscope.capture.ending import Recorded
-    from stepscope.capture.pause import PauseTogether
     from stepscope.capture.record.census import MemoryCensus
     from stepscope.capture.record.memory import MemoryWatch
     from stepscope.capture.record.monitoring import RankMonitor
+    from stepscope.capture.shared_store import PauseTogether
     from stepscope.capture.triggers import TriggerDesk
     from stepscope.capture.windows.saving import WindowSaver
 
@@ -272,8 +272,7 @@ class CaptureSession:
         limit_s = self.config.pause_together_s
         if self.identity.world_size == 1 or not limit_s:
             return None
-        from stepscope.capture.pause import PauseTogether
-        from stepscope.capture.shared_store import SharedStore
+        from stepscope.capture.shared_store import PauseTogether, SharedStore
 
         name = journal.layout.root.name
         return PauseTogether(lambda: SharedStore.connect(name, own_connection=False), limit_s)

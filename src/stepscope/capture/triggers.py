@@ -16,6 +16,7 @@ import logging
 import math
 import statistics
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +30,9 @@ from stepscope.run.triggers import Trigger
 if TYPE_CHECKING:
     from stepscope.capture.clock_sync import ClockRounds
     from stepscope.capture.options.config import CaptureConfig
+    from stepscope.capture.record.journal import Clock, Journal
     from stepscope.capture.shared_store import SharedStore
+    from stepscope.capture.windows.planner import WindowPlanner
     from stepscope.run.step_record import StepRecord
 
 log = logging.getLogger("stepscope")
@@ -254,3 +257,32 @@ class TriggerDesk:
     def _hand_out(self, trigger: Trigger) -> None:
         if not self._is_closed:
             self._accept(trigger)
+
+
+def open_desk(
+    config: CaptureConfig,
+    identity: RankIdentity,
+    journal: Journal,
+    planner: WindowPlanner,
+    clock: Clock,
+    step_now: Callable[[], int],
+) -> TriggerDesk | None:
+    """Begin to take requests for windows from files, code and slow steps, if the options say so."""
+    if not config.triggers:
+        return None
+    run, clocks = journal.layout.root, None
+
+    def connect() -> SharedStore | None:
+        from stepscope.capture.shared_store import SharedStore
+
+        return SharedStore.connect(run.name, own_connection=True)
+
+    if identity.world_size > 1:
+        from stepscope.capture.clock_sync import ClockRounds
+
+        clocks = ClockRounds(
+            identity, lambda: clock.epoch(time.perf_counter_ns()), journal.note_clock
+        )
+    desk = TriggerDesk(config, run, identity, connect, planner.request, step_now, clocks)
+    desk.start()
+    return desk

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from stepscope.commands.messages import say
 from stepscope.commands.options import SecondsOption
 
 if TYPE_CHECKING:
-    from stepscope.run.reader import Run
+    from stepscope.opening.reader import Run
 
 
 @click.command("attach")
@@ -50,8 +51,7 @@ def command(
     TARGET is a run directory (or the folder that holds it) or a process ID. The training needs no
     preparation and keeps running. Ctrl-C ends the sampling early.
     """
-    from stepscope.adapters.external.attach import attach, process_of_rank
-    from stepscope.adapters.external.py_spy import format_of
+    from stepscope.adapters.external.py_spy import attach, format_of
     from stepscope.errors import UnreadableInputError
 
     if values["py_spy_format"] is None and output is not None:
@@ -63,13 +63,13 @@ def command(
             raise click.UsageError("--rank needs a run directory, not a process ID")
         process_id = int(target)
     else:
+        from stepscope.opening.reader import open_run
         from stepscope.run.files import exists
-        from stepscope.run.reader import open_run
 
         if not exists(Path(target)):
             raise UnreadableInputError(f"{target}: no such run directory, and not a process ID")
         run = open_run(target)
-        process_id = process_of_rank(run, rank)
+        process_id = _process_of_rank(run, rank)
     place = run.path if run is not None and output is None else None
     path = attach(
         process_id,
@@ -80,3 +80,26 @@ def command(
         say,
     )
     click.echo(str(path))
+
+
+def _process_of_rank(run: Run, rank: int | None) -> int:
+    """The process ID of a rank, or of the lowest one, that runs on this machine."""
+    from stepscope.monitor.processes import is_running
+
+    known = {one.rank: one.manifest for one in run.ranks if one.manifest is not None}
+    if rank is not None and rank not in known:
+        raise click.UsageError(f"{run.path}: has no rank {rank}")
+    wanted = [known[number] for number in sorted(known) if rank in (None, number)]
+    running, here = [one for one in wanted if one.state == "running"], socket.gethostname()
+    for manifest in running:
+        if manifest.host == here and is_running(manifest.process_id):
+            return manifest.process_id
+    if rank is None:
+        text = "no rank runs on this machine"
+        if wanted and not running:
+            text = "the run has ended; attach needs one whose training is still running"
+    elif running and running[0].host != here:
+        text = f"rank {rank} runs on {running[0].host}: attach to it there"
+    else:
+        text = f"rank {rank} is no longer running (it was process {wanted[0].process_id})"
+    raise click.UsageError(f"{run.path}: {text}")

@@ -202,7 +202,7 @@ def command(
 
 def _findings_of(path: Path) -> tuple[Finding, ...]:
     from stepscope.advice.diagnosis import diagnose
-    from stepscope.run.reader import open_run
+    from stepscope.opening.reader import open_run
 
     return diagnose(open_run(path)).findings
 
@@ -215,16 +215,13 @@ def _live_run(
     from stepscope.adapters.options.dialects import find_dialect
     from stepscope.adapters.options.settings import resolve
     from stepscope.analysis.record.live import look_live
-    from stepscope.monitor.sampler import LocalSampler
+    from stepscope.monitor.sampler import local_samples
 
     if path is not None and not path.exists():
         raise UnreadableInputError(f"{path}: no such file or directory")
     given = {} if output_dir is None else {"output_dir": (str(output_dir), "--output-dir")}
-    sampler = LocalSampler(ids)
-    try:
+    with contextlib.closing(local_samples(ids)) as samples:
         where = path or Path(resolve(find_dialect("native"), given).value("output_dir"))
         # Ctrl-C is how a person ends it, not a failure.
         with contextlib.suppress(KeyboardInterrupt):
-            yield partial(look_live, where, sampler.read)
-    finally:
-        sampler.close()
+            yield partial(look_live, where, partial(next, samples))

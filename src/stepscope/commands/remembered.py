@@ -23,7 +23,7 @@ from stepscope.trace.store.origin import identity_of
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from stepscope.run.reader import Run
+    from stepscope.opening.reader import Run
 
 _SCREEN_VARIABLES = (
     "COLORTERM", "COLUMNS", "FORCE_COLOR", "LINES", "NO_COLOR", "TERM", "TTY_COMPATIBLE",

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from stepscope.advice.thresholds import Thresholds
     from stepscope.analysis.selection.scope import Scope
     from stepscope.commands.sinks import CommandSink
+    from stepscope.opening.reader import Run
     from stepscope.report.sharing import Pseudonyms
-    from stepscope.run.reader import Run
     from stepscope.trace.model import Trace
 
 SHARED_FILE = "stepscope-report.html"
@@ -164,7 +164,7 @@ class Request:
 
 def _show_run(run: Run, asked: Request, output: Output, sink: CommandSink, layout: Layout) -> None:
     from stepscope.commands.remembered import identity_of_run, write_remembered
-    from stepscope.run.reader import naming_its_location, one_job
+    from stepscope.opening.reader import naming_its_location, one_job
 
     run = one_job(run)
     if layout.names is not None:

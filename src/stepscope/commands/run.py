@@ -140,9 +140,14 @@ def command(
     run -- torchrun --nproc-per-node 8 train.py`. The exit code is that of your command. Messages
     from Stepscope go to standard error.
     """
-    from stepscope.adapters.external.below import write_beginning, write_result
     from stepscope.adapters.external.options import as_flags, choose_recorder
-    from stepscope.adapters.external.session import Outcome, run_with, tool_command
+    from stepscope.adapters.external.session import (
+        Outcome,
+        run_with,
+        tool_command,
+        write_beginning,
+        write_result,
+    )
     from stepscope.adapters.options.dialects import find_dialect
     from stepscope.adapters.options.settings import misspelled_variables, resolve
     from stepscope.adapters.script.launch import launch, startable
@@ -187,8 +192,8 @@ def command(
 
 def _tell(outcome: Outcome, settings: Settings, step_on: str, *, shows_report: bool) -> None:
     """Report the outcome on standard error: standard output belongs to the script."""
+    from stepscope.opening.reader import open_run
     from stepscope.report.launch import file_lines, outcome_lines, table_lines
-    from stepscope.run.reader import open_run
 
     recorder = settings.settings["window_recorder"]
     for line in outcome_lines(
@@ -213,8 +218,8 @@ def _report(run: Path) -> None:
     try:
         with working(f"Diagnosing {run}"):  # the imports take a second, too
             from stepscope.advice.diagnosis import diagnose
+            from stepscope.opening.reader import open_run
             from stepscope.report.outputs import output
-            from stepscope.run.reader import open_run
 
             diagnosis = diagnose(open_run(run))
         click.echo(err=True)

@@ -41,7 +41,7 @@ def command(run: Path, *, steps: int | None, ranks: str, memory: bool, **details
     """
     from stepscope.capture.ranks import parse_ranks
     from stepscope.errors import UsageError
-    from stepscope.run.reader import open_run
+    from stepscope.opening.reader import open_run
     from stepscope.run.triggers import Trigger, ask, checked_details
 
     found = open_run(run)

@@ -15,7 +15,7 @@ from stepscope.advice.finding import Finding
 from stepscope.advice.rules.input import input_bound
 from stepscope.demo.narration import Narration
 from stepscope.errors import StepscopeError, UsageError
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 from stepscope.trial.measure import ProcessSteps, Ratio, ratio_of, steps_of
 
 LEAST_STEPS = 24

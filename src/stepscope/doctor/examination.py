@@ -6,14 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from stepscope.doctor.check import Check
-from stepscope.doctor.devices import check_devices
-from stepscope.doctor.disk import check_disk
 from stepscope.doctor.environment import check_environment
-from stepscope.doctor.limits import check_limits
-from stepscope.doctor.packages import check_packages
+from stepscope.doctor.installed import check_packages, check_python_and_torch
+from stepscope.doctor.limits import check_disk, check_limits
 from stepscope.doctor.permissions import check_permissions
-from stepscope.doctor.python_and_torch import check_python_and_torch
-from stepscope.doctor.recording import check_recording
+from stepscope.doctor.recording import check_devices, check_recording
 from stepscope.doctor.torch_check import TorchReport
 from stepscope.system import Machine
 

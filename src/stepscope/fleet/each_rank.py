@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.advice.job.reading import Answer, EachRank, ReadsRanks, Task, in_turn
 from stepscope.advice.rank.opened_traces import KEPT_BYTES, OpenedTraces
 from stepscope.fleet.engines.outcome import ranks_done
-from stepscope.run.reader import Run
+from stepscope.opening.reader import Run
 from stepscope.system import allowed_cpus
 
 if TYPE_CHECKING:

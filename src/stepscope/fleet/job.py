@@ -30,11 +30,11 @@ from stepscope.fleet.engines.local import LocalEngine
 from stepscope.fleet.engines.outcome import Engine, ProgressReport, ranks_done
 from stepscope.fleet.pipeline import read_pipeline
 from stepscope.fleet.rank_steps import STEPS, read_steps
-from stepscope.run.discover import rank_of
+from stepscope.opening.discover import rank_of
+from stepscope.opening.remote import as_shown
 from stepscope.run.figures import rank_ranges_in_words, ranks_in_words
 from stepscope.run.layout import MANIFEST_FILE
 from stepscope.run.manifest import RankManifest, read_rank
-from stepscope.run.remote import as_shown
 from stepscope.run.step_record import read_steps as read_step_record
 from stepscope.skew.rank_skew import RankSteps as RecordedSteps
 from stepscope.skew.rank_skew import rank_steps

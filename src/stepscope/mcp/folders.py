@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.errors import UnreadableInputError, UsageError
-from stepscope.run.discover import MOST_ENTRIES, is_trace_name
+from stepscope.opening.discover import MOST_ENTRIES, is_trace_name
 from stepscope.run.layout import RUN_FILE, RankLayout, RunLayout
 from stepscope.terminal.plain_text import cut_in_the_middle
 

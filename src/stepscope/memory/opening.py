@@ -12,10 +12,10 @@ from stepscope.memory.categories.census import Census, census_path, read_census
 from stepscope.memory.load import load_snapshot
 from stepscope.memory.recognition import snapshots_in
 from stepscope.memory.view import MemoryView
+from stepscope.opening.reader import open_run
+from stepscope.opening.remote import is_directory
 from stepscope.run.files import exists
 from stepscope.run.layout import SNAPSHOTS_DIRECTORY, RankLayout
-from stepscope.run.reader import open_run
-from stepscope.run.remote import is_directory
 
 
 def open_snapshot(path: str) -> MemoryView:

@@ -18,9 +18,9 @@ from stepscope.monitor.columns import (
     header_of,
     parse_columns,
 )
-from stepscope.monitor.metrics_file import MetricsFile, row_of
 from stepscope.monitor.notes import Notes
 from stepscope.monitor.processes import is_running
+from stepscope.monitor.recorder import MetricsFile, row_of
 from stepscope.monitor.sampler import Sampler, Ticks, Watched
 from stepscope.run.metrics import Note
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stepscope.errors import UsageError
@@ -127,27 +128,16 @@ def timestamp(time_ns: int) -> str:
     return f"{moment:%Y/%m/%d %H:%M:%S}.{time_ns // 1_000_000 % 1000:03d}"
 
 
-class LocalSampler:
-    """Samples this machine's GPUs with these IDs, or the visible ones, from the first sample on."""
+def local_samples(ids: tuple[str, ...] = ()) -> Generator[list[dict[str, str]], None, None]:
+    """Samples of this machine's GPUs with these IDs, or the visible ones, as they are asked for.
 
-    def __init__(self, ids: tuple[str, ...] = ()) -> None:
-        self._ids = ids
-        self._sampler: Sampler | None = None
-
-    def read(self) -> list[dict[str, str]]:
-        """Take a sample: a row per GPU, as texts by column."""
-        if self._sampler is None:
-            watched = Watched(os.getpid(), is_root=False, ids=self._ids)
-            self._sampler = Sampler(DEFAULT_COLUMNS, watched, Notes())
-        return [
-            {
-                column.name: column.show(row.get(column.name), with_unit=True)
-                for column in DEFAULT_COLUMNS
-            }
-            for row in self._sampler.read()
-        ]
-
-    def close(self) -> None:
-        """Release the drivers."""
-        if self._sampler is not None:
-            self._sampler.close()
+    Yields:
+        A row per GPU, as texts by column.
+    """
+    sampler = Sampler(DEFAULT_COLUMNS, Watched(os.getpid(), is_root=False, ids=ids), Notes())
+    with contextlib.closing(sampler):
+        while True:
+            yield [
+                {one.name: one.show(row.get(one.name), with_unit=True) for one in DEFAULT_COLUMNS}
+                for row in sampler.read()
+            ]

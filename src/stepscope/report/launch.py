@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.opening.reader import Run
 from stepscope.report.units import size
 from stepscope.run.layout import PY_SPY_TRACE
-from stepscope.run.reader import Run
 
 if TYPE_CHECKING:
     from stepscope.adapters.external.session import Outcome

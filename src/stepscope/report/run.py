@@ -15,8 +15,8 @@ from stepscope.report.units import decimal_size
 
 if TYPE_CHECKING:
     from stepscope.analysis.record.listing import RunListing
+    from stepscope.opening.reader import Window
     from stepscope.report.outputs import Layout
-    from stepscope.run.reader import Window
 
 _LABEL_WIDTH = 13
 

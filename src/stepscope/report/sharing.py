@@ -19,7 +19,7 @@ from stepscope.errors import StepscopeError
 from stepscope.report.plain import mapped
 
 if TYPE_CHECKING:
-    from stepscope.run.reader import Run
+    from stepscope.opening.reader import Run
 
 HOST, USER, PATH, MODEL, PACKAGE, ADDRESS = "host", "user", "path", "model", "package", "address"
 WORDS = {

@@ -6,6 +6,15 @@ import statistics
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from stepscope.opening.trials import (
+    CHANGED,
+    CLOSE,
+    NOT_APPLIED,
+    REDRAWN,
+    TrialRecord,
+    TrialsRecord,
+    UntriedRecord,
+)
 from stepscope.report import units
 from stepscope.report.document import (
     Block,
@@ -23,15 +32,6 @@ from stepscope.report.document import (
 )
 from stepscope.report.plain import plain
 from stepscope.run.figures import percent
-from stepscope.run.trials import (
-    CHANGED,
-    CLOSE,
-    NOT_APPLIED,
-    REDRAWN,
-    TrialRecord,
-    TrialsRecord,
-    UntriedRecord,
-)
 
 if TYPE_CHECKING:
     from stepscope.report.outputs import Layout

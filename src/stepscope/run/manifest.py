@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +29,34 @@ def exit_text(code: object) -> str:
     """What a manifest says of a `SystemExit`: the exit code that Python makes of its argument."""
     number = 0 if code is None else code if isinstance(code, int) else 1
     return f"{EXIT}exit code {number & 0xFF})"
+
+
+_SECRET_NAME = re.compile(
+    r"(api|access|auth|private|secret|hf|wandb)[-_]?(key|token)|token$|passw|secret|credential",
+    re.IGNORECASE,
+)
+_SECRET_VALUE = re.compile(r"^(hf_|sk-|ghp_|github_pat_|xox[bap]-|AKIA)[A-Za-z0-9_-]{8,}")
+_LOGIN_IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+_HIDDEN = "(hidden)"
+
+
+def hide_secrets(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Replace the values of arguments that look like tokens, keys, passwords or logins."""
+    result: list[str] = []
+    hide_next = False
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        is_option = argument.startswith("-")
+        if hide_next and not is_option:
+            result.append(_HIDDEN)
+        elif equals and (_SECRET_NAME.search(name) or _SECRET_VALUE.match(value)):
+            result.append(f"{name}={_HIDDEN}")
+        elif _SECRET_VALUE.match(argument):
+            result.append(_HIDDEN)
+        else:
+            result.append(_LOGIN_IN_ADDRESS.sub(_HIDDEN, argument))
+        hide_next = is_option and not equals and bool(_SECRET_NAME.search(name))
+    return tuple(result)
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.errors import UnreadableInputError, UsageError
-from stepscope.run.discover import has_wildcard
+from stepscope.opening.discover import has_wildcard
+from stepscope.opening.reader import RankRun, Run, one_job, open_files, open_run
+from stepscope.opening.remote import is_directory
 from stepscope.run.files import exists
 from stepscope.run.layout import MANIFEST_FILE, METRICS_FILE, RUN_FILE
-from stepscope.run.reader import RankRun, Run, one_job, open_files, open_run
-from stepscope.run.remote import is_directory
 
 if TYPE_CHECKING:
     from stepscope.trace.model import Trace

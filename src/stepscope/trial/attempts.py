@@ -19,9 +19,8 @@ from stepscope.adapters.options.dialects import find_dialect
 from stepscope.adapters.options.settings import Settings, resolve
 from stepscope.adapters.script.launch import Companion, launch, startable
 from stepscope.errors import StepscopeError, UnreadableInputError, UsageError
-from stepscope.run.figures import duration, percent
-from stepscope.run.reader import open_run
-from stepscope.run.trials import (
+from stepscope.opening.reader import open_run
+from stepscope.opening.trials import (
     CRASHED,
     HUNG,
     NOT_APPLIED,
@@ -29,6 +28,7 @@ from stepscope.run.trials import (
     OUT_OF_MEMORY,
     WRITES_ELSEWHERE,
 )
+from stepscope.run.figures import duration, percent
 from stepscope.terminal.working import working
 from stepscope.trial.alternation import InTurns
 from stepscope.trial.fixes import FIXES, Plan

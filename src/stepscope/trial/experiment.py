@@ -20,13 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
-from stepscope.capture.record.home import hide_secrets
 from stepscope.errors import UsageError
+from stepscope.opening.reader import open_run
+from stepscope.opening.trials import HUNG, NOT_APPLIED, NOT_MEASURED, TrialRecord, TrialsRecord
 from stepscope.run.figures import percent, seconds
 from stepscope.run.layout import RunLayout
-from stepscope.run.manifest import write_record
-from stepscope.run.reader import open_run
-from stepscope.run.trials import HUNG, NOT_APPLIED, NOT_MEASURED, TrialRecord, TrialsRecord
+from stepscope.run.manifest import hide_secrets, write_record
 from stepscope.terminal.working import working
 from stepscope.trial.attempts import (
     Attempt,

@@ -15,9 +15,9 @@ from stepscope.memory.allocator.settings import with_settings
 from stepscope.memory.opening import find_snapshots, open_snapshot
 from stepscope.memory.questions.settings import SettingsAnswer
 from stepscope.memory.questions.settings import settings as simulate_settings
+from stepscope.opening.trials import UntriedRecord
 from stepscope.report import units
 from stepscope.run.manifest import LoaderRecord
-from stepscope.run.trials import UntriedRecord
 from stepscope.trial.changes import ALLOCATOR_VARIABLES
 from stepscope.trial.fixes import FIXES, Facts, Plan
 

@@ -29,8 +29,7 @@ from dataclasses import dataclass
 
 from stepscope.analysis.comparison.repeated_runs import MeanError, student_95, welch_95
 from stepscope.analysis.record.summary import summarise_steps
-from stepscope.run.step_record import StepRecord
-from stepscope.run.trials import (
+from stepscope.opening.trials import (
     CHANGED,
     CLOSE,
     REDRAWN,
@@ -39,6 +38,7 @@ from stepscope.run.trials import (
     WITHIN_NOISE,
     LossRecord,
 )
+from stepscope.run.step_record import StepRecord
 
 LEAST_STEPS = 6
 """Steady steps that a process must have."""

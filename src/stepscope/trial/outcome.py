@@ -9,8 +9,7 @@ from typing import ClassVar
 
 from stepscope.advice.diagnosis import Diagnosis
 from stepscope.analysis.comparison.gate import Condition
-from stepscope.run.figures import percent
-from stepscope.run.trials import (
+from stepscope.opening.trials import (
     CHANGED,
     HELPS,
     NO_GAIN,
@@ -20,6 +19,7 @@ from stepscope.run.trials import (
     TrialRecord,
     TrialsRecord,
 )
+from stepscope.run.figures import percent
 from stepscope.trial.attempts import Attempt, Variant
 from stepscope.trial.fixes import ALLOCATOR, FIXES, Facts, Plan
 from stepscope.trial.measure import Ratio, compare_losses, ratio_of, why_changed

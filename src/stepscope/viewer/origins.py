@@ -8,8 +8,8 @@ from pathlib import Path
 
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.recognition import is_snapshot_file, snapshots_in
+from stepscope.opening.reader import RankRun, Run, Window
 from stepscope.run.layout import RankLayout
-from stepscope.run.reader import RankRun, Run, Window
 from stepscope.trace.paths import ranks_of_one_run, resolve_path
 from stepscope.viewer.opened import Origin
 

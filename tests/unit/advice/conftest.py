@@ -12,7 +12,7 @@ from tests.support.in_turn import waiting_for_the_first
 from tests.support.planted import SCENARIOS, dump
 
 from stepscope.advice.diagnosis import diagnose
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from tests.support.step_records import step_records
 
 from stepscope.advice.diagnosis import diagnose
 from stepscope.advice.finding import Finding
-from stepscope.run.reader import RankRun, open_run
+from stepscope.opening.reader import RankRun, open_run
 from stepscope.run.step_record import StepRecord
 
 STEPS = 4

@@ -25,7 +25,7 @@ from tests.support.simulator.program import (
 )
 
 from stepscope.advice.diagnosis import diagnose
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 
 
 def job(before_ns: int, python_ns: int) -> Program:

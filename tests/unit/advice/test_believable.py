@@ -15,7 +15,7 @@ from stepscope.analysis.idle import idle_causes
 from stepscope.analysis.selection.lost_work import lost_work
 from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.timeline import break_down
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 
 
 def training(vendor: str = "nvidia", *, annotate_steps: bool = True) -> GpuTrace:

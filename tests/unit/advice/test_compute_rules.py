@@ -26,7 +26,7 @@ from stepscope.advice.evidence.places import place_of
 from stepscope.advice.finding import Finding
 from stepscope.advice.rules.compute.precision import WORTH_IT
 from stepscope.analysis.hardware.devices import KNOWN
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 from stepscope.trace.load import load
 
 

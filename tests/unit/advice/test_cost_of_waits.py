@@ -12,8 +12,8 @@ from tests.support.planted import GEMM, MM
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Severity
+from stepscope.opening.reader import open_run
 from stepscope.run.figures import duration
-from stepscope.run.reader import open_run
 
 TRANSFER_NS = ms(1)
 STEPS = 6

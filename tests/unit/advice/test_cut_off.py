@@ -17,8 +17,8 @@ from tests.support.rank_jobs import rank_of_job
 from tests.support.rendered import diagnosis_to_html, diagnosis_to_markdown
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
+from stepscope.opening.reader import open_run
 from stepscope.report.diagnosis import to_json as diagnosis_to_dict
-from stepscope.run.reader import open_run
 
 STEPS = 6
 

@@ -9,7 +9,7 @@ from tests.support.simulator import Program, fixes, simulate, steady_step_ns, wr
 from tests.support.simulator.program import MS, US, Kernels, Loader, Python, Recording
 
 from stepscope.advice.diagnosis import diagnose
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 
 
 def program(*, has_record: bool, work_ns: int, dispatch_ns: int, epoch: int = 6) -> Program:

@@ -13,7 +13,7 @@ from tests.support.planted import GEMM, MM, STEPS, dump, job, optimizer, product
 import stepscope
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Finding, Severity
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 
 
 @pytest.fixture

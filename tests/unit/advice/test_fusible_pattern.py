@@ -8,7 +8,7 @@ from tests.support.planted import GEMM, MM, MUL, SMALL, adam, dump, job, product
 
 from stepscope.advice.diagnosis import diagnose
 from stepscope.analysis.hardware.devices import peaks_of_name
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 
 MULTI_TENSOR = "void at::native::multi_tensor_apply_kernel<TensorListMetadata<3>>"
 H100 = "NVIDIA H100 80GB HBM3"

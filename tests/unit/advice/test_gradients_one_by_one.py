@@ -8,7 +8,7 @@ from tests.support.meeting_ranks import meet, steady_step_ns, write_ranks
 from tests.support.planted import GEMM, MM, SMALL
 
 from stepscope.advice.diagnosis import diagnose
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 
 STEPS = 5
 

@@ -13,7 +13,7 @@ from tests.support.simulator import Program, fixes, simulate, steady_step_ns, wr
 from tests.support.simulator.program import MS, Kernels, Python, Read, Recording
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 
 
 def program(*, every: int, recorded: int = 8, work_ns: int = 40 * MS) -> Program:

@@ -25,9 +25,9 @@ from stepscope.advice.rank import inference
 from stepscope.advice.rules import RULES
 from stepscope.analysis.find_purpose import purpose_of
 from stepscope.analysis.selection.purpose import Work
+from stepscope.opening.reader import open_run
 from stepscope.report.diagnosis import to_json as diagnosis_to_dict
 from stepscope.report.diagnosis.words import work
-from stepscope.run.reader import open_run
 
 OF_TRAININGS = r"optimizer|DataLoader|gradient|training|checkpointing|DDP|FSDP|GradScaler"
 

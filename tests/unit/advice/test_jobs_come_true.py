@@ -15,7 +15,7 @@ from tests.support.planted_jobs import PlantedJob, chosen
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Finding
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 
 PLANTED = {
     "cpu-bound-python": "python",

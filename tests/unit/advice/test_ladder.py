@@ -27,9 +27,9 @@ from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.replay import replay
 from stepscope.analysis.questions import ask_all, question
 from stepscope.analysis.selection.scope import Scope
+from stepscope.opening.reader import open_run
 from stepscope.report.diagnosis import to_json as diagnosis_to_dict
 from stepscope.report.scope import describe_scope
-from stepscope.run.reader import open_run
 from stepscope.trace.paths import resolve_traces
 from stepscope.trace.store.memo import decode, encode
 

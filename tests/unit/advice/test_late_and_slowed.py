@@ -30,7 +30,7 @@ from tests.support.simulator.program import (
 )
 
 from stepscope.advice.diagnosis import diagnose
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 
 
 def program(world_size: int) -> Program:

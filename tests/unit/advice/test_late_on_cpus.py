@@ -10,8 +10,8 @@ from tests.support.meeting_ranks import write_ranks
 from tests.support.one_step import check_diagnosis
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
+from stepscope.opening.reader import open_run
 from stepscope.report.diagnosis.words import between_ranks
-from stepscope.run.reader import open_run
 from stepscope.skew.rank_skew import RECORDED_WAITS
 
 TRANSFER_MS = 2

@@ -14,7 +14,7 @@ from tests.support.step_records import step_records, write_run
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Finding, Severity
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 
 RANKS = 4
 LATE = 2

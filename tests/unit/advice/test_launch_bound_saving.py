@@ -7,7 +7,7 @@ from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.planted import GEMM, MM, SCENARIOS, dump
 
 from stepscope.advice.diagnosis import diagnose
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 
 
 @pytest.mark.parametrize("name", ["launch-bound", "starved GPU"])

@@ -17,8 +17,8 @@ from stepscope.advice.diagnosis import diagnose
 from stepscope.advice.memory_report import NOTHING, report_snapshots
 from stepscope.advice.thresholds import Thresholds
 from stepscope.commands import report
+from stepscope.opening.reader import open_run
 from stepscope.run.layout import RunLayout
-from stepscope.run.reader import open_run
 
 
 def written(path, snapshot):

@@ -44,8 +44,8 @@ from stepscope.errors import UnreadableInputError
 from stepscope.memory.categories.census import SIGHTINGS, Census
 from stepscope.memory.questions.oom import out_of_memory as out_of_memory_answer
 from stepscope.memory.view import MemoryView, SampledMemory
+from stepscope.opening.reader import open_run
 from stepscope.run.layout import RunLayout
-from stepscope.run.reader import open_run
 
 OF_MEMORY = (
     "reserved-without-bound",

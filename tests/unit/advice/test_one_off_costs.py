@@ -9,7 +9,7 @@ from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.planted import dump
 
 from stepscope.advice.diagnosis import diagnose
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from stepscope.advice.rank.opened_traces import OpenedTraces
 from stepscope.advice.rank.summary import Request
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UsageError
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 from stepscope.trace import load as loading
 
 pytestmark = pytest.mark.usefixtures("cache")

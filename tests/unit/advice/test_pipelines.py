@@ -22,8 +22,8 @@ from tests.support.stragglers import find_stragglers
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.rules.compute import precision
+from stepscope.opening.reader import open_run
 from stepscope.run.figures import ranks_in_words
-from stepscope.run.reader import open_run
 
 OF_COLLECTIVES = {
     "abnormal-collective", "exposed-communication", "late-rank", "poor-overlap", "rank-waiting",

@@ -12,7 +12,7 @@ from tests.support.planted import SCENARIOS, dump
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Finding
 from stepscope.advice.rules import RULES
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 
 OF_THE_RECORD = {
     "slow-epoch-start",

@@ -12,8 +12,8 @@ from stepscope.advice.rank.judging import summarise_rank
 from stepscope.advice.rank.summary import Request
 from stepscope.advice.rules.recording import find_profiler_overhead
 from stepscope.analysis.record.summary import summarise_steps
+from stepscope.opening.reader import RankRun
 from stepscope.run.manifest import ArtifactRecord, RankManifest, WindowRecord
-from stepscope.run.reader import RankRun
 
 RECORDS = tuple(step_records([20.0] * 20 + [40.0] * 8, recorded=range(20, 28)))
 """Of 28 steps, eight were recorded and took twice as long."""

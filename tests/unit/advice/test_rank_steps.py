@@ -14,7 +14,7 @@ from stepscope.advice.diagnosis import diagnose
 from stepscope.advice.job import rank_steps as module
 from stepscope.advice.job.rank_steps import rank_steps
 from stepscope.commands.main import cli
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 
 DELAYS_MS = (1.0, 4.0, 1.5)
 

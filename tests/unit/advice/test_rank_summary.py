@@ -20,7 +20,7 @@ from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.graph.step_graph import StepGraph
 from stepscope.analysis.record.meetings import MOST_STEPS, MeetingSteps
 from stepscope.analysis.selection.scope import Scope
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 from stepscope.skew.rank_skew import RankSteps, rank_skew
 from stepscope.trace.model import Trace
 

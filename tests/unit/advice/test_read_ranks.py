@@ -28,9 +28,9 @@ from stepscope.analysis.selection.scope import EventChoice, Scope
 from stepscope.commands.main import cli
 from stepscope.commands.sinks import FileSink
 from stepscope.errors import UnreadableInputError
+from stepscope.opening.reader import RankRun, open_run
 from stepscope.report.outputs import Layout, output
 from stepscope.run.manifest import read_rank, write_record
-from stepscope.run.reader import RankRun, open_run
 from stepscope.trace.load import load
 from stepscope.trace.store import memo
 

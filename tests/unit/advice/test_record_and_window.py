@@ -12,6 +12,7 @@ from tests.support.planted import SCENARIOS, dump, optimizer, products
 from tests.support.step_records import step_records
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
+from stepscope.opening.reader import RankRun, open_run
 from stepscope.report.diagnosis.words import (
     communication,
     partition_basis,
@@ -19,7 +20,6 @@ from stepscope.report.diagnosis.words import (
     together,
 )
 from stepscope.report.findings import saving
-from stepscope.run.reader import RankRun, open_run
 from stepscope.run.step_record import StepRecord
 
 NOT_RECORDED = "idle: host, cause not recorded"

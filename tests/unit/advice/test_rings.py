@@ -14,7 +14,7 @@ from tests.support.pipeline_traces import SEND_RECV
 from tests.support.planted import products
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 
 RANKS, STEPS, ROUNDS = 4, 4, 3
 SLOW = 2

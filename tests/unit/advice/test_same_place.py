@@ -12,7 +12,7 @@ from tests.support.planted import dump, job, products
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Finding
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 
 STEPS = 5
 LAYERS = 6

@@ -15,7 +15,7 @@ from tests.support.gpu_trace import GpuTrace, us
 from tests.support.planted import GEMM, MM, SMALL, dump
 
 from stepscope.advice.diagnosis import diagnose
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 
 LEAD_IN = 4
 SIMULATED = (

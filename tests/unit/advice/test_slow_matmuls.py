@@ -12,7 +12,7 @@ from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Finding
 from stepscope.advice.rules.compute.slow_matmuls import REACHABLE, ShapeCause, shape_cause
 from stepscope.analysis.hardware.devices import peaks_of_name
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 
 CONVOLUTION = "sm80_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x32"
 PROCESSORS = 132

@@ -20,8 +20,8 @@ from stepscope.advice.rules import RULES
 from stepscope.advice.rules.host.interruptions import ADVICE
 from stepscope.advice.rules.steps.uneven import find_stalled_step
 from stepscope.analysis.record.summary import summarise_steps
+from stepscope.opening.reader import open_run
 from stepscope.report.findings import findings_alike
-from stepscope.run.reader import open_run
 
 RANKS, STEPS, STALLED = 3, 8, 5
 PAUSES = {

@@ -15,8 +15,8 @@ from tests.support.stragglers import find_stragglers
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.evidence.turns import find_turns
+from stepscope.opening.reader import open_run
 from stepscope.report.diagnosis.words import between_ranks
-from stepscope.run.reader import open_run
 
 RANKS, STEPS = 4, 9
 

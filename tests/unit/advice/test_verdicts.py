@@ -15,8 +15,8 @@ from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Severity
 from stepscope.advice.rank.compute_summary import ComputePart, ComputeSummary
 from stepscope.analysis.critical_path import critical_path
+from stepscope.opening.reader import open_run
 from stepscope.report.diagnosis.words import compute_rows, compute_title
-from stepscope.run.reader import open_run
 from stepscope.run.step_record import StepRecord
 
 

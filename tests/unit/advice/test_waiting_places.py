@@ -8,7 +8,7 @@ from tests.support.planted import GEMM, MM, dump, job, products
 
 from stepscope.advice.diagnosis import diagnose
 from stepscope.analysis.calls.runtime_calls import harness_synchronisations
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 
 
 def finding_of(t: GpuTrace, tmp_path, rule: str):

@@ -27,7 +27,7 @@ from stepscope.advice.rank.window_details import TABLES, WindowDetails
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.selection.rows import Beginning, Rows
 from stepscope.commands.main import cli
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 from stepscope.trace.store import memo
 
 pytestmark = pytest.mark.usefixtures("cache_of_the_module")

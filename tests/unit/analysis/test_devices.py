@@ -11,7 +11,7 @@ from tests.support.project import ROOT
 
 from stepscope.advice.diagnosis import diagnose
 from stepscope.analysis.hardware.devices import KNOWN, TYPES, peaks_of
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 
 
 def trace_of(devices: list[dict], vendor: str = "amd", device: int = 2):

@@ -11,7 +11,7 @@ from stepscope.advice.diagnosis import diagnose
 from stepscope.analysis.compute import compute
 from stepscope.analysis.idle import idle_causes
 from stepscope.analysis.timeline import timeline
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 from stepscope.trace.categories import category_of
 from stepscope.trace.schema import Category
 

@@ -14,8 +14,8 @@ from stepscope.advice.diagnosis import diagnose
 from stepscope.analysis.questions import QUESTIONS, ask_all
 from stepscope.analysis.selection.scope import EventChoice, Scope
 from stepscope.errors import UnreadableInputError, UsageError
+from stepscope.opening.reader import open_run
 from stepscope.report.answer import result_to_dict
-from stepscope.run.reader import open_run
 from stepscope.trace.model import Trace
 from stepscope.trace.paths import resolve_traces
 

@@ -8,7 +8,7 @@ from tests.support.gpu_trace import GpuTrace, us
 
 from stepscope.advice.diagnosis import diagnose
 from stepscope.analysis.questions import QUESTIONS
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 
 
 def _training() -> GpuTrace:

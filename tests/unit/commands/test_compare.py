@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.step_records import step_records, write_run
 
 from stepscope.commands.main import main
-from stepscope.run import reader
+from stepscope.opening import reader
 
 
 def test_each_side_is_opened_once(tmp_path, monkeypatch, capsys):

@@ -12,14 +12,20 @@ import pytest
 from tests.support.machines import by_name, make_machine
 from tests.support.project import pyproject
 
-from stepscope.doctor import disk, packages
+from stepscope.doctor import installed, limits
 from stepscope.doctor.check import Check, State, worst
-from stepscope.doctor.disk import check_disk
 from stepscope.doctor.environment import check_environment
-from stepscope.doctor.limits import check_limits
-from stepscope.doctor.packages import USES, check_packages, installed_version, requirements
+from stepscope.doctor.installed import (
+    OLDEST_PYTHON,
+    OLDEST_TORCH,
+    USES,
+    check_packages,
+    dotted,
+    installed_version,
+    requirements,
+)
+from stepscope.doctor.limits import check_disk, check_limits
 from stepscope.doctor.permissions import check_permissions
-from stepscope.doctor.python_and_torch import OLDEST_PYTHON, OLDEST_TORCH, dotted
 from stepscope.system import ControlGroups, this_machine
 
 GIB = 1 << 30
@@ -164,7 +170,7 @@ class TestDisk:
         self.offer(self.space(100 * GIB))
 
     def offer(self, space):
-        self.patch.setattr(disk.shutil, "disk_usage", space)
+        self.patch.setattr(limits.shutil, "disk_usage", space)
 
     def find(self, tmp_path, output_dir, **options):
         machine = make_machine(tmp_path / "machine", **options)
@@ -357,7 +363,7 @@ class TestLimits:
 class TestPackages:
     def find(self, monkeypatch, **others):
         versions = {name: dotted(oldest) for name, oldest in requirements()[""].items()} | others
-        monkeypatch.setattr(packages, "installed_version", versions.get)
+        monkeypatch.setattr(installed, "installed_version", versions.get)
         return by_name(check_packages())
 
     def test_in_good_order(self, monkeypatch):
@@ -397,7 +403,7 @@ class TestPackages:
             "dask>=2024.8; extra == 'fleet'",
             'memray>=1.14; (sys_platform != "win32") and extra == "memray"',
         ]
-        monkeypatch.setattr(packages.metadata, "requires", {"stepscope": lines}.get)
+        monkeypatch.setattr(installed.metadata, "requires", {"stepscope": lines}.get)
         assert requirements() == {
             "": {"numpy": (1, 26), "polars": (1, 36, 1)},
             "fleet": {"dask": (2024, 8)},

@@ -15,11 +15,10 @@ from rich.console import Console
 from tests.support.machines import make_cuda_report, make_machine, make_report
 from tests.support.rendered import print_blocks
 
-from stepscope.doctor import disk, packages
+from stepscope.doctor import installed, limits
 from stepscope.doctor.check import Check, State
 from stepscope.doctor.examination import examine
-from stepscope.doctor.packages import requirements
-from stepscope.doctor.python_and_torch import dotted
+from stepscope.doctor.installed import dotted, requirements
 from stepscope.doctor.torch_check import TorchReport
 from stepscope.report.checks import document
 from stepscope.report.checks import to_json as checks_to_dict
@@ -40,9 +39,9 @@ def shown(checks, width: int = 100) -> str:
 def examination(tmp_path, monkeypatch):
     """Checks a machine of one's own making, with all packages and much space."""
     versions = {name: dotted(oldest) for name, oldest in requirements()[""].items()}
-    monkeypatch.setattr(packages, "installed_version", versions.get)
+    monkeypatch.setattr(installed, "installed_version", versions.get)
     space = SimpleNamespace(total=1 << 40, free=1 << 40)
-    monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: space)
+    monkeypatch.setattr(limits.shutil, "disk_usage", lambda _: space)
     return lambda report: examine(make_machine(tmp_path), report, tmp_path)
 
 

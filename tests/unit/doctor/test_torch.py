@@ -7,11 +7,10 @@ from types import SimpleNamespace
 import pytest
 from tests.support.machines import by_name, make_cuda_report, make_machine, make_report
 
-from stepscope.doctor import python_and_torch
+from stepscope.doctor import installed
 from stepscope.doctor.check import State
-from stepscope.doctor.devices import check_devices
-from stepscope.doctor.python_and_torch import check_python_and_torch, version_of
-from stepscope.doctor.recording import check_recording
+from stepscope.doctor.installed import check_python_and_torch, version_of
+from stepscope.doctor.recording import check_devices, check_recording
 from stepscope.doctor.torch_check import TorchReport
 
 
@@ -52,10 +51,8 @@ class TestPython:
         ],
     )
     def test_python(self, python, no_gil, state, monkeypatch):
-        monkeypatch.setattr(python_and_torch, "sys", python)
-        monkeypatch.setattr(
-            python_and_torch.sysconfig, "get_config_var", {"Py_GIL_DISABLED": no_gil}.get
-        )
+        monkeypatch.setattr(installed, "sys", python)
+        monkeypatch.setattr(installed.sysconfig, "get_config_var", {"Py_GIL_DISABLED": no_gil}.get)
         found = by_name(check_python_and_torch(make_report()))
         assert found["Python"].state is state
 
@@ -245,7 +242,7 @@ class TestRecording:
     ],
 )
 def test_a_crash_with_stacks_that_no_short_recording_shows(python, torch, crashes, monkeypatch):
-    monkeypatch.setattr(python_and_torch, "sys", interpreter(*python))
+    monkeypatch.setattr(installed, "sys", interpreter(*python))
     report = make_report(torch=torch_of(torch))
     found = by_name(check_python_and_torch(report))
     assert ("stacks on Python 3.13" in found) == crashes

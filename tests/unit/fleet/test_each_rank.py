@@ -18,7 +18,7 @@ from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UsageError
 from stepscope.fleet import each_rank
 from stepscope.fleet.each_rank import InProcesses, reader_for, workers_for
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 from stepscope.trace.load import load
 
 DELAYS_MS = (0, 40, 10)

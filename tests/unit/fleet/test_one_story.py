@@ -22,9 +22,9 @@ from stepscope.fleet.job import Job, read_job
 from stepscope.fleet.rank_map import rank_map
 from stepscope.fleet.stragglers import NOBODY_LATE, stragglers_of_job
 from stepscope.fleet.what_if.ranks import ON_TIME, what_if_over_ranks
+from stepscope.opening.reader import open_run
 from stepscope.report.outputs import Layout
 from stepscope.run.figures import duration, ranks_in_words
-from stepscope.run.reader import open_run
 from stepscope.trace.paths import resolve_path
 from stepscope.viewer.ranks import JobRanks
 

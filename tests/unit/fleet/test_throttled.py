@@ -12,9 +12,9 @@ from tests.support.step_records import step_records, write_run
 
 from stepscope.advice.diagnosis import diagnose
 from stepscope.commands.show import command as show
+from stepscope.opening.reader import open_run
 from stepscope.run.layout import RunLayout
 from stepscope.run.metrics import CLOCK_REASON_BITS
-from stepscope.run.reader import open_run
 
 HOT = CLOCK_REASON_BITS["hw_thermal_slowdown"]
 RANKS, SLOW = 3, 2

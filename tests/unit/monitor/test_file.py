@@ -20,9 +20,9 @@ from stepscope.monitor.columns import (
     is_of_host,
     parse_columns,
 )
-from stepscope.monitor.metrics_file import MetricsFile, row_of
 from stepscope.monitor.notes import Notes, Rates
 from stepscope.monitor.querying import CsvFormat
+from stepscope.monitor.recorder import MetricsFile, row_of
 from stepscope.monitor.sampler import Ticks, timestamp
 from stepscope.run.metrics import last_sample
 

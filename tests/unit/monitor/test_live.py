@@ -17,7 +17,7 @@ from tests.support.step_records import MS, step_records
 from stepscope.analysis.record.live import LiveSample, LiveState, look_at, progress_of
 from stepscope.analysis.record.metrics import summarise_metrics
 from stepscope.monitor.columns import DEFAULT_COLUMNS
-from stepscope.monitor.metrics_file import MetricsFile, row_of
+from stepscope.monitor.recorder import MetricsFile, row_of
 from stepscope.report.live import blocks_of
 from stepscope.report.metrics import metrics_blocks
 from stepscope.run.layout import RunLayout

@@ -90,7 +90,7 @@ def test_every_package_is_in_the_contracts():
     [
         ("stepscope", {"torch", "numpy", "polars"}),
         ("stepscope.capture.session", {"torch", "numpy", "polars", "duckdb", "llvmlite"}),
-        ("stepscope.run.reader", {"torch", "numpy", "polars", "duckdb", "llvmlite"}),
+        ("stepscope.opening.reader", {"torch", "numpy", "polars", "duckdb", "llvmlite"}),
         ("stepscope.trace.load", {"torch"}),
         ("stepscope.memory.load", {"torch"}),
         ("stepscope.advice.diagnosis", {"torch"}),

@@ -19,10 +19,10 @@ from stepscope.advice.diagnosis import diagnose
 from stepscope.advice.thresholds import Thresholds
 from stepscope.commands.report import command
 from stepscope.errors import UsageError
+from stepscope.opening.reader import open_run
 from stepscope.report.cells import column_shown
 from stepscope.report.diagnosis.tables import PARTS, RANKS, diagnosis_tables
 from stepscope.report.findings import FINDINGS
-from stepscope.run.reader import open_run
 
 pytestmark = pytest.mark.usefixtures("cache_of_the_module")
 

@@ -23,9 +23,9 @@ from stepscope.advice.rules.host.utilisation import find_low_gpu_utilisation
 from stepscope.advice.thresholds import Thresholds
 from stepscope.commands.report import command
 from stepscope.errors import UnreadableInputError
+from stepscope.opening.reader import RankRun, open_run
 from stepscope.report.findings import ranks_with, short_saving
 from stepscope.report.units import duration
-from stepscope.run.reader import RankRun, open_run
 
 
 def write(folder, document, name="trace.pt.trace.json"):

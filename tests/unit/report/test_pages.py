@@ -25,10 +25,10 @@ from stepscope.advice.diagnosis import diagnose
 from stepscope.advice.job.reading import details_of
 from stepscope.analysis.record.step_strip import MOST_BARS, OUTLIER, StepStrip
 from stepscope.commands.main import cli
+from stepscope.opening.reader import open_run
 from stepscope.report.page import document
 from stepscope.report.page.document import MOST_BYTES, page
 from stepscope.report.units import duration
-from stepscope.run.reader import open_run
 
 STATIC = ROOT / "src" / "stepscope" / "report" / "page" / "static"
 SEVERAL = "communication waited for"

@@ -18,8 +18,8 @@ from tests.support.rendered import (
 )
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
+from stepscope.opening.reader import open_run
 from stepscope.report.diagnosis import to_json as diagnosis_to_dict
-from stepscope.run.reader import open_run
 
 WHY = "above launch-bound, because most of that comes from it"
 

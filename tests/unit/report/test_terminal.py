@@ -15,6 +15,7 @@ from tests.support.step_records import MS, step_records, write_run
 
 from stepscope.advice.diagnosis import diagnose
 from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.opening.reader import open_run
 from stepscope.report import units
 from stepscope.report.console import UNLIMITED
 from stepscope.report.diagnosis import to_json as diagnosis_to_dict
@@ -24,7 +25,6 @@ from stepscope.report.document import Findings, ShownFinding
 from stepscope.report.findings import findings_alike, ranks_with
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import WindowRecord, read_rank, write_record
-from stepscope.run.reader import open_run
 
 
 def slow_input():

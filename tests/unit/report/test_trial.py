@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 from tests.support.trial_records import BASELINE, trials_record
 
+from stepscope.opening.trials import REDRAWN, LossRecord, TrialRecord, TrialsRecord
 from stepscope.report.outputs import output
 from stepscope.report.trial import costs, memory, notes, rows
 from stepscope.run.manifest import read_record, write_record
-from stepscope.run.trials import REDRAWN, LossRecord, TrialRecord, TrialsRecord
 
 
 class Text:

@@ -16,10 +16,10 @@ from tests.support.step_records import MS, write_run
 from stepscope.advice.diagnosis import diagnose
 from stepscope.analysis.record.live import LiveState, look_at
 from stepscope.capture.ending import late_ranks
+from stepscope.opening.reader import open_run
 from stepscope.report.live import blocks_of
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import RankManifest, read_rank, write_record
-from stepscope.run.reader import open_run
 from stepscope.run.step_record import StepRecord, read_last_steps
 from stepscope.skew.rank_skew import (
     BACKWARD,

@@ -8,9 +8,8 @@ import pytest
 from tests.support.trial_machine import CURVE, GC_MS, SILENT, STEP_MS, Machine
 
 from stepscope.errors import UsageError
-from stepscope.run.manifest import read_record
-from stepscope.run.reader import open_run
-from stepscope.run.trials import (
+from stepscope.opening.reader import open_run
+from stepscope.opening.trials import (
     CHANGED,
     CRASHED,
     HELPS,
@@ -22,6 +21,7 @@ from stepscope.run.trials import (
     UNCLEAR,
     TrialsRecord,
 )
+from stepscope.run.manifest import read_record
 from stepscope.trial.experiment import LEAST_ROUNDS, MOST_ROUNDS, Experiment, Request, TrialError
 from stepscope.trial.fixes import Facts
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.run.trials import CHANGED, CLOSE, REDRAWN, SAME, UNKNOWN, WITHIN_NOISE
+from stepscope.opening.trials import CHANGED, CLOSE, REDRAWN, SAME, UNKNOWN, WITHIN_NOISE
 from stepscope.trial.measure import compare_losses, why_changed
 
 CURVE = [2.0 / (1 + step) for step in range(40)]

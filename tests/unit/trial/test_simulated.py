@@ -12,7 +12,7 @@ from tests.support.snapshots import pinned
 from tests.support.trial_machine import Machine
 
 from stepscope.memory.allocator.settings import with_settings
-from stepscope.run.trials import NO_GAIN, NOT_APPLIED
+from stepscope.opening.trials import NO_GAIN, NOT_APPLIED
 from stepscope.trial.facts import recorded_settings
 
 FIX = "allocator-settings"

@@ -11,7 +11,7 @@ from tests.support.trial_machine import SILENT, Machine
 
 from stepscope.commands.main import cli
 from stepscope.errors import UsageError
-from stepscope.run.trials import CRASHED
+from stepscope.opening.trials import CRASHED
 from stepscope.trial import turns as module
 from stepscope.trial.attempts import Bench, TrialError
 from stepscope.trial.turns import Request, run_in_turns

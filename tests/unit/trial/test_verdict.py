@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.errors import UsageError
-from stepscope.run.trials import (
+from stepscope.opening.trials import (
     CHANGED,
     HELPS,
     NO_GAIN,

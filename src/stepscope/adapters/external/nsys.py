@@ -13,7 +13,7 @@ from pathlib import Path
 
 from stepscope.adapters.external.tools import Tool, require_program, version_of
 from stepscope.adapters.options.layouts import put_file
-from stepscope.doctor.python_and_torch import version_of as numbers_of
+from stepscope.doctor.installed import version_of as numbers_of
 
 INSTALL = (
     "install NVIDIA Nsight Systems (apt install nsight-systems, from NVIDIA's package repository; "

@@ -1,15 +1,23 @@
-"""What other tools have in common; finds them, and explains how to install one that is missing."""
+"""What other tools have in common: how they are found, and how their files get into the run."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import shlex
+import socket
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 from stepscope.errors import UsageError
+from stepscope.run.files import numbered
+from stepscope.run.layout import MANIFEST_FILE, RunLayout
+from stepscope.run.manifest import ArtifactRecord, ExternalRecord, hide_secrets, write_record
 from stepscope.system import this_machine
 
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
@@ -84,3 +92,55 @@ def split_arguments(option: str, text: str, ours: Mapping[str, str]) -> tuple[st
         if name in ours:
             raise UsageError(f"{option}={text!r}: leave {name} out: {ours[name]}")
     return words
+
+
+def scratch_folder(output: Path, tool: str) -> Path:
+    """Create a folder of this process for a tool's files, next to the runs."""
+    name = f"external-{tool}-{socket.gethostname()}-{os.getpid()}"
+    folder = next(one for one in numbered(output.absolute() / name) if not one.exists())
+    folder.mkdir(parents=True)
+    return folder
+
+
+def keep(
+    folder: Path, record: ExternalRecord, run: Path | None, problems: Sequence[str] = ()
+) -> Path | None:
+    """Move a recording's files into the run, and describe them in a manifest.
+
+    Args:
+        folder: The folder of its files, outside any run until there is one.
+        record: What was recorded, and how.
+        run: The run directory; None to leave the files where they are.
+
+    Returns:
+        The folder of the files; None if there are neither files nor a run.
+
+    Raises:
+        OSError: The files cannot be moved.
+    """
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    if not files and run is None:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        return None
+    if run is not None:
+        target = RunLayout(run).external / folder.name.removeprefix("external-")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        files = [target / path.relative_to(folder) for path in files]
+        folder = folder.rename(target)
+    artifacts = tuple(
+        ArtifactRecord.of(f"{record.tool} {path.suffix.lstrip('.') or 'file'}", path, folder)
+        for path in files
+    )
+    write_record(
+        folder / MANIFEST_FILE,
+        replace(
+            record,
+            command=hide_secrets(record.command),
+            host=socket.gethostname(),
+            ended_ns=time.time_ns(),
+            artifacts=artifacts,
+            problems=tuple(problems),
+        ),
+    )
+    return folder

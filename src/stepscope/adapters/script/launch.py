@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,10 +21,12 @@ from typing import Any
 
 from stepscope._package import IMPORT_ROOT, PACKAGE
 from stepscope.adapters.options.settings import Settings
-from stepscope.capture.record.unclosed import close_manifest
 from stepscope.errors import StepscopeError, UsageError
-from stepscope.run.layout import RunLayout
-from stepscope.run.step_record import ITERATION, OPTIMIZER_STEP
+from stepscope.monitor.processes import is_running
+from stepscope.run.figures import plural
+from stepscope.run.layout import WINDOW_FILE, RankLayout, RunLayout
+from stepscope.run.manifest import EXIT, RankManifest, read_rank, write_record
+from stepscope.run.step_record import ITERATION, OPTIMIZER_STEP, complete_steps, read_steps
 
 BOOTSTRAP = PACKAGE / "adapters" / "script" / "bootstrap"
 _STEP_UNITS = {
@@ -244,3 +247,64 @@ def _close(note: dict[str, Any], exit_code: int) -> None:
     known = exit_code if note["parent_id"] == os.getpid() else None
     with contextlib.suppress(OSError, StepscopeError, KeyboardInterrupt):
         close_manifest(RunLayout(Path(note["run"])).rank(note["rank"]), known)
+
+
+_PATIENCE_S = 10.0
+_PAUSE_S = 0.02
+
+
+def close_manifest(rank: RankLayout, exit_code: int | None) -> None:
+    """Note in the manifest how a process ended, where the process could not do so itself.
+
+    Windows whose files another process is still making are waited for, a few seconds at most. A
+    process that is still running is left alone.
+
+    Args:
+        exit_code: The exit code of its process, 128 plus the signal's number if a signal ended it;
+            None if it is not known.
+
+    Raises:
+        OSError: The manifest cannot be written.
+    """
+    manifest = read_rank(rank.manifest)
+    if manifest.state == "running":
+        if is_running(manifest.process_id):
+            return
+        _wait_for_windows(rank, manifest)
+        complete_steps(rank.steps)
+        ended_steps = (one.step + 1 for one in read_steps(rank.steps)[0] if not one.is_partial)
+        steps = max((manifest.steps, *ended_steps))
+        after = f"after {plural(steps, 'step')}, before it could close the recording"
+        ended = f"{_cause(exit_code)} {after}"
+        closed = dataclasses.replace(manifest, state="stopped", ended=ended, steps=steps)
+    elif manifest.state == "finished" and exit_code:
+        ended = f"{manifest.ended}; then the process {_cause(exit_code)}"
+        closed = dataclasses.replace(manifest, state="stopped", ended=ended)
+    elif exit_code == 0 and manifest.ended.startswith(EXIT):
+        # The script caught what `sys.exit` raised, and ended by itself.
+        ended = f"finished after {plural(manifest.steps, 'step')}"
+        closed = dataclasses.replace(manifest, state="finished", ended=ended)
+    else:
+        return
+    write_record(rank.manifest, closed)
+
+
+def _cause(exit_code: int | None) -> str:
+    if exit_code is None:
+        return "was killed or ended itself"
+    if exit_code > 128:
+        with contextlib.suppress(ValueError):
+            return f"was killed by {signal.Signals(exit_code - 128).name}"
+    return f"ended with exit code {exit_code}"
+
+
+def _wait_for_windows(rank: RankLayout, manifest: RankManifest) -> None:
+    """Wait until the processes that make the windows' files have left their results."""
+    missing = [
+        rank.window(window.index) / WINDOW_FILE
+        for window in manifest.windows
+        if window.state == "saving"
+    ]
+    deadline = time.monotonic() + _PATIENCE_S
+    while not all(map(Path.exists, missing)) and time.monotonic() < deadline:
+        time.sleep(_PAUSE_S)

@@ -18,8 +18,8 @@ from stepscope.advice.rank.opened_traces import OpenedTraces
 from stepscope.advice.rank.summary import Meeting, RankSummary, Request, Waits
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UnreadableInputError
+from stepscope.opening.reader import RankRun
 from stepscope.run.layout import RankLayout
-from stepscope.run.reader import RankRun
 from stepscope.trace.store.memo import Memo
 from stepscope.trace.store.origin import identity_of
 

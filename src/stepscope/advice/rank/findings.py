@@ -23,9 +23,9 @@ from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.graph.replay import replay, unchanged
 from stepscope.analysis.record.python_memory import KIND, read_python_memory
 from stepscope.errors import StepscopeError
+from stepscope.opening.reader import RankRun
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import JobRecord, read_record
-from stepscope.run.reader import RankRun
 from stepscope.terminal.working import working
 from stepscope.trace.model import Trace
 

@@ -23,7 +23,7 @@ from stepscope.analysis.record.metrics import summarise_metrics
 from stepscope.analysis.record.summary import summarise_steps
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import StepscopeError, UsageError
-from stepscope.run.reader import RankRun, Window
+from stepscope.opening.reader import RankRun, Window
 from stepscope.trace.load import load
 
 

@@ -13,7 +13,7 @@ from stepscope.advice.rank.opened_traces import OpenedTraces
 from stepscope.advice.rank.summary import RankSummary, Request
 from stepscope.analysis.critical_path import what_steps_depend_on
 from stepscope.analysis.selection.scope import AnsweredScope, RecordedSteps, Scope
-from stepscope.run.reader import RankRun, Window, open_run
+from stepscope.opening.reader import RankRun, Window, open_run
 from stepscope.trace.model import Trace
 
 RUNGS: dict[str, pl.DataType | type[pl.DataType]] = {

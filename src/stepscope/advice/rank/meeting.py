@@ -13,7 +13,7 @@ from stepscope.analysis.host.steady_steps import StepState, steady_steps, steps_
 from stepscope.analysis.ranks.arrivals import read_arrivals
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.scope import Scope
-from stepscope.run.reader import Window
+from stepscope.opening.reader import Window
 from stepscope.trace.model import Trace
 
 

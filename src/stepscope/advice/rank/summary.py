@@ -32,8 +32,8 @@ from stepscope.analysis.selection.partition import (
 from stepscope.analysis.selection.purpose import Purpose
 from stepscope.analysis.selection.rows import Rows
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.opening.reader import Window
 from stepscope.run.manifest import RankManifest
-from stepscope.run.reader import Window
 from stepscope.trace.arrays.packed_columns import PackedColumns
 
 if TYPE_CHECKING:

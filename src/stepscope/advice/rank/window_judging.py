@@ -23,8 +23,8 @@ from stepscope.analysis.selection.rows import Rows
 from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.timeline import Breakdown, break_down_devices, host_scope
 from stepscope.errors import StepscopeError, UsageError
+from stepscope.opening.reader import RankRun, Window
 from stepscope.run.figures import duration
-from stepscope.run.reader import RankRun, Window
 from stepscope.trace.model import Trace
 from stepscope.trace.problems import counted
 

@@ -38,11 +38,11 @@ from stepscope.analysis.comparison.side import MEASURES, RECORD_BASIS, Side, mak
 from stepscope.analysis.record.summary import summarise_steps
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UnreadableInputError
+from stepscope.opening.reader import open_run
+from stepscope.opening.remote import as_shown
 from stepscope.run.figures import percent
 from stepscope.run.layout import RUN_FILE
 from stepscope.run.manifest import JobRecord
-from stepscope.run.reader import open_run
-from stepscope.run.remote import as_shown
 from stepscope.run.step_record import StepRecord
 from stepscope.trace.paths import PathTarget, remark_on
 

@@ -24,9 +24,9 @@ from stepscope.memory.recognition import is_snapshot_file, snapshots_in
 from stepscope.memory.schema import Action
 from stepscope.memory.simulator.operations import ReleaseCause, releases_of
 from stepscope.memory.view import SAMPLES, MemoryView, SampledMemory
+from stepscope.opening.reader import RankRun, Run
 from stepscope.run.files import is_regular
 from stepscope.run.layout import SNAPSHOTS_DIRECTORY, RankLayout
-from stepscope.run.reader import RankRun, Run
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.model import Trace
 from stepscope.trace.paths import TraceRef, resolve_path

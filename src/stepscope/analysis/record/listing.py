@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stepscope.analysis.record.metrics import MetricsSummary, summarise_metrics
 from stepscope.errors import UnreadableInputError
-from stepscope.run.reader import Run, Window
+from stepscope.opening.reader import Run, Window
 
 
 @dataclass(frozen=True)

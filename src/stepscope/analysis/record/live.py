@@ -13,10 +13,10 @@ from pathlib import Path
 from stepscope.analysis.record.summary import partition_steps, rate
 from stepscope.analysis.selection.partition import Partition
 from stepscope.errors import StepscopeError, UnreadableInputError
+from stepscope.opening.reader import open_run
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import RankManifest, read_rank
 from stepscope.run.metrics import last_sample
-from stepscope.run.reader import open_run
 from stepscope.run.step_record import StepRecord, read_last_steps
 from stepscope.skew.rank_skew import RankSkew, rank_skew, rank_steps
 

@@ -100,7 +100,7 @@ def _entered() -> Any:
     """A range that began in the trace that is being recorded; None if none is.
 
     Where Python's calls are recorded, they and a range that begins in one of them would overlap:
-    `torch_recorder` has torch write pauses there.
+    `torch_window` has torch write pauses there.
     """
     torch = sys.modules.get("torch")
     with contextlib.suppress(Exception):  # an unknown torch: the step record has the pauses

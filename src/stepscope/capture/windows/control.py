@@ -1,4 +1,8 @@
-"""Opens and closes windows: drives the states of `states.py` at the boundaries of steps."""
+"""Opens and closes windows at the boundaries of steps.
+
+The states of a window, the events between them, and what each event does, are a table, which
+touches neither torch nor files nor other ranks. `WindowControl` follows it.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +10,109 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
+from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from stepscope.capture.options.config import WINDOW_RECORDERS
 from stepscope.capture.windows.planner import WindowPlan, WindowPlanner
-from stepscope.capture.windows.states import (
-    RECORDS,
-    TRANSITIONS,
-    Action,
-    Event,
-    State,
-    next_event,
-)
 from stepscope.run.figures import error_in_words
 
 if TYPE_CHECKING:
     from stepscope.capture.options.config import CaptureConfig
-    from stepscope.capture.pause import PauseTogether
     from stepscope.capture.ranks import RankIdentity
-    from stepscope.capture.windows.recorder import StepMarks, Window
+    from stepscope.capture.shared_store import PauseTogether
+    from stepscope.capture.windows.recorder import StepRanges, Window
     from stepscope.capture.windows.saving import WindowSaver
     from stepscope.run.layout import RankLayout
+
+
+class State(Enum):
+    """What a rank's windows are doing."""
+
+    IDLE = auto()
+    TRIAL_WARMUP = auto()
+    """Before a step that is recorded on trial, to learn what a step costs."""
+    TRIAL = auto()
+    WARMUP = auto()
+    RECORDING = auto()
+
+
+class Event(Enum):
+    """What can happen to a window."""
+
+    TRIAL_DUE = auto()
+    """A window is due, and what a step costs must be learnt first."""
+    DUE = auto()
+    """A window is due: its warm-up begins, or its first step if it has none."""
+    FIRST_STEP = auto()
+    TRIAL_ENDED = auto()
+    LAST_STEP_ENDED = auto()
+    CUT_OFF = auto()
+    """The loop or the process ends."""
+    UNREACHABLE = auto()
+    """Only the thread that opened the window could end it, and it will not."""
+
+
+class Action(Enum):
+    """What an event does."""
+
+    TRY = auto()
+    MAKE = auto()
+    START = auto()
+    END_TRIAL = auto()
+    SAVE = auto()
+    ABANDON = auto()
+    GIVE_UP = auto()
+
+
+TRANSITIONS: dict[tuple[State, Event], tuple[State, Action]] = {
+    (State.IDLE, Event.TRIAL_DUE): (State.TRIAL_WARMUP, Action.TRY),
+    (State.IDLE, Event.DUE): (State.WARMUP, Action.MAKE),
+    (State.TRIAL_WARMUP, Event.FIRST_STEP): (State.TRIAL, Action.START),
+    (State.TRIAL_WARMUP, Event.CUT_OFF): (State.IDLE, Action.ABANDON),
+    (State.TRIAL, Event.TRIAL_ENDED): (State.WARMUP, Action.END_TRIAL),
+    (State.TRIAL, Event.CUT_OFF): (State.IDLE, Action.ABANDON),
+    (State.TRIAL, Event.UNREACHABLE): (State.IDLE, Action.GIVE_UP),
+    (State.WARMUP, Event.FIRST_STEP): (State.RECORDING, Action.START),
+    (State.WARMUP, Event.CUT_OFF): (State.IDLE, Action.ABANDON),
+    (State.RECORDING, Event.LAST_STEP_ENDED): (State.IDLE, Action.SAVE),
+    (State.RECORDING, Event.CUT_OFF): (State.IDLE, Action.SAVE),
+    (State.RECORDING, Event.UNREACHABLE): (State.IDLE, Action.GIVE_UP),
+}
+"""State and event to the next state and the action. Other events change nothing in that state. An
+action that fails discards the window: the next state is IDLE."""
+
+RECORDS = frozenset({State.TRIAL, State.RECORDING})
+"""States in which events of steps are being recorded."""
+
+
+def next_event(
+    state: State,
+    step: int,
+    first_step: int,
+    last_step: int,
+    *,
+    is_elsewhere: bool = False,
+    has_owner_ended: bool = False,
+) -> Event | None:
+    """What happens where a step begins to a window that is not idle; None if nothing does.
+
+    Args:
+        first_step: The first step that the window should record.
+        is_elsewhere: Whether only another thread, its owner, can end the window.
+    """
+    if state in RECORDS and is_elsewhere:
+        return Event.UNREACHABLE if has_owner_ended else None
+    if state is State.TRIAL_WARMUP and step >= first_step - 1:
+        return Event.FIRST_STEP
+    if state is State.TRIAL and step >= first_step:
+        return Event.TRIAL_ENDED
+    if state is State.WARMUP and step >= first_step:
+        return Event.FIRST_STEP
+    if state is State.RECORDING and step > last_step:
+        return Event.LAST_STEP_ENDED
+    return None
+
 
 log = logging.getLogger("stepscope")
 
@@ -137,7 +223,7 @@ class WindowControl:
             return False
         return window.is_of_one_thread and not self._is_owner()
 
-    def _marks(self) -> StepMarks | None:
+    def _marks(self) -> StepRanges | None:
         """What marks the steps of the window that this thread records; None for none."""
         if self._window is None or self._state is not State.RECORDING or self._is_elsewhere():
             return None

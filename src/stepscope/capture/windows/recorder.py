@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import options_of
@@ -18,8 +18,8 @@ from stepscope.capture.windows.planner import WindowPlan
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
 if TYPE_CHECKING:
-    from stepscope.capture.windows.finishing import WindowFinisher
     from stepscope.capture.windows.planner import StepSample
+    from stepscope.capture.windows.saving import WindowFinisher
 
 
 @dataclass(frozen=True)
@@ -38,20 +38,6 @@ class WindowTools:
     activities: list[Any] = field(default_factory=list)
 
 
-class StepMarks(Protocol):
-    """Marks the steps of a window."""
-
-    @property
-    def whole_steps(self) -> tuple[int, ...]:
-        """The steps that were recorded from start to end."""
-
-    def open(self, step: int) -> None:
-        """Begin a step."""
-
-    def close(self, *, is_whole: bool) -> None:
-        """End the current step, if any; `is_whole` says whether it was a complete step."""
-
-
 class Window:
     """One window, from its warm-up to its files. A subclass records.
 
@@ -66,7 +52,7 @@ class Window:
     is_of_one_thread = True
     can_be_tried = False
     interruption: BaseException | None = None
-    ranges: StepMarks
+    ranges: StepRanges
 
     def __init__(self, tools: WindowTools, plan: WindowPlan) -> None:
         self.plan = plan

@@ -13,10 +13,10 @@ from stepscope.analysis.questions import Answer, Answers, Question
 from stepscope.errors import UnreadableInputError
 from stepscope.fleet.hangs.dump import Dump, rank_of_dump, read_dump
 from stepscope.fleet.hangs.find_hang import Hang, find_hang
-from stepscope.run.discover import has_wildcard
+from stepscope.opening.discover import has_wildcard
+from stepscope.opening.reader import open_run
 from stepscope.run.figures import some_in_words
 from stepscope.run.files import kind_of
-from stepscope.run.reader import open_run
 
 HANGS = Question(
     "hangs",

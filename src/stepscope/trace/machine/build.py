@@ -16,8 +16,8 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
+from stepscope.opening.user_cache import user_cache
 from stepscope.run.files import write_atomically
-from stepscope.run.user_cache import user_cache
 from stepscope.terminal.working import COMPILING, stage
 from stepscope.trace.machine import FILES_AT_IMPORT, files_now
 from stepscope.trace.machine.ending import takes_arrays

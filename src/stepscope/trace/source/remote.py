@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
 from stepscope.errors import UnreadableInputError
-from stepscope.run.remote import (
+from stepscope.opening.remote import (
     SILENCE_VARIABLE,
     TRY_AGAIN,
     Deadline,

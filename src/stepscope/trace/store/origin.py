@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.errors import UnreadableInputError
-from stepscope.run.user_cache import user_cache
+from stepscope.opening.user_cache import user_cache
 from stepscope.trace.store.code import code_digest
 from stepscope.trace.store.directory import STREAM
 from stepscope.trace.store.owners import SUFFIX

@@ -16,18 +16,17 @@ from click.testing import CliRunner
 from tests.support.fake_nsys import make_nsys
 
 from stepscope.adapters.external import nsys, py_spy
-from stepscope.adapters.external.keep import keep, scratch_folder
 from stepscope.adapters.external.memray import MemrayOptions
 from stepscope.adapters.external.nsys import NsysOptions
 from stepscope.adapters.external.py_spy import PySpyOptions, explain
-from stepscope.adapters.external.tools import find_program, version_of
+from stepscope.adapters.external.tools import find_program, keep, scratch_folder, version_of
 from stepscope.commands.attach import command as attach
 from stepscope.commands.main import main
 from stepscope.commands.run import command as run
 from stepscope.errors import UsageError
+from stepscope.opening.reader import open_run
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import ExternalRecord, JobRecord, read_record, write_record
-from stepscope.run.reader import open_run
 
 
 def dry_run(*options):

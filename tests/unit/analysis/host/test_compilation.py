@@ -9,7 +9,7 @@ from tests.support.gpu_trace import GpuTrace, ms, us
 from stepscope.advice.diagnosis import diagnose
 from stepscope.analysis.host.causes import HostCause, cause_of_names
 from stepscope.analysis.host.partition import partition_host
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 from stepscope.trace.classify import classify_names
 
 COMPILING = {

@@ -10,7 +10,7 @@ from stepscope.analysis.critical_path import critical_path
 from stepscope.analysis.host.partition import partition_host
 from stepscope.analysis.host.waits import communication_waits, input_waits
 from stepscope.analysis.input_pipeline import input_pipeline
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 
 GLOO = 2000
 

@@ -8,7 +8,7 @@ from stepscope.advice.diagnosis import diagnose
 from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.host.partition import partition_host
 from stepscope.analysis.timeline import break_down
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 
 
 def trace_without_steps():

@@ -16,7 +16,7 @@ from tests.support.nvml import stepscope
 from stepscope.analysis.record.metrics import is_metrics_file, read_metrics, summarise_metrics
 from stepscope.errors import UnreadableInputError
 from stepscope.monitor.columns import parse_columns
-from stepscope.monitor.metrics_file import MetricsFile, row_of
+from stepscope.monitor.recorder import MetricsFile, row_of
 from stepscope.report.metrics import to_json as metrics_to_dict
 from stepscope.run.manifest import write_record
 from stepscope.run.metrics import (

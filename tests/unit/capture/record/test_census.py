@@ -17,7 +17,7 @@ from stepscope.run.layout import RankLayout
 @pytest.fixture(autouse=True)
 def _nothing_is_compiled(monkeypatch):
     """The watch leaves modules alone once anything is compiled, as by a test before this one."""
-    monkeypatch.setattr("stepscope.capture.steps.tensor_watch._has_compiled", lambda: False)
+    monkeypatch.setattr("stepscope.capture.record.census._has_compiled", lambda: False)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from torch import distributed
 
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.ranks import RankIdentity
-from stepscope.capture.record.home import Clock, choose_home
+from stepscope.capture.record.journal import Clock, choose_home
 
 
 class OneStore:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.capture.record.home import hide_secrets
+from stepscope.run.manifest import hide_secrets
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ import pytest
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.ranks import RankIdentity
 from stepscope.capture.record import journal as module
-from stepscope.capture.record.home import Clock
-from stepscope.capture.record.journal import Journal
+from stepscope.capture.record.journal import Clock, Journal
 from stepscope.run.manifest import ArtifactRecord, ClockSample, WindowRecord, read_rank
 
 

@@ -10,12 +10,11 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
-from stepscope.capture import pause as together
+from stepscope.capture import shared_store as together
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.schedule import Action
-from stepscope.capture.pause import PauseTogether
 from stepscope.capture.ranks import RankIdentity
-from stepscope.capture.shared_store import SharedStore
+from stepscope.capture.shared_store import PauseTogether, SharedStore
 from stepscope.capture.triggers import TriggerDesk
 from stepscope.capture.windows.planner import WindowPlanner
 from stepscope.commands.trigger import command

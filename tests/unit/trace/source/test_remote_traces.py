@@ -19,7 +19,7 @@ from tests.support.chrome_traces import assert_same_tables, kernel, operator, re
 from tests.support.trace_server import Served, serving
 
 from stepscope.errors import UnreadableInputError, UsageError
-from stepscope.run.remote import redacted, version_of
+from stepscope.opening.remote import redacted, version_of
 from stepscope.trace import load as load_module
 from stepscope.trace.load import load
 from stepscope.trace.source import opening as source_module

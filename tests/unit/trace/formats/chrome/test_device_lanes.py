@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from stepscope.advice.diagnosis import diagnose
-from stepscope.run.reader import open_run
+from stepscope.opening.reader import open_run
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
 

@@ -12,8 +12,8 @@ from tests.support.gpu_trace import GpuTrace, us
 from stepscope.advice.diagnosis import diagnose
 from stepscope.commands.main import cli, main
 from stepscope.errors import UnreadableInputError
-from stepscope.run import discover
-from stepscope.run.reader import one_job, open_run
+from stepscope.opening import discover
+from stepscope.opening.reader import one_job, open_run
 
 
 def trace(step_us=500, rank=None, world_size=1):

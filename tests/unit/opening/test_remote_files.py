@@ -16,7 +16,7 @@ from tests.support.trace_server import Served, serving
 
 from stepscope.commands.main import main
 from stepscope.errors import UnreadableInputError
-from stepscope.run.reader import Run, open_run
+from stepscope.opening.reader import Run, open_run
 
 pytestmark = pytest.mark.usefixtures("cache")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from stepscope.errors import NothingFoundError, UnreadableInputError
-from stepscope.run.discover import (
+from stepscope.opening.discover import (
     TRACE_NAMES,
     TraceFile,
     are_of_one_run,
@@ -20,7 +20,9 @@ from stepscope.run.discover import (
     newest,
     ranks_in_headers,
 )
-from stepscope.run.fetching import fetch_run
+from stepscope.opening.fetching import fetch_run
+from stepscope.opening.remote import is_url, redacted
+from stepscope.opening.trials import TrialsRecord
 from stepscope.run.files import exists, kind_of
 from stepscope.run.layout import MANIFEST_FILE, PY_SPY_TRACE, WINDOW_FILE, RankLayout, RunLayout
 from stepscope.run.manifest import (
@@ -32,9 +34,7 @@ from stepscope.run.manifest import (
     merge_finished,
     read_record,
 )
-from stepscope.run.remote import is_url, redacted
 from stepscope.run.step_record import StepRecord, read_steps
-from stepscope.run.trials import TrialsRecord
 
 _Record = TypeVar("_Record")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.run.discover import TraceFile, are_of_one_run
+from stepscope.opening.discover import TraceFile, are_of_one_run
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from stepscope.errors import UnreadableInputError
-from stepscope.run import fetching
-from stepscope.run.reader import open_run
+from stepscope.opening import fetching
+from stepscope.opening.reader import open_run
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from stepscope.errors import UnreadableInputError
-from stepscope.run import discover
-from stepscope.run.discover import find_traces
+from stepscope.opening import discover
+from stepscope.opening.discover import find_traces
 from stepscope.terminal import status_line
 
 

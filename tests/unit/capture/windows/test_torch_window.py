@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.windows import torch_recorder as module
+from stepscope.capture.windows import torch_window as module
 from stepscope.capture.windows.planner import WindowPlan
 from stepscope.capture.windows.recorder import WindowTools
 from stepscope.capture.windows.torch_window import TorchWindow

@@ -1,4 +1,4 @@
-"""Everything that may request a window outside the schedule, for one rank; and SIGTERM."""
+"""SIGTERM: what was recorded is saved before the process ends or goes on."""
 
 from __future__ import annotations
 
@@ -7,51 +7,11 @@ import logging
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING, Any
-
-from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.ranks import RankIdentity
-from stepscope.capture.record.home import Clock
-from stepscope.capture.record.journal import Journal
-from stepscope.capture.triggers import TriggerDesk
-from stepscope.capture.windows.planner import WindowPlanner
-
-if TYPE_CHECKING:
-    from stepscope.capture.shared_store import SharedStore
+from typing import Any
 
 log = logging.getLogger("stepscope")
-
-
-def open_desk(
-    config: CaptureConfig,
-    identity: RankIdentity,
-    journal: Journal,
-    planner: WindowPlanner,
-    clock: Clock,
-    step_now: Callable[[], int],
-) -> TriggerDesk | None:
-    """Begin to take requests for windows from files, code and slow steps, if the options say so."""
-    if not config.triggers:
-        return None
-    run, clocks = journal.layout.root, None
-
-    def connect() -> SharedStore | None:
-        from stepscope.capture.shared_store import SharedStore
-
-        return SharedStore.connect(run.name, own_connection=True)
-
-    if identity.world_size > 1:
-        from stepscope.capture.clock_sync import ClockRounds
-
-        clocks = ClockRounds(
-            identity, lambda: clock.epoch(time.perf_counter_ns()), journal.note_clock
-        )
-    desk = TriggerDesk(config, run, identity, connect, planner.request, step_now, clocks)
-    desk.start()
-    return desk
 
 
 class TerminationSignalError(BaseException):

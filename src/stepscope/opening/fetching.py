@@ -9,11 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.errors import UnreadableInputError
-from stepscope.run.discover import MOST_ENTRIES, TRACE_NAMES, is_trace_name
-from stepscope.run.figures import error_in_words
-from stepscope.run.files import replacing
-from stepscope.run.layout import RUN_FILE
-from stepscope.run.remote import (
+from stepscope.opening.discover import MOST_ENTRIES, TRACE_NAMES, is_trace_name
+from stepscope.opening.remote import (
     Deadline,
     cannot_be_opened,
     http_options,
@@ -22,8 +19,11 @@ from stepscope.run.remote import (
     redacted,
     version_of,
 )
+from stepscope.opening.user_cache import user_cache
+from stepscope.run.figures import error_in_words
+from stepscope.run.files import replacing
+from stepscope.run.layout import RUN_FILE
 from stepscope.run.side_json import parse_json
-from stepscope.run.user_cache import user_cache
 
 _MOST_LEVELS = 8  # of folders; a run has three
 _RECORDS = re.compile(r"(run|manifest|window)\.json|.*\.jsonl|.*\.csv")

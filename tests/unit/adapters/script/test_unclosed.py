@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from stepscope.capture.record.unclosed import close_manifest
+from stepscope.adapters.script.launch import close_manifest
 from stepscope.run.layout import WINDOW_FILE, RankLayout
 from stepscope.run.manifest import (
     FinishedRecord,

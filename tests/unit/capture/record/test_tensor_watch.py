@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn.modules import module as modules
 
-from stepscope.capture.steps.tensor_watch import TensorWatch
+from stepscope.capture.record.census import TensorWatch
 
 
 class Seen:

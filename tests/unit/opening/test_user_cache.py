@@ -10,8 +10,8 @@ import fsspec
 import pytest
 
 from stepscope.commands.main import main
-from stepscope.run.fetching import fetch_run
-from stepscope.run.user_cache import user_cache
+from stepscope.opening.fetching import fetch_run
+from stepscope.opening.user_cache import user_cache
 from stepscope.trace.machine import build
 from stepscope.trace.store.origin import cache_directory
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.capture.windows.states import (
+from stepscope.capture.windows.control import (
     RECORDS,
     TRANSITIONS,
     Action,

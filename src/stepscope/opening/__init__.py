@@ -1,0 +1,1 @@
+"""Finds and opens runs: by paths, globs and URLs, from manifests or loose trace files."""
