@@ -75,7 +75,7 @@ OF_PYTHON = ("PYTHON", "PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECOD
 """Variables of Python itself that a fork obeys."""
 HASH_SEED = {"PYTHONHASHSEED": "0"}
 """That of the process that forks, which a command line may ask for, too."""
-NEW_PROCESSES = ("stepscope.__main__", "stepscope.artifacts", "stepscope.monitor")
+NEW_PROCESSES = ("stepscope.__main__", "stepscope.artifacts.finish", "stepscope.monitor")
 """Modules that import no torch."""
 
 SHARED_IN = Path(tempfile.gettempdir())
