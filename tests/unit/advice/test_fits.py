@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from typing import Any
@@ -131,6 +132,40 @@ def test_updates_of_two_optimizers_in_a_step_are_counted_together(judge):
     t.sync()
     finding = one(judge(t), "unfused-optimizer")
     assert finding.title == "the optimizer launches 180 kernels per step, in 2 updates"
+
+
+def test_a_phase_around_zero_grad_alone_is_no_update(judge):
+    """The optimizer's phase of `stepscope run` has zeroing and updating in parts of their own."""
+    t = GpuTrace(memory_bytes=80 << 30)
+    for _ in range(6):
+        with t.step():
+            with t.annotate("optimizer"), t.annotate("Optimizer.zero_grad#SGD.zero_grad"):
+                t.python(us(20))
+            products(t, 2)
+            with t.annotate("Optimizer.step#SGD.step"), t.annotate("optimizer"):
+                for _ in range(90):
+                    t.op("aten::add_", before=us(20)).launch("add", us(4))
+    t.sync()
+    finding = one(judge(t), "unfused-optimizer")
+    assert finding.title == "the optimizer launches 90 kernels per step"
+    assert seen(finding)["kernels per optimizer step"] == 90
+
+
+def test_an_update_that_spans_the_end_of_recording_counts_up_to_the_end_of_its_step(judge):
+    """`stepscope run` ends a step, and saves the window, within `Optimizer.step`."""
+    t = GpuTrace(memory_bytes=80 << 30)
+    for number in range(6):
+        with contextlib.ExitStack() as stack:
+            with t.step():
+                products(t, 2)
+                stack.enter_context(t.annotate("Optimizer.step#SGD.step"))
+                for _ in range(90):
+                    t.op("aten::add_", before=us(20)).launch("add", us(4))
+                t.sync()
+            if number == 5:
+                t.python(ms(900))
+    figures = seen(one(judge(t), "unfused-optimizer"))
+    assert figures["host time in it per step"] < figures["mean step of the window"]
 
 
 def test_a_saving_from_copies_says_how_many_have_no_launch(judge):

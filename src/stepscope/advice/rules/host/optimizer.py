@@ -197,10 +197,20 @@ def _ranges(window: WindowView) -> pl.DataFrame:
     )
 
 
+@once
 def _update_ranges(window: WindowView) -> pl.DataFrame:
-    """The same without what only zeroes the gradients."""
+    """The same without what only zeroes the gradients.
+
+    Where torch's own ranges of optimizer steps are recorded, only what overlaps one updates: a
+    phase of that name may lie around `zero_grad` alone.
+    """
     is_zeroing = pl.col("name").str.contains("zero_grad", literal=True)
-    return _ranges(window).filter(~is_zeroing)
+    rows = _ranges(window).filter(~is_zeroing)
+    steps = rows.filter(pl.col("name").str.starts_with(OPTIMIZER_STEP))
+    if steps.is_empty():
+        return rows
+    starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
+    return rows.filter(pl.Series(intervals.covered(window.spans(steps), starts, ends) > 0))
 
 
 def _updates(window: WindowView) -> Intervals:
@@ -213,8 +223,10 @@ def _times(window: WindowView) -> int:
 
 
 def _without_closures(window: WindowView, rows: pl.DataFrame) -> Intervals:
+    """Their moments, up to the end of the last step: its update may span the end of recording."""
     is_step = window.names_of(rows["event"]).str.starts_with(OPTIMIZER_STEP).alias("is_step")
-    return without_closures(rows.with_columns(is_step), _backward(window))
+    spans = without_closures(rows.with_columns(is_step), _backward(window))
+    return intervals.clip(spans, *window.window)
 
 
 @once
