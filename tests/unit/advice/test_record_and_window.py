@@ -119,6 +119,24 @@ def test_phases_of_the_record_win_over_operators_in_the_window(judge):
     assert partition_basis(diagnosis.shown).startswith("step record")
 
 
+def test_a_record_that_does_not_time_the_wait_for_input_leaves_it_to_the_window(judge):
+    """torch's own profiler by our import line: its loop only says where steps end."""
+    t = GpuTrace()
+    for _ in range(5):
+        with t.step():
+            t.data_wait(ms(60))
+            t.op("aten::mm").python(ms(4))
+    diagnosis = judge(t, step_records([70.0] * 40))
+    partition = diagnosis.shown.partition
+    assert partition is not None
+    assert partition.of("input") / partition.total_ns == pytest.approx(0.94, abs=0.01)
+    assert round(partition.total_ns / partition.steps) == ms(70)
+    # One that has timed it knows better than the few steps of a window.
+    timed = judge(t, step_records([70.0] * 40, waits_ms=35.0)).shown.partition
+    assert timed is not None
+    assert timed.of("input") / timed.total_ns == pytest.approx(0.5, abs=0.01)
+
+
 def test_a_gpus_parts_take_the_difference_to_the_record_from_idle_time(judge):
     t = GpuTrace()
     for _ in range(4):

@@ -198,7 +198,7 @@ class RankSummary:
         With a step record and GPU work it is the window's, fitted to the record's step: recording
         slows the host but not the GPU, so the difference is idle time. Without GPU work it is the
         record's if that has phases, else the window's, scaled to the record's step and with the
-        record's wait for input.
+        record's wait for input, if it has any.
         """
         window = self.recorded_partition
         if self.steps is None or window is None:

@@ -133,11 +133,16 @@ def fitted_to_step(
 
 
 def with_input_of(window: Partition, record: Partition) -> Partition:
-    """The parts of a recorded window in the time of unrecorded steps, with their wait for input."""
-    others_ns = window.total_ns - window.of(INPUT)
-    if not others_ns or (record.of(INPUT) and not window.of(INPUT)):
+    """The parts of a recorded window in the time of unrecorded steps, with their wait for input.
+
+    A record without any wait for input did not time it, as of a loop that only calls `step()`: the
+    window's share of it counts, as that of other parts does.
+    """
+    others_ns, waited_ns = window.total_ns - window.of(INPUT), record.of(INPUT)
+    if not others_ns or (waited_ns and not window.of(INPUT)):
         return record
-    return _in_groups(window, record, lambda name: name, {INPUT: record.of(INPUT)})
+    times = {INPUT: waited_ns} if waited_ns else {}
+    return _in_groups(window, record, lambda name: name, times)
 
 
 def _in_groups(
