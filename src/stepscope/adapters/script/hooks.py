@@ -31,7 +31,7 @@ from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import flags_of_run, options_of
 from stepscope.capture.ranks import NestedProfilerError
 from stepscope.capture.steps.detector import Detector, Policy
-from stepscope.capture.steps.step_policy import BY_FORWARD, STEP, StepPolicy
+from stepscope.capture.steps.step_policy import BY_BATCH, BY_FORWARD, STEP, StepPolicy
 from stepscope.capture.steps.work import UNKNOWN, Work, work_of
 from stepscope.run.files import write_atomically
 from stepscope.run.layout import RunLayout
@@ -92,6 +92,7 @@ class ScriptRecorder(Policy, EngineFollower):
         self._steps = StepPolicy(step_on)
         self.backward_begins = self._steps.backward_begins  # type: ignore[method-assign]
         self._is_inference = step_on == BY_FORWARD
+        self._ends_at_batches = step_on == BY_BATCH
         self._profiler: Profiler | None = None
         self._is_off = False
         self.detector = Detector(
@@ -142,6 +143,9 @@ class ScriptRecorder(Policy, EngineFollower):
         self._is_batched = bool(getattr(iterator, "_auto_collation", False))
         data = _key_of(getattr(iterator, "_dataset", iterator))
         if before := self._steps.batch_wanted(data):
+            calls = self.detector.calls
+            if self._ends_at_batches and calls is not None and not self._steps.has_learned:
+                calls.end_pass()  # no backward pass shows which modules are called
             self._act(profiler, before)
         return True
 

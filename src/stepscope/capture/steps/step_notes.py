@@ -371,8 +371,12 @@ class StepNotes:
         """
         if self.is_on:
             self._wait_ns += duration_ns
-            if self._has_notes:
-                self._events.append((LEFT_OUT, duration_ns, perf_counter_ns(), None))
+            self.leave_out(duration_ns)
+
+    def leave_out(self, duration_ns: int) -> None:
+        """Exclude time that has just passed from the phases that are open."""
+        if self.is_on and self._has_notes:
+            self._events.append((LEFT_OUT, duration_ns, perf_counter_ns(), None))
 
     def add_loader_time(
         self, *, epoch_start_ns: int = 0, workers_ns: int = 0, sampler_ns: int = 0

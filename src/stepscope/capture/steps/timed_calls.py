@@ -7,10 +7,10 @@ pipeline do, is noted: such ranks wait for each other by design.
 
 Forward passes are the outermost calls of modules. Hooks for all modules would slow down every call
 of every module within, and torch.compile would have to compile them. So the classes of those
-modules are wrapped that the loop itself calls. They are looked for where a backward pass begins and
-no call was seen before it: first the modules that no other module contains, such as a model in its
-wrapper, then the modules in those, and so on. The first backward pass is always such a one, so a
-training's first forward pass is not seen.
+modules are wrapped that the loop itself calls. They are looked for where a backward pass begins, or
+a step of an inference ends, and no call was seen before it: first the modules that no other module
+contains, such as a model in its wrapper, then the modules in those, and so on. The first backward
+pass is always such a one, so a training's first forward pass is not seen.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class ForwardCalls:
 
     Attributes:
         is_found: Whether the loop's forward passes are known to be calls of modules.
-        calls: Number of outermost calls since the last backward pass.
+        calls: Number of outermost calls since the last backward pass, or step of an inference.
     """
 
     def __init__(self, detector: Detector | None) -> None:
@@ -214,8 +214,15 @@ class ForwardCalls:
         # A class may be pickled with what wraps it: by cloudpickle, if it belongs to the script.
         return ForwardCalls, (None,)
 
+    def end_pass(self) -> None:
+        """End a step of an inference: look for the modules that it calls if none was seen."""
+        if self.calls:
+            self.calls = 0
+        else:
+            self.look()
+
     def look(self) -> None:
-        """Look for the modules that the loop calls: a backward pass begins, without any before."""
+        """Look for the modules that the loop calls: a pass ends, and none was called in it."""
         self._missed += 1
         if self._missed == _GIVES_UP_AT:
             if not self.is_found:
@@ -224,10 +231,12 @@ class ForwardCalls:
         # Several losses may share one call: where calls are found, one miss says nothing.
         looks_at = _LOOKS_AT[-1:] if self.is_found else _LOOKS_AT
         if self._missed in looks_at and self._looks < _MOST_LOOKS:
-            started_ns = time.thread_time_ns()
+            began_ns, started_ns = time.perf_counter_ns(), time.thread_time_ns()
             for kind in _classes_of_modules(self._looks):
                 self._wrap(kind)
             took_ns = time.thread_time_ns() - started_ns
+            if self._detector is not None and self._detector.core is not None:
+                self._detector.core.leave_out(time.perf_counter_ns() - began_ns)
             self._looks = self._looks + 1 if took_ns < _SLOW_LOOK_NS else _MOST_LOOKS
 
     def remove(self) -> None:

@@ -27,6 +27,10 @@ class Core:
         self.times = PhaseTimes()
         self.open = []
         self.now_ns = 0
+        self.loaders = None
+
+    def leave_out(self, duration_ns):
+        pass
 
     def note(self, kind, value=None, *, ends_phase=True):
         self.now_ns += 1
@@ -55,7 +59,7 @@ class Core:
         return self.times
 
     def see_loader(self, *parts, batch=None, read=None):
-        self.loaders = parts
+        self.parts = parts
 
     def loader_ends(self, iterator):
         pass
@@ -192,6 +196,26 @@ def test_an_iteration_ends_where_the_next_batch_is_asked_for(tmp_path):
     script.recorder.finish()
     assert script.count("step") == 12
     assert script.listener.told[-3:] == ["mark the last step, seen in part", "step", "end"]
+
+
+def test_forward_of_an_inference_ends_with_the_call_of_its_module(tmp_path):
+    """What a script makes of the answer is no part of it; the first batch shows what is called."""
+
+    class Model(torch.nn.Linear):
+        pass
+
+    script, model = Script(tmp_path, step_on="batch"), Model(2, 2)
+    try:
+        with torch.inference_mode():
+            for _ in range(3):
+                script.batch()
+                model(torch.ones(1, 2))
+                script.listener.told.append("answer")
+    finally:
+        script.recorder.detector.remove()
+    of_batch = ["+forward", "-forward", "answer"]
+    first = ["wait", "+forward", "answer", "-forward", "step"]
+    assert script.listener.told == [*first, "wait", *of_batch, "step", "wait", *of_batch]
 
 
 @pytest.mark.parametrize("has_batch", [True, False])
