@@ -276,6 +276,8 @@ class Detector:
                         self._has_gone_on = True
                     if self.core is not None:
                         self.core.note(BACKWARD_BEGINS)
+                        if (loaders := self.core.loaders) is not None:
+                            loaders.is_trained_on = True
             except Exception as error:  # noqa: BLE001 - the training must go on
                 missed(error)
                 is_followed = False

@@ -36,12 +36,16 @@ _Value = TypeVar("_Value", int, bool)
 class LoaderWatch:
     """Notes the training's DataLoader, and how busy its workers are.
 
-    Loaders are told apart by their datasets. That of the training is the one that most batches came
-    from: an evaluation may be seen, too. The thread that writes the steps calls `look`; the workers
-    are read there, and once on the training thread when they are about to end.
+    Loaders are told apart by their datasets. That of the training is the one whose batches most
+    backward passes followed, and of those without any the one that most batches came from: an
+    evaluation may be seen, too, and be larger than an epoch. The thread that writes the steps calls
+    `look`; the workers are read there, and once on the training thread when they are about to end.
 
     Args:
         note: Is given what is known, whenever it changes.
+
+    Attributes:
+        is_trained_on: Whether a backward pass followed the latest batch; for others to set.
     """
 
     def __init__(self, note: Callable[[LoaderRecord], None]) -> None:
@@ -52,6 +56,7 @@ class LoaderWatch:
         self._part: _Same | None = None
         self._noted: SeenLoader | None = None
         self._noted_record: LoaderRecord | None = None
+        self.is_trained_on = False
         self.hurry: Callable[[], object] = bool
 
     def see(self, *parts: Any, batch: Any = None, read: Read | None = None) -> SeenLoader | None:
@@ -66,6 +71,10 @@ class LoaderWatch:
             What is known of the loader; None if it is no DataLoader.
         """
         loader = self._latest
+        if self.is_trained_on:
+            self.is_trained_on = False
+            if loader is not None:
+                loader.trained += 1
         if self._part is None or not self._part.is_(parts[-1]):
             self._part = _Same(parts[-1])
             with self._lock:
@@ -107,13 +116,19 @@ class LoaderWatch:
                     loader.sample()
 
     def _note_news(self) -> None:
-        """Note the loader that most batches came from."""
-        most = max(self._loaders, key=lambda one: one.batches, default=None)
-        if most is not None and (self._noted is None or most.batches > self._noted.batches):
+        """Note the loader that the training's batches come from."""
+        most = max(self._loaders, key=self._weight, default=None)
+        if most is not None and (
+            self._noted is None or self._weight(most) > self._weight(self._noted)
+        ):
             self._noted = most
         if self._noted is not None and self._noted.record is not self._noted_record:
             self._noted_record = self._noted.record
             self._note(self._noted_record)
+
+    def _weight(self, loader: SeenLoader) -> tuple[int, int]:
+        is_latest = self.is_trained_on and loader is self._latest
+        return loader.trained + is_latest, loader.batches
 
     def _loader_of(self, parts: Sequence[Any]) -> SeenLoader | None:
         """What is known of the loader of these parts, with its present workers; None for none."""
@@ -129,7 +144,7 @@ class LoaderWatch:
             found = SeenLoader(_Same(data))
             if len(self._loaders) >= _MOST_LOADERS:
                 others = [one for one in self._loaders if one is not self._noted]
-                self._loaders.remove(min(others, key=lambda one: one.batches))
+                self._loaders.remove(min(others, key=self._weight))
             self._loaders.append(found)
         found.begin(parts, workers)
         return found
@@ -158,6 +173,7 @@ class SeenLoader:
 
     Attributes:
         batches: Number of batches that came from it.
+        trained: Number of those that a backward pass followed before the next batch came.
         is_new: Whether it is not known yet how large its batches are.
     """
 
@@ -165,7 +181,7 @@ class SeenLoader:
         self.data = data
         self.part = _Same(None)
         self.record = LoaderRecord()
-        self.batches = 0
+        self.batches = self.trained = 0
         self.is_new = True
         self.workers: tuple[int, ...] = ()
         self.last_ns = 0

@@ -112,6 +112,37 @@ def test_the_loader_of_an_evaluation_is_not_the_trainings():
     assert noted[-1].starts == 3
 
 
+def test_an_evaluation_larger_than_an_epoch_is_not_the_trainings():
+    noted, training, evaluation = [], Dataset(), Dataset()
+    watch = LoaderWatch(noted.append)
+    for epoch in range(3):
+        iterator = Iterator(training, 10 * epoch + 1, 10 * epoch + 2)
+        for _ in range(2):
+            watch.see(iterator)
+            watch.is_trained_on = True
+        other = Iterator(evaluation)
+        for _ in range(5):
+            watch.see(other)
+        watch.look()
+    assert noted[-1].workers == 2
+    assert noted[-1].starts == 3
+
+
+def test_one_batch_of_the_training_outweighs_those_of_an_evaluation_before_it():
+    noted = []
+    watch = LoaderWatch(noted.append)
+    other = Iterator(Dataset())
+    for _ in range(5):
+        watch.see(other)
+    watch.look()
+    assert noted[-1].workers == 0
+    iterator = Iterator(Dataset(), 1, 2)
+    watch.see(iterator)
+    watch.is_trained_on = True
+    watch.look()
+    assert noted[-1].workers == 2
+
+
 def test_loaders_without_number_are_not_kept():
     watch, kept = LoaderWatch(lambda _: None), []
     for pid in range(50):
