@@ -6,7 +6,8 @@ calls another of the same group counts as one call with it; any other call insid
 name counts in both, as in torch's table. *Self device* is the GPU work that the operator launched
 itself, *device total* also includes what was launched inside it. Memory is what was allocated minus
 what was freed, in the same two ways. The self columns add up to the whole.
-Grouped by shape or source, a row is a name with these input shapes, or called from this line.
+Grouped by shape or source, a row is a name with these input shapes, or called from this line. As in
+torch's table, all steps are one row.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from stepscope.run.manifest import ArtifactRecord
 _KINDS = (OPERATOR, ANNOTATION, RUNTIME)
 _NAME_WIDTH = 60
 _CSV_FILE = "key_averages.csv"
+_STEP, _STEPS = "ProfilerStep#", "ProfilerStep*"
 
 
 @dataclass
@@ -114,7 +116,9 @@ def key_averages(window: WindowCalls, by: str = "name") -> KeyAverages:
     by_source = by in {"source", "both"} or bool(sources)
 
     def key(call: Call) -> _Key:
-        return (call.name, call.shapes if by_shape else "", sources.get(id(call), ""))
+        is_step = call.kind == ANNOTATION and call.name.startswith(_STEP)
+        name = _STEPS if is_step else call.name
+        return (name, call.shapes if by_shape else "", sources.get(id(call), ""))
 
     rows: dict[_Key, OperatorRow] = {}
     by_external_id: dict[int, Call] = {}

@@ -173,6 +173,21 @@ def test_a_recursive_operator_counts_its_launches_once():
     assert (row.calls, row.self_cpu_ns, row.cpu_ns, row.device_ns) == (2, 98_000, 150_000, 30_000)
 
 
+def test_steps_are_one_row():
+    window = gather(
+        [
+            event("ProfilerStep#7", 0, 100, "user_annotation"),
+            event("aten::mm", 10, 50),
+            event("ProfilerStep#8", 100, 40, "user_annotation"),
+        ],
+        {},
+    )
+    rows = {row.name: row for row in key_averages(window).operators}
+    assert rows.keys() == {"ProfilerStep*", "aten::mm"}
+    row = rows["ProfilerStep*"]
+    assert (row.calls, row.self_cpu_ns, row.cpu_ns) == (2, 90_000, 140_000)
+
+
 def test_a_call_that_only_dispatches_to_its_own_name_is_one_call():
     window = gather([event("f", 0, 100), event("f", 10, 50)], {})
     (row,) = key_averages(window).operators
