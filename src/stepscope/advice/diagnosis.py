@@ -37,6 +37,7 @@ from stepscope.advice.rules import OF_THE_RUN, RULES
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.verdict import verdict_of
 from stepscope.analysis.record.metrics import SlowClock, clock_of, slow_clocks
+from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UnreadableInputError
 from stepscope.opening.discover import TRACE_SUFFIXES
@@ -137,7 +138,19 @@ def diagnose(
             # A baseline is a trace with its tables, which is not sent to another process.
             with in_turn() as read_here:
                 summaries = answers(read_here, tasks)
+            notes = (*notes, *_notes_on_baseline(baseline, summaries))
     return judge(run, summaries, limits, matched, skew, notes)
+
+
+def _notes_on_baseline(baseline: Trace, ranks: Sequence[RankSummary]) -> tuple[str, ...]:
+    """Why nothing was compared with the baseline, if nothing was."""
+    if gpu_work(baseline).members_of("communication", "kind").is_empty():
+        lacking = "the baseline has"
+    elif all(rank.device is None for rank in ranks):
+        lacking = "the recorded steps have"
+    else:
+        return ()
+    return (f"nothing was compared with the baseline: {lacking} no collectives on a GPU",)
 
 
 def judge(

@@ -449,6 +449,25 @@ def test_collectives_held_against_a_baseline_say_so(tmp_path):
     assert seen(finding)["expected from the median of"] == "the baseline"
 
 
+def test_a_baseline_that_nothing_is_compared_with_is_admitted(tmp_path):
+    with_collectives, on_the_cpu = tmp_path / "a.pt.trace.json", tmp_path / "b.pt.trace.json"
+    with_collectives.write_bytes(dump(_late(0, dict.fromkeys(range(6), ms(20)))))
+    host = GpuTrace()
+    for _ in range(4):
+        with host.step():
+            host.op("aten::mm").python(ms(3))
+    on_the_cpu.write_bytes(dump(host))
+
+    def notes(judged, baseline):
+        diagnosis = diagnose(open_run(str(judged)), baseline=stepscope.load(str(baseline)))
+        return [note for note in diagnosis.notes if "baseline" in note]
+
+    nothing = "nothing was compared with the baseline: {} no collectives on a GPU"
+    assert notes(with_collectives, with_collectives) == []
+    assert notes(with_collectives, on_the_cpu) == [nothing.format("the baseline has")]
+    assert notes(on_the_cpu, with_collectives) == [nothing.format("the recorded steps have")]
+
+
 def test_a_saving_on_one_of_many_ranks_says_that_collectives_keep_their_length(judge):
     def body(t: GpuTrace, _step: int) -> None:
         t.python(ms(16))
