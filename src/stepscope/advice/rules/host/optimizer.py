@@ -168,8 +168,8 @@ def _title(window: WindowView, many: int, does: str, what: str) -> str:
     """How many a step has: in all its updates where it has several, as of a GAN."""
     updates = _times(window) / max(1, window.steps)
     if not window.graph.steps or updates < _SEVERAL:
-        return f"the optimizer {does} {many / _times(window):.0f} {what} per step"
-    many_per_step = f"{many / window.steps:.0f} {what} per step"
+        return f"the optimizer {does} {many / _times(window):,.0f} {what} per step"
+    many_per_step = f"{many / window.steps:,.0f} {what} per step"
     return f"the optimizer {does} {many_per_step}, in {updates:.0f} updates"
 
 
