@@ -148,7 +148,7 @@ class WindowJudge:
         parts = steady_steps(self.trace, self.request.scope).steps
         left_out = ", ".join(str(one) for one in parts if one not in self._whole_rounds)
         why = "another rank has part of a round of batches, and the ranks wait for each other"
-        return [f"{why}, so not part of the steady step: step {left_out}"]
+        return [f"not part of the steady step: step {left_out} ({why})"]
 
     def _measure(self) -> tuple[WindowView, HostPartition | None, Breakdown | None, Meeting]:
         """What is measured on the window before any rule is asked."""

@@ -143,7 +143,7 @@ class SteadySteps:
             steps = [one.step for one in self.of_state(state)]
             if steps:
                 which = f"{'steps' if len(steps) > 1 else 'step'} {_listed(steps)}"
-                words.append(f"{why}, so not part of the steady step: {which}")
+                words.append(f"not part of the steady step: {which} ({why})")
         if self.tail_ns:
             words.append(
                 "after its last operator and call, the last step goes on for "
@@ -163,8 +163,8 @@ _WHY = {
     StepState.WORK_LOST: "GPU work was not recorded",
     StepState.START_UNKNOWN: "earlier GPU work that was not recorded may have gone on into it",
     StepState.APART: "outside the longest run of ordinary steps",
-    StepState.PART_OF_ROUND: "the others are whole rounds of batches or of work, or whole epochs, "
-    "and these hold part of one",
+    StepState.PART_OF_ROUND: "part of a round of batches or of an epoch, of which the others are "
+    "whole ones",
 }
 
 

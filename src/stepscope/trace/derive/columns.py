@@ -334,6 +334,7 @@ def _problems(
     note(
         "empty_step",
         int(host["is_empty"].sum()) if len(host) else 0,
-        "steps without any work, such as one that started just before the profiler stopped",
+        "steps without any work, such as one that started just before the profiler stopped, are"
+        " left out",
     )
     return pl.DataFrame(rows, schema=PROBLEMS, orient="row")
