@@ -155,6 +155,17 @@ def test_steps_that_wait_for_a_cpu_are_no_slow_phase():
     assert find_uneven_steps(busy) == []
 
 
+def test_steps_that_do_more_are_uneven_on_a_busy_machine_too():
+    """A rollout before each eighth update waits for a CPU as often as what it does needs one."""
+    durations, queued = [2.4] * 64, [0.4] * 64
+    for step in range(8, 64, 8):
+        durations[step], queued[step] = 110, 75
+    busy = subject(durations, queued_ms=queued)
+    assert find_busy_cpus(busy)
+    (finding,) = find_uneven_steps(busy)
+    assert finding.title.startswith("1 step in 8 takes")
+
+
 def test_steps_that_are_slow_from_one_on_have_that_step_named():
     (finding,) = find_uneven_steps(subject([50.0] * 70 + [150.0] * 30))
     assert finding.title == "steps take 3 times as long from step 70 on"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -154,7 +154,8 @@ class StepSummary:
         slow_excess_ns: What each of those took beyond the median.
         waiting_steps: Those of them of which the wait for the input, beyond its median, is at least
             half of that.
-        queued_steps: The same for the wait for a CPU that others had.
+        queued_steps: The same for the wait for a CPU that others had, but for steps that come at
+            one distance and would be slow without it, too: what does more also waits more often.
         queued_excess_ns: What these waited for a CPU beyond the median, in total.
         cycle: The distance at which steps are slow, whatever they are slow for; None for none.
         shift: The step from which on steps take another time; None if there is no such step.
@@ -277,7 +278,9 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
     slow = [record for record in steady if record.dur_ns > SLOW_FACTOR * median_ns]
     not_slow = [record for record in steady if record.dur_ns <= SLOW_FACTOR * median_ns]
     median_wait_ns = _median(input_wait(record) for record in steady)
-    queued = _beyond_median(steady, slow, lambda record: record.queued_ns or 0, median_ns)
+    in_cycle = _in_cycle_without_queue(steady, slow)
+    others_slow = [record for record in slow if record.step not in in_cycle]
+    queued = _beyond_median(steady, others_slow, _queued, median_ns)
     return StepSummary(
         steps=tuple(record.step for record in steady),
         excluded=ExcludedSteps(
@@ -430,6 +433,21 @@ def _lasting_wait_ns(steady: Sequence[StepRecord]) -> int:
     half = len(steady) // 2
     waits = [input_wait(record) for record in steady]
     return min(_mean(waits[:half]), _mean(waits[half:])) if half else _mean(waits)
+
+
+def _queued(record: StepRecord) -> int:
+    return record.queued_ns or 0
+
+
+def _in_cycle_without_queue(
+    steady: Sequence[StepRecord], slow: Sequence[StepRecord]
+) -> Container[int]:
+    """The slow steps of a cycle that take over twice the median without waits for a CPU, too."""
+    median_ns = _median(record.dur_ns - _queued(record) for record in steady)
+    more = {record.step: record.dur_ns - _queued(record) - median_ns for record in slow}
+    slower = {step: more_ns for step, more_ns in more.items() if more_ns > median_ns}
+    cycle = find_cycle([record.step for record in steady], slower)
+    return () if cycle is None else cycle.excess_ns
 
 
 def _beyond_median(
