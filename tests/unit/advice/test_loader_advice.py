@@ -64,6 +64,17 @@ def test_more_workers_are_to_be_kept_where_each_epoch_starts_them_anew(keeps):
     assert ("live on from epoch to epoch" in found.assumption) is (keeps is False)
 
 
+def test_loading_that_waits_may_have_several_workers_on_a_single_cpu():
+    """As of a rank that shares two CPUs with another one, and reads from a slow disk."""
+    facts = LoaderFacts(workers=0, has_workers=False, cpus=1, cpu_share=0.045)
+    found = advise(facts, 59 * MS, 47 * MS)
+    assert found.workers == 5
+    assert not found.needs_cheaper
+    computes = advise(replace(facts, cpu_share=0.9), 59 * MS, 47 * MS)
+    assert computes.workers == 1
+    assert "there is only 1 CPU, and the training needs it" in computes.advice
+
+
 def test_workers_that_take_all_cpus_are_to_do_less():
     facts = LoaderFacts(workers=4, has_workers=True, cpus=4, cpu_share=0.95)
     found = advise(facts, 30 * MS, 20 * MS)

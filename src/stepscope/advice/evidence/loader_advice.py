@@ -7,7 +7,8 @@ then takes the longer of that and C. One worker more than needed evens out what 
 batches. A thread that reads a loader without workers counts as one worker.
 
 Work that uses a CPU cannot use more of them than there are: then the training thread keeps one, and
-the workers share the others, each the part of a CPU that it was seen to use. Each worker also holds
+the workers share the others, each the part of a CPU that it was seen to use. Workers that mostly
+wait share half of a single one. Each worker also holds
 the batches that it prepares ahead in shared memory, and memory of its own. Where the use of the CPU
 was not measured, neither case is assumed.
 
@@ -51,6 +52,8 @@ _HELPS = 0.7
 _PREFETCH = 2
 """Batches that each worker of a DataLoader prepares ahead if nobody says otherwise."""
 _LEAST_SHARE = 0.02
+_LEFT_OF_ONE = 0.5
+"""What workers that mostly wait may use of a single CPU: the training runs while they wait."""
 _ONE_PROCESS, _WORKERS = "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"
 
 
@@ -223,7 +226,8 @@ def _most_workers(facts: LoaderFacts, now: int) -> tuple[int | None, str]:
     limits: list[tuple[int, str]] = []
     if facts.cpus is not None and facts.cpu_share is not None and not facts.burns_cpu:
         each = max(_LEAST_SHARE, facts.cpu_share)
-        limits.append((max(1, int((facts.cpus - 1) / each)), _few_cpus(facts)))
+        left = max(_LEFT_OF_ONE, facts.cpus - 1)
+        limits.append((max(1, int(left / each)), _few_cpus(facts)))
     elif facts.cpus is not None:
         limits.append((max(1, facts.cpus - 1), _few_cpus(facts)))
     ahead = facts.ahead_bytes
@@ -237,6 +241,8 @@ def _most_workers(facts: LoaderFacts, now: int) -> tuple[int | None, str]:
 
 
 def _few_cpus(facts: LoaderFacts) -> str:
+    if facts.cpus == 1:
+        return "there is only 1 CPU, and the training needs it"
     return f"there are only {_cpus(facts)}, and the training needs one"
 
 
