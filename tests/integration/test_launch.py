@@ -15,6 +15,7 @@ from tests.support.runs import steps_in_trace
 from tests.support.warm_python import warm_python
 
 from stepscope import open_run
+from stepscope.capture.steps.step_policy import END_OF_EPOCH
 
 PLAIN = (
     HEAD
@@ -96,8 +97,9 @@ def test_a_plain_loop_is_counted_right_and_gives_the_same(tmp_path, workers, acc
         assert step.data_wait_ns > 0
         assert step.data_wait_ns + sum(step.phases.values()) <= step.dur_ns
     # The evaluations are no part of any step, and have lines of their own.
-    evaluations = [step for step in rank.steps if not step.is_whole_step]
-    assert [one.kind for one in evaluations] == ["evaluation"] * 4
+    outside = [step.kind for step in rank.steps if not step.is_whole_step]
+    assert [kind for kind in outside if kind != END_OF_EPOCH] == ["evaluation"] * 4
+    assert outside.count(END_OF_EPOCH) == (3 if workers else 0)  # of all but the first
     for moment in map(int, (tmp_path / "evaluations").read_text().split()):
         at = [step for step in rank.steps if 0 <= moment - step.start_ns < step.dur_ns]
         assert [step.kind for step in at] == ["evaluation"]

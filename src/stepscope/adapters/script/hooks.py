@@ -31,6 +31,7 @@ from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import flags_of_run, options_of
 from stepscope.capture.ranks import NestedProfilerError
 from stepscope.capture.steps.detector import Detector, Policy
+from stepscope.capture.steps.loaders import has_workers
 from stepscope.capture.steps.step_policy import BY_BATCH, BY_FORWARD, STEP, StepPolicy
 from stepscope.capture.steps.work import UNKNOWN, Work, work_of
 from stepscope.run.files import write_atomically
@@ -158,6 +159,12 @@ class ScriptRecorder(Policy, EngineFollower):
             self.detector.leave()
             self._act(profiler, self._steps.epoch_begins(key))
         return True
+
+    def epoch_ended(self, iterator: Any, took_ns: int) -> None:
+        """Keep the end of an epoch, with that of its workers, out of the evaluation after it."""
+        if self._profiler is not None and has_workers(iterator):
+            data = _key_of(getattr(iterator, "_dataset", iterator))
+            self._act(self._profiler, self._steps.epoch_ended(data, took_ns))
 
     def batch_came(self, iterator: Any, batch: Any) -> None:  # noqa: ARG002 - any counts
         """Begin the forward phase: a batch has arrived."""

@@ -59,6 +59,9 @@ class Policy:
     def data_ended(self) -> None:
         """An iterator has no more batches, and the wait for them was not timed."""
 
+    def epoch_ended(self, iterator: Any, took_ns: int) -> None:
+        """An iterator has no more batches, and the wait for them, its workers' end, was timed."""
+
     def wants_workers(self, data: Any, *, is_start: bool) -> bool:  # noqa: ARG002
         """A DataLoader over this data makes an iterator, or ends the workers of one."""
         return True

@@ -107,6 +107,7 @@ class LoaderWaits:
                     missed(error)
                 if is_over:
                     core.loader_ends(iterator)
+                    attempt(detector.policy.epoch_ended, iterator, took_ns)
                 self._is_waiting, self._fetching = False, None
             if is_first:
                 sampler_ns = attempt(taken_sampler_time, iterator) or 0

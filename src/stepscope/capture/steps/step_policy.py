@@ -20,8 +20,12 @@ STEP = "a step"
 """What was done up to now is a step."""
 REST = "the rest of a step"
 """It lies between the optimizer that ended the steps so far and the end of the iteration."""
+END_OF_EPOCH = "the end of an epoch"
+"""The wait that finds no more batches, in which workers end, if an evaluation follows."""
 AFTER = "after the last step"
 """What a script does after its last step that is no evaluation and saves nothing."""
+_LONG_END_NS = 1_000_000
+"""A shorter wait at the end of an epoch is left to what follows."""
 _MOST_BATCHES = 4096
 """More batches of a step are not counted separately."""
 _OTHERS_BEFORE_CHANGE = 50
@@ -34,8 +38,8 @@ Twice as often after each change, so that a training that alternates settles."""
 class StepPolicy:
     """Decides where steps end. Its methods are what the loop does.
 
-    Those that may end something return what was done up to now: `STEP`, `REST` or `EVALUATION`;
-    empty if that goes on.
+    Those that may end something return what was done up to now: `STEP`, `REST`, `END_OF_EPOCH` or
+    `EVALUATION`; empty if that goes on.
 
     Args:
         step_on: `BY_OPTIMIZER`, `BY_ITERATION` (the request for the next batch after training on
@@ -59,6 +63,8 @@ class StepPolicy:
         self._training_data: set[Hashable] = set()
         self._excluded: dict[Hashable, int] = {}
         self._evaluated: Hashable = None
+        self._has_epoch_ended = False
+        self._evaluates = False
 
     # -- what the loop does ---------------------------------------------------------------------
 
@@ -71,6 +77,18 @@ class StepPolicy:
     def epoch_begins(self, data: Hashable) -> str:
         """The loop makes an iterator over data that it trains on."""
         return self._before_batch(data)
+
+    def epoch_ended(self, data: Hashable, took_ns: int) -> str:
+        """The data has no more batches, which took so long to find.
+
+        That is no part of an evaluation that follows. Whether one does is only known later: what
+        followed the epoch before is expected again.
+        """
+        if self._backwards or not self.trains_on(data):
+            return ""
+        self._has_epoch_ended = True
+        is_apart = self._evaluates and took_ns >= _LONG_END_NS and self._step_on != BY_BATCH
+        return END_OF_EPOCH if is_apart else ""
 
     def trains_on(self, data: Hashable) -> bool:
         """Whether a backward pass followed a batch of this data."""
@@ -169,6 +187,8 @@ class StepPolicy:
 
     def _end_step(self) -> str:
         self._evaluated = None
+        if self._has_epoch_ended:
+            self._has_epoch_ended = self._evaluates = False  # and no evaluation came
         # Several losses of one batch are no accumulation; nor is a batch without a loss.
         self._batches_of_steps[min(self._batches, self._backwards, _MOST_BATCHES)] += 1
         self.steps += 1
@@ -184,6 +204,8 @@ class StepPolicy:
             if self._excluded.get(one) == self.steps - 1:
                 self._training_data.add(one)
             self._excluded[one] = self.steps
+        if self._has_epoch_ended:
+            self._has_epoch_ended, self._evaluates = False, True
         return self._restart(EVALUATION)
 
     def _restart(self, before: str) -> str:

@@ -12,6 +12,7 @@ from stepscope.capture.steps.step_policy import (
     BY_FORWARD,
     BY_ITERATION,
     BY_OPTIMIZER,
+    END_OF_EPOCH,
     REST,
     STEP,
     StepPolicy,
@@ -48,6 +49,26 @@ def ends_of(policy: StepPolicy, *done: Any) -> list[str]:
             found.append(policy.batch_wanted(one))
             policy.batch_came()
     return [one for one in found if one]
+
+
+def test_the_end_of_an_epoch_is_apart_where_an_evaluation_follows():
+    policy, long_ns = StepPolicy(BY_OPTIMIZER), 30_000_000
+    epoch, evaluation = (TRAIN, "b", MAIN) * 2, (HELD_OUT, HELD_OUT)
+    assert ends_of(policy, *epoch) == [STEP] * 2
+    assert policy.epoch_ended(TRAIN, long_ns) == ""  # nobody knows what follows
+    assert ends_of(policy, *evaluation, *epoch) == [EVALUATION, STEP, STEP]
+    assert policy.epoch_ended(TRAIN, long_ns) == END_OF_EPOCH
+    assert ends_of(policy, *evaluation) == []
+    assert policy.epoch_ended(HELD_OUT, long_ns) == ""
+    assert ends_of(policy, *epoch) == [EVALUATION, STEP, STEP]
+    assert policy.epoch_ended(TRAIN, 50_000) == ""  # too short for a line
+    assert ends_of(policy, *evaluation, *epoch) == [EVALUATION, STEP, STEP]
+    # Without an evaluation it is part of the next step.
+    assert policy.epoch_ended(TRAIN, long_ns) == END_OF_EPOCH
+    assert ends_of(policy, *epoch) == [STEP] * 2
+    assert policy.epoch_ended(TRAIN, long_ns) == ""
+    assert ends_of(policy, TRAIN, "b") == []
+    assert policy.epoch_ended(TRAIN, long_ns) == ""  # gradients are left for the next step
 
 
 @pytest.mark.parametrize(
