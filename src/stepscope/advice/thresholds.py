@@ -15,8 +15,6 @@ class Thresholds:
 
     Attributes:
         input_bound_low: Minimum share of waiting for input.
-        input_bound_medium: Share of waiting for input that makes the severity medium.
-        input_bound_high: Share that makes it high.
         slow_first_steps_steps: The slow first steps, or a stall, must have lost as much time as
             this many steady steps take.
         slow_first_steps_medium: Share of the observed time that makes the severity medium.
@@ -24,12 +22,12 @@ class Thresholds:
             communication.
         slow_phase_excess: Maximum share that the slow occurrences of one phase may cost beyond its
             median.
-        slow_phase_high: Share of the saving that makes the severity high.
         uneven_steps_share: Maximum share that slow steps without a known reason may cost beyond the
             median.
         uneven_steps_medium: Share of that cost that makes the severity medium.
         saving_low: Minimum share of the step that a replay must save.
-        saving_medium: Share of the saving that makes the severity medium.
+        saving_medium: Share of the step at stake, mostly the saving, that makes the severity
+            medium.
         saving_high: Share that makes it high.
         launch_bound_idle: Minimum share of the device's time that is idle because launches come
             late.
@@ -90,13 +88,10 @@ class Thresholds:
     """
 
     input_bound_low: float = 0.05
-    input_bound_medium: float = 0.15
-    input_bound_high: float = 0.35
     slow_first_steps_steps: float = 3.0
     slow_first_steps_medium: float = 0.25
     slow_phase_share: float = 0.15
     slow_phase_excess: float = 0.05
-    slow_phase_high: float = 0.35
     uneven_steps_share: float = 0.05
     uneven_steps_medium: float = 0.2
     saving_low: float = 0.03

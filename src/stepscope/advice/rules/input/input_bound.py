@@ -23,7 +23,7 @@ import numpy as np
 from stepscope.advice.evidence.loader_advice import LoaderAdvice, LoaderFacts, advise, facts_of
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView, once
-from stepscope.advice.finding import Evidence, Finding
+from stepscope.advice.finding import Evidence, Finding, severity_of
 from stepscope.advice.rules.input import slow_epoch_start
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.replay import Replay, replay, unchanged
@@ -65,7 +65,7 @@ def find_input_bound(subject: Subject) -> list[Finding]:
         Finding(
             id="input-bound",
             title="the step waits for its input",
-            severity=slow_epoch_start.severity_of_input(share, limits),
+            severity=severity_of(share, limits),
             rank=subject.rank,
             saving_ns=saving_ns,
             saving_reason=loader.no_saving,

@@ -26,8 +26,7 @@ from stepscope.advice.evidence.loader_advice import KEEP_WORKERS, facts_of
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView, once
-from stepscope.advice.finding import Evidence, Finding, Severity
-from stepscope.advice.thresholds import Thresholds
+from stepscope.advice.finding import Evidence, Finding, severity_of
 from stepscope.analysis.graph.replay import replay, unchanged
 from stepscope.analysis.host.causes import CAUSES, UNNAMED
 from stepscope.analysis.host.waits import epoch_starts
@@ -96,7 +95,7 @@ def find_slow_epoch_start(subject: Subject) -> list[Finding]:
         subject,
         rule="slow-epoch-start",
         title=f"each epoch begins with a wait of {duration(each_ns)}{why}",
-        severity=severity_of_input(share, subject.thresholds),
+        severity=severity_of(share, subject.thresholds),
         step_ns=summary.mean_ns,
         saving_ns=saving_ns,
         reason=reason,
@@ -247,10 +246,3 @@ def _cause(starts: EpochStarts, kept_ns: int) -> tuple[str, str]:
     )
     mostly = parts[0][1] if parts[0][0] >= _MOSTLY * starts.excess_wait_ns else ""
     return mostly, advice or f"{parts[0][2]}."
-
-
-def severity_of_input(share: float, limits: Thresholds) -> Severity:
-    """Severity by the share of the step that waits for input."""
-    if share >= limits.input_bound_high:
-        return Severity.HIGH
-    return Severity.MEDIUM if share >= limits.input_bound_medium else Severity.LOW

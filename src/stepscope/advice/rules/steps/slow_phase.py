@@ -20,7 +20,7 @@ from typing import Any
 import polars as pl
 
 from stepscope.advice.evidence.subject import Subject, plain_finding
-from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.finding import Evidence, Finding, Severity, severity_of
 from stepscope.advice.rules.steps.compilation import compiling_steps
 from stepscope.analysis.record.summary import PhaseTimes, StepSummary
 from stepscope.run.figures import percent
@@ -131,8 +131,7 @@ def _share(phase: PhaseTimes, summary: StepSummary) -> float:
 def _finding(
     subject: Subject, step_ns: int, saving_ns: int | None, share: float, **further: Any
 ) -> list[Finding]:
-    is_high = share >= subject.thresholds.slow_phase_high
-    severity = Severity.HIGH if is_high else Severity.MEDIUM
+    severity = severity_of(share, subject.thresholds)
     return plain_finding(
         subject,
         rule="slow-phase",
