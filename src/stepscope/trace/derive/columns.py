@@ -75,7 +75,7 @@ _NEEDED_ARGS = f'{COLLECTIVE_NAME}|{SEQUENCE_NUMBER}|wd thread id"|fwd_thread_id
 _ANNOTATING = (
     r"torch/(autograd|profiler)/profiler\.py\(\d+\)|_record_function_(enter|exit)"
     r"|torch/_ops\.py\(\d+\): __call__|record_function.*__(enter|exit)__"
-    r"|stepscope/capture/steps/"
+    r"|stepscope/(adapters|capture/steps)/"
 )
 """Frames and operators in which torch and Stepscope begin and end annotations and steps."""
 
@@ -307,8 +307,8 @@ def _problems(
     note(
         "events_cross",
         calls,
-        "calls of one thread overlap without one lying inside the other; self times of these calls"
-        " and their places in the call tree may be wrong, times of steps are not affected",
+        "calls on one thread overlap but are not nested; self times of these calls and their places"
+        " in the call tree may be wrong, times of steps are not affected",
     )
     note(
         "ambiguous_correlation",
