@@ -222,7 +222,13 @@ DIALECTS: dict[str, Dialect] = {
             "scripts on the Hugging Face Trainer",
             (
                 Flag(("--enable-profiling",), "enabled", SWITCH),
-                Flag(("--enable-memory-logging",), "memory_log", SWITCH),
+                Flag(
+                    ("--enable-memory-logging",),
+                    "memory_log",
+                    SWITCH,
+                    about="Print the memory of each GPU, or the process's on the host without one, "
+                    "every --memory-log-steps steps.",
+                ),
                 Flag(("--profiler-output-dir",), "output_dir"),
                 Flag(("--profiler-wait-steps",), "wait"),
                 Flag(("--profiler-warmup-steps",), "warmup"),
