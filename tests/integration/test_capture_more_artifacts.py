@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
+import warnings
 
 import torch
 from tests.support.runs import manifest_of, rank_directory
@@ -14,6 +16,7 @@ from stepscope import open_run
 from stepscope.artifacts.calls import gather
 from stepscope.artifacts.job import TORCH_TIMELINE, RawTrace
 from stepscope.artifacts.memory_timeline import BEFORE, memory_timelines
+from stepscope.run.figures import binary_size
 
 CATEGORIES = (
     "parameter", "optimizer_state", "input", "temporary", "activation", "gradient",
@@ -94,8 +97,34 @@ def test_torchs_own_timeline_is_drawn_by_its_categories(tmp_path, monkeypatch):
     drawn = path.read_text()
     for name, most in peaks.items():
         shown = name.replace("_", " ").capitalize()
-        assert f"<title>{shown}: at most {most / 2**20:.1f} MiB</title>" in drawn
+        assert f"<title>{shown}: at most {binary_size(most)}</title>" in drawn
     assert window.state == "complete"
+
+
+def test_torchs_own_timeline_survives_garbage_collection(tmp_path):
+    """Torch's reader of its events knows no pause of Python's collector."""
+    training, done = SmallTraining(), []
+    handler = {"on_trace_ready": lambda profiler: done.append(own_timeline(profiler, tmp_path))}
+    for name, asked in (("option", {"memory_timeline": "torch"}), ("handler", handler)):
+        options = {**QUICK, **asked, "with_stack": True, "record_shapes": True}
+        with stepscope.Profiler(
+            output_dir=tmp_path / name, **options, profile_memory=True
+        ) as profiler:
+            for batch in batches(6):
+                training.step(batch)
+                gc.collect()
+                profiler.step()
+        (window,) = manifest_of(tmp_path / name).windows
+        assert not [item.problem for item in window.artifacts if item.problem]
+    assert artifacts_of(manifest_of(tmp_path / "option").windows[0], "memory_timeline_torch")
+    assert done == [True]
+
+
+def own_timeline(profiler, folder):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls it deprecated
+        profiler.export_memory_timeline(str(folder / "own.json"), device="cpu")
+    return (folder / "own.json").is_file()
 
 
 def test_where_torchs_own_timeline_fails_phases_are_drawn(tmp_path, monkeypatch):
@@ -105,7 +134,9 @@ def test_where_torchs_own_timeline_fails_phases_are_drawn(tmp_path, monkeypatch)
     monkeypatch.setattr(torch.profiler.profile, "export_memory_timeline", fail)
     window = train(tmp_path, memory_timeline="torch")
     (failed,) = artifacts_of(window, "memory_timeline_torch")
-    assert failed.problem == "AssertionError: no such tensor"
+    assert failed.problem == (
+        "memory is drawn by phase, as torch found no categories: AssertionError: no such tensor"
+    )
     assert not (rank_directory(tmp_path) / failed.path).exists()
     (page,) = artifacts_of(window, "memory_timeline")
     assert BEFORE in (rank_directory(tmp_path) / page.path).read_text()

@@ -190,7 +190,7 @@ def test_the_guides_nsys_command_is_built_from_options(monkeypatch, tmp_path):
     make_nsys(tmp_path, version="2023.3")  # the singular of its option is as old as the guide
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(nsys, "_is_no_root", lambda: True)
-    options = [*OURS, "--nsys-run-as", "me", "--nsys-range", "all", "--dry-run"]
+    options = [*OURS, "--nsys-run-as", "me", "--nsys-range", "all", "--dry-run", "-o", "nsight"]
     done = CliRunner().invoke(run, [*options, "--", "torchrun", "train.py"])
     assert done.exit_code == 0, done.output
     words = shlex.split(done.stdout)
@@ -203,6 +203,7 @@ def test_the_guides_nsys_command_is_built_from_options(monkeypatch, tmp_path):
     assert wanted.pop("--output")
     assert output.endswith("/report")
     assert found == wanted
+    assert done.stderr == "stepscope: afterwards, the report is put in nsight.nsys-rep as well\n"
 
 
 @pytest.mark.slow

@@ -123,7 +123,8 @@ def python_functions(trace: Trace, scope: Scope | None = None) -> PythonFunction
     notes = [_WAITING] if is_sampled(trace) else []
     if chosen.is_empty():
         notes.append(
-            "no Python functions were recorded: record with stacks (with_stack), or with py-spy"
+            "no Python functions were recorded: record with stacks (with_stack), or with py-spy "
+            "(--py-spy-format chrometrace or speedscope)"
         )
     excluded = {"functions of other steps or of none": len(spans) - len(chosen), **left_out}
     return PythonFunctions(

@@ -31,6 +31,7 @@ from stepscope.artifacts.calls import (
 )
 from stepscope.artifacts.compress import ArtifactError, make_file
 from stepscope.artifacts.job import TORCH_TIMELINE, FinishJob
+from stepscope.run.figures import binary_size
 from stepscope.run.manifest import ArtifactRecord
 from stepscope.run.step_record import BACKWARD
 
@@ -111,7 +112,7 @@ def _torch_timeline(path: Path) -> MemoryTimeline:
     columns = zip(*(sizes[row][1:] for row in best), strict=True)
     parts = dict(zip(_CATEGORIES, map(list, columns), strict=True))
     return MemoryTimeline(
-        "by torch's categories",
+        "Torch's categories",
         [times[row] * 1000 for row in best],
         [sum(sizes[row]) for row in best],
         parts,
@@ -215,7 +216,7 @@ def _chart(timeline: MemoryTimeline, steps: dict[str, tuple[int, int]]) -> str:
         label = html.escape(name)
         shapes.append(
             f'<polygon fill="{colour}" points="{" ".join(outline)}">'
-            f"<title>{label}: at most {max(values) / 2**20:.1f} MiB</title></polygon>"
+            f"<title>{label}: at most {binary_size(max(values))}</title></polygon>"
         )
         key.append(f'<span><i style="background:{colour}"></i>{label}</span>')
         base = upper
@@ -225,9 +226,9 @@ def _chart(timeline: MemoryTimeline, steps: dict[str, tuple[int, int]]) -> str:
         for name, (start, _) in steps.items()
         if begin <= start <= end
     ]
-    peak = max(timeline.allocated_bytes) / 2**20
+    peak = binary_size(max(timeline.allocated_bytes))
     return (
-        f"<h2>{html.escape(timeline.device)}: peak {peak:.1f} MiB</h2>"
+        f"<h2>{html.escape(timeline.device)}: peak {peak}</h2>"
         f'<svg viewBox="0 0 1000 300" preserveAspectRatio="none">{"".join(shapes)}'
         f'{"".join(marks)}</svg><p class="key">{"".join(key)}</p>'
         f"<p>{(end - begin) / 1e6:.1f} ms from left to right, {timeline.changes} changes; dashed "

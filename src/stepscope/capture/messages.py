@@ -24,7 +24,9 @@ def say(*lines: str) -> None:
     if sys.stderr is None:
         return
     with contextlib.suppress(Exception):
-        print("\n".join(f"stepscope: {line}" for line in lines), file=sys.stderr, flush=True)  # noqa: T201
+        # One write, so that messages of several ranks stay apart where output is unbuffered.
+        text = "".join(f"stepscope: {line}\n" for line in lines)
+        print(text, end="", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def steps_text(first: int, last: int) -> str:

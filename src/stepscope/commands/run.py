@@ -169,11 +169,14 @@ def command(
     flags = as_flags(given, step_on)
     if dry_run:
         from stepscope.adapters.external.memray import MemrayOptions
+        from stepscope.adapters.external.nsys import NsysOptions, report_file
 
         folder = Path(settings.value("output_dir")).absolute() / "external"
         click.echo(shlex.join(tool_command(tool, folder, command_line, flags, settings)))
         if isinstance(tool, MemrayOptions):
             say("memray counts from inside each process that imports torch")
+        elif isinstance(tool, NsysOptions) and tool.output:
+            say(f"afterwards, the report is put in {report_file(tool.output)} as well")
         return 0
     if result_file is not None:
         write_beginning(result_file)

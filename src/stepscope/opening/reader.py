@@ -24,7 +24,7 @@ from stepscope.opening.fetching import fetch_run
 from stepscope.opening.remote import is_url, redacted
 from stepscope.opening.trials import TrialsRecord
 from stepscope.run.files import exists, kind_of
-from stepscope.run.layout import MANIFEST_FILE, PY_SPY_TRACE, WINDOW_FILE, RankLayout, RunLayout
+from stepscope.run.layout import MANIFEST_FILE, PY_SPY_TRACES, WINDOW_FILE, RankLayout, RunLayout
 from stepscope.run.manifest import (
     ExternalRecord,
     FinishedRecord,
@@ -143,7 +143,7 @@ class Run:
     def sampled(self) -> tuple[Path, ...]:
         """What py-spy recorded of it as a trace."""
         files = (path for recording in self.external for path in recording.files)
-        return tuple(path for path in files if path.name == PY_SPY_TRACE)
+        return tuple(path for path in files if path.name in PY_SPY_TRACES)
 
     @property
     def location(self) -> str:

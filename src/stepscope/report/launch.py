@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.opening.reader import Run
 from stepscope.report.units import size
-from stepscope.run.layout import PY_SPY_TRACE
+from stepscope.run.layout import PY_SPY_TRACES
 
 if TYPE_CHECKING:
     from stepscope.adapters.external.session import Outcome
@@ -62,7 +62,7 @@ def file_lines(outcome: Outcome) -> Iterator[str]:
 
 
 def _how_to_open(path: Path) -> str:
-    if path.name.endswith((".nsys-rep", PY_SPY_TRACE)):
+    if path.name.endswith((".nsys-rep", *PY_SPY_TRACES)):
         return f"next: stepscope report {path}"
     if path.suffix in {".html", ".svg"}:
         return f"open in a browser: {path}"

@@ -23,8 +23,8 @@ CENSUS_FILE = "memory_census.jsonl"
 OLDER_CENSUS_FILE = "memory_census.older.jsonl"
 SNAPSHOTS_DIRECTORY = "snapshots"
 EXTERNAL_DIRECTORY = "external"
-PY_SPY_TRACE = "py-spy.json"
-"""A recording of py-spy that can be read as a trace, in the folder of other tools."""
+PY_SPY_TRACES = ("py-spy.json", "py-spy.speedscope.json")
+"""Recordings of py-spy that can be read as traces, in the folder of other tools."""
 TRIALS_FILE = "trials.json"
 
 _RANK_DIRECTORY = re.compile(r"rank(\d{5,})")

@@ -154,6 +154,20 @@ def test_drawing_random_numbers_is_a_finding_from_a_notable_share_on(judge, draw
         assert "Dropout2d" in one.advice
 
 
+def test_random_numbers_of_the_data_are_not_called_dropouts(judge):
+    """Dropout with p=0 is called and draws nothing; the data are random integers."""
+
+    def body(t: GpuTrace) -> None:
+        op(t, "aten::random_").python(us(600))
+        op(t, "aten::mm").python(us(1500))
+        op(t, "aten::dropout").python(us(1))
+
+    found = judge(training(body, gpus=0)).findings
+    (one,) = [one for one in found if one.id == "slow-random-numbers"]
+    assert "dropout" not in one.advice
+    assert "DataLoader workers" in one.advice
+
+
 def zeroing(passes: int = 1, tensors: int = 10, zero: str = "aten::zero_", is_filled: bool = True):
     """A step of 10 ms: 1 ms zeroes, and 2 ms of each backward pass add to gradients."""
 

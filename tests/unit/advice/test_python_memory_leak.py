@@ -55,6 +55,27 @@ def test_a_leak_is_found_with_its_places(tmp_path):
     assert found.steps == tuple(range(10, 16))
 
 
+LIBRARY = "/env/lib/python3.11/site-packages/numpy/_core/numeric.py:232  a = empty(shape, dtype)"
+
+
+@pytest.mark.parametrize(
+    ("caller", "title", "asks"),
+    [
+        (
+            "/u/train.py:3",
+            "/u/train.py:3, in numpy/_core/numeric.py:232  a = empty(shape, dtype)",
+            False,
+        ),
+        ("<frozen abc>:119", "numpy/_core/numeric.py:232  a = empty(shape, dtype)", True),
+    ],
+)
+def test_a_line_of_a_library_is_named_with_the_one_that_calls_it(tmp_path, caller, title, asks):
+    text = table([2_000_000 * k for k in range(6)], [(1_700_000, LIBRARY)])
+    (found,) = found_in(tmp_path, text.replace("/u/outer.py:3", caller))
+    assert found.title == f"every step leaves Python objects behind at {title}"
+    assert ("tracemalloc_frames=8" in found.advice) is asks
+
+
 @pytest.mark.parametrize(
     "ends",
     [

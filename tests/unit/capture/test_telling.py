@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 
 import pytest
 
@@ -86,3 +87,12 @@ def test_sizes_are_never_exponents():
         "12.3 kB",
         "2.7 GB",
     ]
+
+
+def test_a_message_is_one_write(monkeypatch):
+    """Where output is unbuffered, as below torchrun, the lines of several ranks would mix."""
+    writes = []
+    stream = types.SimpleNamespace(write=writes.append, flush=lambda: None)
+    monkeypatch.setattr(sys, "stderr", stream)
+    say("one", "two")
+    assert [text for text in writes if text] == ["stepscope: one\nstepscope: two\n"]

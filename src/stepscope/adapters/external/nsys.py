@@ -23,6 +23,7 @@ INSTALL = (
 _SEVERAL_DEVICES_FROM = (2024, 5)
 """The version from which --gpu-metrics-device is called --gpu-metrics-devices."""
 REPORT = "report"
+_SUFFIX = ".nsys-rep"
 OURS = {
     "-o": "give --nsys-output",
     "--output": "give --nsys-output",
@@ -95,15 +96,20 @@ class NsysOptions(Tool):
 
 def reports_in(folder: Path) -> list[Path]:
     """The reports that it wrote: one, or one per window."""
-    return sorted(folder.glob(f"{REPORT}*.nsys-rep"), key=lambda path: (len(path.name), path.name))
+    return sorted(folder.glob(f"{REPORT}*{_SUFFIX}"), key=lambda path: (len(path.name), path.name))
+
+
+def report_file(output: str) -> str:
+    """The file of a report under the user's name, which may have nsys's ending already."""
+    return f"{output.removesuffix(_SUFFIX)}{_SUFFIX}"
 
 
 def put_reports(reports: Sequence[Path], output: str) -> list[Path]:
     """Put reports under the user's name as well: `NAME.nsys-rep`, or `NAME.1.nsys-rep` etc."""
-    stem = output.removesuffix(".nsys-rep")
+    stem = output.removesuffix(_SUFFIX)
     names = [stem] if len(reports) == 1 else [f"{stem}.{at + 1}" for at in range(len(reports))]
     return [
-        put_file(report, Path(f"{name}.nsys-rep").absolute())
+        put_file(report, Path(report_file(name)).absolute())
         for report, name in zip(reports, names, strict=True)
     ]
 

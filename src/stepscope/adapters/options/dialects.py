@@ -61,12 +61,23 @@ DIALECTS: dict[str, Dialect] = {
                 ),
                 Flag(("--with_stack",), "with_stack", WORD),
                 Flag(("--with_shapes",), "record_shapes", WORD),
-                Flag(("--wait_steps",), "wait"),
+                Flag(
+                    ("--wait_steps",),
+                    "wait",
+                    about="Steps at the start of each cycle that are not recorded; with "
+                    "--repeat 0, --profiling_frequency sets them.",
+                ),
                 Flag(("--warmup_steps",), "warmup"),
                 Flag(("--active_steps",), "active"),
                 Flag(("--repeat",), "repeat"),
                 Flag(("--profiling_frequency",), "cycle_length"),
-                Flag(("--max_steps",), "max_steps", is_shared=True),
+                Flag(
+                    ("--max_steps",),
+                    "max_steps",
+                    is_shared=True,
+                    about="Batches after which each epoch ends, raised to one cycle; -1 for no "
+                    "limit.",
+                ),
             ),
             {
                 "output_dir": "profiling_outputs",
@@ -211,7 +222,13 @@ DIALECTS: dict[str, Dialect] = {
             "scripts on the Hugging Face Trainer",
             (
                 Flag(("--enable-profiling",), "enabled", SWITCH),
-                Flag(("--enable-memory-logging",), "memory_log", SWITCH),
+                Flag(
+                    ("--enable-memory-logging",),
+                    "memory_log",
+                    SWITCH,
+                    about="Print the memory of each GPU, or the process's on the host without one, "
+                    "every --memory-log-steps steps.",
+                ),
                 Flag(("--profiler-output-dir",), "output_dir"),
                 Flag(("--profiler-wait-steps",), "wait"),
                 Flag(("--profiler-warmup-steps",), "warmup"),

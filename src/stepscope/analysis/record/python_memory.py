@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stepscope.run.files import open_regular
@@ -18,10 +18,34 @@ KIND = "python_memory"
 _STEP = re.compile(r"^ +(\d{1,18}) +([\d,]{1,24}) +[\d,]{1,24}(  \(incomplete\))?$")
 _PLACE = re.compile(r"^ *[+-][\d,]+ +([+-][\d,]+) +[+-][\d,]+ +[\d,]+  (\S.*)$")
 _OTHERS = re.compile(r"^[\d,]+ other locations$")
+_CALLER = re.compile(r"^ +called from (\S.*)$")
+_LIBRARY = re.compile(r"^(\S*/(?:site|dist)-packages/|\S*/lib/python3\.\d+/(?=\w)|(?=<frozen ))")
 _MOST_BYTES = 10_000_000
 _FEWEST_STEPS = 4
 _UNEVEN = 0.5
 """Of the usual growth of a step: below this, a step did not grow."""
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """A line that allocates, and by how much that grew.
+
+    Attributes:
+        bytes_per_step: Growth per step.
+        text: "file:line  code". A library's file is named without the folder of all libraries.
+        caller: The line outside libraries that called it; empty if it is none itself, or unknown.
+        is_library: Whether the line is a library's.
+    """
+
+    bytes_per_step: int
+    text: str
+    caller: str = ""
+    is_library: bool = False
+
+    @property
+    def name(self) -> str:
+        """The line to look at: the training's own, if it is known."""
+        return f"{self.caller}, in {self.text}" if self.caller else self.text
 
 
 @dataclass(frozen=True)
@@ -30,12 +54,11 @@ class PythonMemory:
 
     Attributes:
         ends: Of each whole step its number, and the bytes that were held at its end.
-        places: Bytes per step by which each place grew, and the place ("file:line  code"); the
-            most first.
+        places: The places that grew; the most first.
     """
 
     ends: tuple[tuple[int, int], ...]
-    places: tuple[tuple[int, str], ...]
+    places: tuple[Place, ...]
 
     @property
     def growth_per_step(self) -> int:
@@ -58,11 +81,18 @@ def read_python_memory(path: Path) -> PythonMemory | None:
             text = file.read(_MOST_BYTES).decode(errors="replace")
     except OSError:
         return None
-    ends, places = [], []
+    ends: list[tuple[int, int]] = []
+    places: list[Place] = []
     for line in text.splitlines():
         if step := _STEP.match(line):
             if not step[3]:
                 ends.append((int(step[1]), int(step[2].replace(",", ""))))
         elif (place := _PLACE.match(line)) and not _OTHERS.match(place[2]):
-            places.append((int(place[1].replace(",", "")), place[2]))
+            is_library = _LIBRARY.match(place[2]) is not None
+            named = _LIBRARY.sub("", place[2])
+            places.append(Place(int(place[1].replace(",", "")), named, is_library=is_library))
+        elif places and (caller := _CALLER.match(line)):
+            last = places[-1]
+            if last.is_library and not last.caller and not _LIBRARY.match(caller[1]):
+                places[-1] = replace(last, caller=caller[1])
     return PythonMemory(tuple(ends), tuple(sorted(places, reverse=True)))

@@ -192,7 +192,8 @@ class MemoryWatch:
             self._lines = LineFile(self._layout.root / MEMORY_LOG_FILE)
         for line in self._device_lines(done) or self._host_lines(done):
             with contextlib.suppress(Exception):  # standard output may be closed
-                print(line, flush=True)  # noqa: T201
+                # In one write: without buffering, lines of several ranks would mix.
+                print(f"{line}\n", end="", flush=True)  # noqa: T201
             self._lines.write(line.encode() + b"\n")
 
     def _device_lines(self, done: int) -> list[str]:

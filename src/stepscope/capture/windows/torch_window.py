@@ -297,7 +297,7 @@ def _torch_memory_timeline(profiler: Any, directory: Path) -> list[ArtifactRecor
             finally:
                 written.unlink(missing_ok=True)
     except Exception as error:  # noqa: BLE001 - torch asserts on real models
-        problem = error_in_words(error)
+        problem = f"memory is drawn by phase, as torch found no categories: {error_in_words(error)}"
         return [ArtifactRecord("memory_timeline_torch", TORCH_TIMELINE, problem=problem)]
     return []
 
@@ -355,8 +355,10 @@ def make_profiler(config: CaptureConfig, plan: WindowPlan, activities: list[Any]
     if plan.with_stack:
         # Without it, torch's own export_stacks, which a handler may call, writes an empty file.
         flags["verbose"] = True
-        # Without stacks, `pauses.GcPauses` writes them.
-        flags["record_python_gc_info"] = True
+        if not config.handlers and config.memory_timeline != "torch":
+            # Without stacks, `pauses.GcPauses` writes them. Where torch reads its own tree of
+            # events, as for its memory timeline, it fails on a pause: only the step record has it.
+            flags["record_python_gc_info"] = True
     elif not config.handlers and config.memory_timeline != "torch":
         # Nobody asks torch for its list of events, and skipping it halves the pause.
         flags["trace_only"] = True

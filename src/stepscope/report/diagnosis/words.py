@@ -16,6 +16,7 @@ from stepscope.skew.rank_skew import RankSkew
 from stepscope.trace.problems import counted
 
 MOST_RANKS = 16
+_FLAME_GRAPH = "py-spy.svg"
 _MOST_ODD = 6
 _MOST_PARTS = 6
 _ROUNDING = 0.005
@@ -352,10 +353,19 @@ def notes(diagnosis: Diagnosis) -> list[str]:
                 for problem in manifest.problems
             ]
         told += [prefix + note for note in rank.notes]
-    return told + [
-        f"py-spy sampled its Python functions: stepscope report {path}"
-        for path in diagnosis.run.sampled
-    ]
+    return (
+        told
+        + [
+            f"py-spy sampled its Python functions: stepscope report {path}"
+            for path in diagnosis.run.sampled
+        ]
+        + [
+            f"py-spy drew its Python functions: open in a browser: {path}"
+            for recording in diagnosis.run.external
+            for path in recording.files
+            if path.name == _FLAME_GRAPH
+        ]
+    )
 
 
 def compute_rows(rank: RankSummary) -> list[tuple[str, str]]:

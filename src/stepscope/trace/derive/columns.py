@@ -220,12 +220,17 @@ def _believable_work(
     )
 
 
-def _nest(tables: Tables) -> Nesting:
-    """Nests host events, and finds the innermost operator around each; others are roots."""
+def _nest(tables: Tables, *, is_for_calls: bool = False) -> Nesting:
+    """Nests host events, and finds the innermost operator around each; others are roots.
+
+    Args:
+        is_for_calls: Nest calls only, without annotations, and look for no operators.
+    """
     events = tables.events
-    rows = rows_where(~mask_of(events, _NOT_NESTED))
+    left_out = (*_NOT_NESTED, Category.USER_ANNOTATION) if is_for_calls else _NOT_NESTED
+    rows = rows_where(~mask_of(events, left_out))
     start = events["start_ns"].to_numpy()
-    is_around = is_operator(tables, step_names(tables))
+    is_around = None if is_for_calls else is_operator(tables, step_names(tables))
     return nest(
         events["lane_id"].to_numpy(),
         start,
@@ -304,11 +309,14 @@ def _problems(
         leaves = tables.names["name"].str.contains(_ANNOTATING).fill_null(value=False).to_numpy()
         crossed = np.flatnonzero(calls)
         calls[crossed[leaves[events["name_id"].to_numpy()[crossed]]]] = False
+    if calls.any():
+        # A frame in which an annotation begins or ends crosses that, and perhaps no other call.
+        calls &= _nest(tables, is_for_calls=True).crossing
     note(
         "events_cross",
         calls,
-        "calls of one thread overlap without one lying inside the other; self times of these calls"
-        " and their places in the call tree may be wrong, times of steps are not affected",
+        "calls on one thread overlap but are not nested; self times of these calls and their places"
+        " in the call tree may be wrong, times of steps are not affected",
     )
     note(
         "ambiguous_correlation",

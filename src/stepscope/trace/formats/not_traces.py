@@ -99,11 +99,6 @@ NOT_TRACES = (
     ),
     NotATrace("a PDF, not a trace", "give the trace itself", _like(rb"%PDF-")),
     NotATrace(
-        "a profile of speedscope, not a trace",
-        "speedscope shows it; py-spy writes a trace with --format chrometrace",
-        _like(_SPACE + rb"\{.*speedscope\.app/file-format-schema"),
-    ),
-    NotATrace(
         "a CPU profile of V8 (Node.js, Chrome), not a trace",
         "open it in Chrome's developer tools",
         _like(rb'\s*\{\s*"nodes"\s*:\s*\[\s*\{\s*"id"'),

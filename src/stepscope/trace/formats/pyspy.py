@@ -1,17 +1,23 @@
-"""Reads py-spy recordings (`py-spy record --format chrometrace`) as Python functions.
+"""Reads py-spy recordings (`py-spy record --format chrometrace` or `speedscope`) as functions.
 
-The file is a bare list of beginnings and ends of frames, in microseconds since the start of the
-recording, with one lane per pthread. The line of a frame is the one that ran when the frame was
+A `chrometrace` is a bare list of beginnings and ends of frames, in microseconds since the start of
+the recording, with one lane per pthread. The line of a frame is the one that ran when the frame was
 first seen. It remains an argument rather than part of the name, which is `file: function`. With
 `--threads`, the outermost frame of each thread is `thread (12901): MainThread`, which also gives
 the lane its name. Other events are kept as they are.
+
+A `speedscope` has the stacks of each thread one after the other, without the time in which it was
+idle. They become the same beginnings and ends.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
+import orjson
 import polars as pl
 
 from stepscope.errors import UnreadableInputError
@@ -19,20 +25,78 @@ from stepscope.trace.formats.chrome.reader import read_tables
 from stepscope.trace.formats.event_names import renamed
 from stepscope.trace.formats.trace_format import Input, TraceFormat
 from stepscope.trace.schema import ARGS, EVENTS, LANES, Category
+from stepscope.trace.source.content import Content
 from stepscope.trace.tables import Tables
 
 _BEGINNING = re.compile(rb'^\s*\[\s*\{[^{}]*(?:\{[^{}]*\}[^{}]*)?"cat"\s*:\s*"py-spy"')
 _RAW_CATEGORY = "py-spy"
+_THREAD = re.compile(r'Process (\d{1,18}) Thread (\d{1,18}) "(.*)"$')
+_SPEEDSCOPE = re.compile(rb"[\xef\xbb\xbf\s]*\{[^{]{0,4000}speedscope\.app/file-format-schema")
+_NOT_OURS = "a profile of speedscope, not a trace; speedscope shows it"
 _THREAD_FRAME = r"^thread \([^)]*\)(?:: (.*))?$"
 
 
 def read_pyspy(trace: Input) -> Tables:
-    """Reads a recording."""
+    """Reads a `chrometrace`."""
     tables = read_tables(trace.name, trace.content, trace.problems)
     if not (tables.names["raw_category"] == _RAW_CATEGORY).any():
         raise UnreadableInputError(
             f"{trace.name}: has no py-spy frames; record with `py-spy record --format chrometrace`"
         )
+    return _as_functions(tables)
+
+
+def read_speedscope(trace: Input) -> Tables:
+    """Reads a `speedscope`.
+
+    Raises:
+        UnreadableInputError: It is damaged, or another program's.
+    """
+    try:
+        profile = orjson.loads(b"".join(trace.content))
+        if not str(profile.get("exporter")).startswith(_RAW_CATEGORY):
+            raise UnreadableInputError(f"{trace.name}: {_NOT_OURS}")
+        events = list(_beginnings_and_ends(profile))
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise UnreadableInputError(
+            f"{trace.name}: a damaged profile of speedscope ({error})"
+        ) from error
+    if not any(event["ph"] == "B" for event in events):
+        raise UnreadableInputError(f"{trace.name}: a profile of speedscope without samples")
+    content = Content([orjson.dumps(events)])
+    return _as_functions(read_tables(trace.name, content, trace.problems))
+
+
+def _beginnings_and_ends(profile: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The events that a `chrometrace` would have."""
+    frames = profile["shared"]["frames"]
+    for number, one in enumerate(profile["profiles"]):
+        named = _THREAD.match(one["name"])
+        lane = {"pid": int(named[1]), "tid": int(named[2])} if named else {"pid": 0, "tid": number}
+        name = named[3] if named and named[3] else one["name"]
+        yield {"ph": "M", "name": "thread_name", "args": {"name": name}, "ts": 0, **lane}
+        at, open_frames = float(one["startValue"]), list[int]()
+        for stack, weight in zip(one["samples"], one["weights"], strict=True):
+            same = 0
+            for before, after in zip(open_frames, stack, strict=False):
+                if before != after:
+                    break
+                same += 1
+            yield from (_event("E", frames[index], at, lane) for index in open_frames[same:][::-1])
+            yield from (_event("B", frames[index], at, lane) for index in stack[same:])
+            open_frames = stack
+            at += weight
+        yield from (_event("E", frames[index], at, lane) for index in open_frames[::-1])
+
+
+def _event(phase: str, frame: dict[str, Any], at_s: float, lane: dict[str, int]) -> dict[str, Any]:
+    args = {"filename": frame.get("file") or "", "line": frame.get("line") or 0}
+    about = {"cat": _RAW_CATEGORY, "name": frame["name"], "args": args}
+    return {"ph": phase, "ts": round(at_s * 1e6), **about, **lane}
+
+
+def _as_functions(tables: Tables) -> Tables:
+    """Makes functions of frames, and names the lanes."""
     is_frame = pl.col("raw_category") == _RAW_CATEGORY
     file = pl.col("args").str.json_path_match("$.filename").fill_null("")
     events = (
@@ -84,3 +148,10 @@ FORMAT = TraceFormat(
     read=read_pyspy,
 )
 """`py-spy record --format chrometrace`."""
+
+SPEEDSCOPE = TraceFormat(
+    name="py-spy speedscope",
+    recognises=lambda beginning: _SPEEDSCOPE.match(beginning) is not None,
+    read=read_speedscope,
+)
+"""`py-spy record --format speedscope`."""

@@ -17,6 +17,7 @@ from stepscope.trace.formats.trace_format import TraceFormat
 FORMATS: tuple[TraceFormat, ...] = (
     nsys.FORMAT,
     pyspy.FORMAT,
+    pyspy.SPEEDSCOPE,
     perfetto.FORMAT,
     chrome.FORMAT,
 )

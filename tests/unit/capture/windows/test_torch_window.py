@@ -36,6 +36,8 @@ ALL = ("verbose", "trace_only", "enable_cuda_sync_events", "record_python_gc_inf
         (ALL, {}, True, {"verbose": True, "record_python_gc_info": True}),
         (ALL[:3], {}, True, {"verbose": True}),
         (ALL, {"on_trace_ready": print}, False, None),
+        (ALL, {"on_trace_ready": print}, True, {"verbose": True}),
+        (ALL, {"memory_timeline": "torch"}, True, {"verbose": True}),
         (
             ALL,
             {"cuda_sync_events": True},

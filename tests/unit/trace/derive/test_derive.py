@@ -276,6 +276,8 @@ def test_marks_may_cross_and_calls_that_cross_are_told():
     build.step(1, 0, 100)
     build.host("Optimizer.step#SGD.step", 80, 22, category="user_annotation")
     build.step(2, 101, 99)
+    # A frame of the training may end a step, or a phase.
+    build.host("trainer.py(2051): training_step", 195, 10, category="python_function")
     assert "events_cross" not in derive(build.build()).problems["problem"].to_list()
     build.host("aten::mm", 110, 20)
     crossing = build.host("aten::add", 120, 20)

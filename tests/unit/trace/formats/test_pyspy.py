@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 
+from stepscope.analysis.python_functions import python_functions
 from stepscope.errors import UnreadableInputError
 from stepscope.trace.derive.columns import derive
 from stepscope.trace.formats.pyspy import read_pyspy
@@ -107,3 +108,57 @@ def test_a_recording_that_was_cut_off_is_read_and_says_so(tmp_path):
     found = load(path).tables()
     assert 0 < len(found.events) < 500
     assert {"truncated", "truncated_stream"} <= set(found.problems["problem"])
+
+
+def speedscope(**changes):
+    def thread(name, samples, weights):
+        kind = {"type": "sampled", "unit": "seconds", "startValue": 0.0, "endValue": sum(weights)}
+        return {"name": name, "samples": samples, "weights": weights, **kind}
+
+    stacks = [[0, 1, 2], [0, 1, 3], [0, 1]]
+    names = ("<module>", "step", "load", "compute", "wait")
+    frames = [{"name": name, "file": "/app/train.py", "line": 3, "col": None} for name in names]
+    return {
+        "$schema": "https://www.speedscope.app/file-format-schema.json",
+        "profiles": [
+            thread('Process 12 Thread 12 "MainThread"', stacks, [0.2, 0.1, 0.1]),
+            thread('Process 12 Thread 7 ""', [[4]], [0.5]),
+        ],
+        "shared": {"frames": frames},
+        "exporter": "py-spy@0.4.1",
+        **changes,
+    }
+
+
+def test_speedscopes_stacks_are_frames_too(tmp_path):
+    path = tmp_path / "py-spy.speedscope.json"
+    path.write_text(json.dumps(speedscope()))
+    trace = load(path)
+    answer = python_functions(trace)
+    rows = answer.functions.to_dicts()
+    took = {row["function"]: (row["self_ns"], row["total_ns"]) for row in rows}
+    assert took == {
+        "<module>": (0, 400_000_000),
+        "step": (100_000_000, 400_000_000),
+        "load": (200_000_000, 200_000_000),
+        "compute": (100_000_000, 100_000_000),
+        "wait": (500_000_000, 500_000_000),
+    }
+    assert set(answer.threads["thread"]) == {"MainThread", 'Process 12 Thread 7 ""'}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"exporter": "other@1"}, "a profile of speedscope, not a trace; speedscope shows it"),
+        ({"profiles": []}, "a profile of speedscope without samples"),
+        ({"shared": {"frames": []}}, "a damaged profile of speedscope"),
+        ({"profiles": 3}, "a damaged profile of speedscope"),
+        ({"shared": None}, "a damaged profile of speedscope"),
+    ],
+)
+def test_other_and_damaged_profiles_of_speedscope_are_named(tmp_path, changes, message):
+    path = tmp_path / "py-spy.speedscope.json"
+    path.write_text(json.dumps(speedscope(**changes)))
+    with pytest.raises(UnreadableInputError, match=message):
+        load(path)

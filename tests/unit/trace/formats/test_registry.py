@@ -40,6 +40,7 @@ def _contents(folder: Path) -> dict[str, bytes]:
     return {
         "chrome": write([operator(), kernel()]),
         "py-spy": json.dumps([frame, end]).encode(),
+        "py-spy speedscope": b'{"$schema":"https://www.speedscope.app/file-format-schema.json","p',
         "perfetto": 2 * b"\x0a\x04\x40\x01\x50\x01",  # packets with a time and a sequence
         "nsys": _sqlite(folder),
     }
@@ -143,7 +144,10 @@ def test_what_is_no_trace_is_named_with_a_remedy(
         (b"\x7fELF\x02\x01\x01" + bytes(40), "a program"),
         (b"PAR1" + bytes(40), "a Parquet file"),
         (b"x" * 257 + b"ustar\x0000" + bytes(240), "a tar archive"),
-        (b'{"$schema": "https://www.speedscope.app/file-format-schema.json"', "of speedscope, not"),
+        (
+            b'{"$schema": "https://www.speedscope.app/file-format-schema.json"}',
+            "of speedscope, not",
+        ),
         (b'{"nodes":[{"id":1,"callFrame":{}}]}', "a CPU profile of V8"),
         (b"main (train.py:1);loss (train.py:9) 17\n", "collapsed stacks with counts, not a trace"),
         (b"memray\x00\x0b" + bytes(40), "a recording of memray, not a trace"),

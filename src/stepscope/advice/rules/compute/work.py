@@ -232,7 +232,11 @@ def find_slow_random_numbers(subject: Subject) -> list[Finding]:
     if not drawn_ns:
         return []
     products_ns = int(table.filter(pl.col("group").is_in(MATRIX_GROUPS))["host_self_ns"].sum())
-    is_dropout = "aten::dropout" in table["name"] or "aten::native_dropout" in table["name"]
+    # With p=0, dropout is called but draws nothing.
+    masks = drawing.filter(pl.col("name").str.contains("bernoulli"))
+    is_dropout = (
+        bool(table["name"].is_in(_DROPOUTS).any()) and 2 * masks["host_self_ns"].sum() > drawn_ns
+    )
     is_drawing = (pl.col("category") == Category.CPU_OP.value) & pl.col("name").str.contains(DRAWS)
     beside: tuple[Evidence, ...] = ()
     if products_ns:
@@ -257,6 +261,7 @@ def find_slow_random_numbers(subject: Subject) -> list[Finding]:
     )
 
 
+_DROPOUTS = ("aten::dropout", "aten::native_dropout")
 _OTHERS = (
     "A CPU draws most random numbers on one thread. Draw fewer, draw them once for several steps, "
     "or prepare them in DataLoader workers; torch.compile draws them in parallel within fused "

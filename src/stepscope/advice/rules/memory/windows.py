@@ -12,10 +12,11 @@ import polars as pl
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView
-from stepscope.advice.finding import Evidence, Finding, Severity, short
+from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.analysis.calls.allocations import gets_or_frees_device_memory, memory_peaks
 from stepscope.analysis.calls.one_off import one_off_calls
 from stepscope.run.figures import percent
+from stepscope.terminal.plain_text import cut_in_the_middle
 
 if TYPE_CHECKING:
     from stepscope.memory.view import MemoryView
@@ -242,6 +243,11 @@ _LEAST_BYTES = 64 * 1024
 _LARGE_BYTES = 1024 * 1024
 _NOTABLE = 0.1
 _MOST_PLACES = 3
+_LONGEST_PLACE = 110
+_ASK_CALLERS = (
+    " This line is a library's: to see which of yours calls it, record with tracemalloc_frames=8 "
+    "(stepscope run --tracemalloc --tracemalloc-frames 8)."
+)
 
 
 def find_python_memory_leak(subject: Subject) -> list[Finding]:
@@ -254,8 +260,10 @@ def find_python_memory_leak(subject: Subject) -> list[Finding]:
     if memory is None or memory.growth_per_step < _LEAST_BYTES:
         return []
     growth = memory.growth_per_step
-    places = [(size, short(place)) for size, place in memory.places if size >= _NOTABLE * growth]
+    notable = [one for one in memory.places if one.bytes_per_step >= _NOTABLE * growth]
+    places = [(one.bytes_per_step, cut_in_the_middle(one.name, _LONGEST_PLACE)) for one in notable]
     worst = places[0][1] if places else "many places"
+    hides_caller = bool(notable) and notable[0].is_library and not notable[0].caller
     return plain_finding(
         subject,
         rule="python-memory-leak",
@@ -273,6 +281,7 @@ def find_python_memory_leak(subject: Subject) -> list[Finding]:
         advice=(
             "Look for what keeps these objects: a list or a dictionary that only grows, a cache "
             "without a limit, a closure or a callback that is registered in each step."
+            + (_ASK_CALLERS if hides_caller else "")
         ),
         steps=tuple(step for step, _ in memory.ends),
     )
