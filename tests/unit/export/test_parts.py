@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.export import parts
+from stepscope.export import request
 
 
 @given(st.integers(0, 50), st.integers(1, 20))
 def test_parts_cover_each_row_once(rows, at_once):
-    seen = [row for part in parts.parts_of(rows, at_once) for row in range(rows)[part]]
+    seen = [row for part in request.parts_of(rows, at_once) for row in range(rows)[part]]
     assert seen == list(range(rows))
 
 
@@ -26,8 +26,8 @@ def test_a_terminal_is_told_how_far_they_are_and_no_more_afterwards(monkeypatch,
         def close(self):
             told.append(None)
 
-    monkeypatch.setattr(parts, "StatusLine", Status)
-    slices = parts.parts_of(10, 4)
+    monkeypatch.setattr(request, "StatusLine", Status)
+    slices = request.parts_of(10, 4)
     first = next(slices)
     assert (first.start, first.stop) == (0, 4)
     if not read_to_the_end:

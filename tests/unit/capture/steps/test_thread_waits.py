@@ -130,10 +130,11 @@ def test_waits_for_a_thread_that_reads_are_input(timer, train):
     started_ns = time.perf_counter_ns()
     train()
     took_ns = time.perf_counter_ns() - started_ns
-    # All the program does is wait; what passed before the first hand-over may be missing.
-    assert took_ns >= timer.waited_ns >= (BATCHES - 2) * READ_S * 1e9
+    # All the program does is wait; what passed before the first hand-over may be missing, which is
+    # later where a busy machine starts the threads late.
+    assert took_ns >= timer.waited_ns >= (BATCHES - 3) * READ_S * 1e9
     assert all(read.is_beside for read in timer.reads)
-    assert sum(read.duration_ns for read in timer.reads) >= (BATCHES - 2) * READ_S * 1e9
+    assert sum(read.duration_ns for read in timer.reads) >= (BATCHES - 3) * READ_S * 1e9
     assert sum(read.batch is not None for read in timer.reads) == 1
 
 
