@@ -253,11 +253,15 @@ def _thread_names(trace: Trace) -> dict[int, str]:
 
 def _and_above(places: Int64Array, above: Int64Array) -> Int64Array:
     """Some places of a tree and all above them, sorted; `above` has the next of each, or -1."""
-    found = [np.unique(places)]
-    while len(found[-1]):
-        next_above = above[found[-1]]
-        found.append(np.unique(next_above[next_above >= 0]))
-    return np.unique(np.concatenate(found)).astype(np.int64)
+    found, reached = np.zeros((2, len(above)), np.bool_)
+    reached[places] = True
+    while reached.any():
+        found |= reached
+        following = above[reached]
+        reached[:] = False
+        reached[following[following >= 0]] = True
+        reached &= ~found
+    return np.flatnonzero(found)
 
 
 def _compress(rows: Int64Array, above: Int64Array) -> Int64Array:
