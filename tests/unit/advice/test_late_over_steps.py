@@ -141,7 +141,7 @@ def test_a_record_of_every_third_step_names_the_rank_and_not_who_waits(tmp_path)
     assert diagnosis.skew.late == (1,)
     first = diagnosis.findings[0]
     assert (first.id, first.rank) in {("slow-phase", 1), ("uneven-steps", 1), ("late-rank", 1)}
-    assert "rank 1 comes last in every 3rd step" in diagnosis.verdict
+    assert "Rank 1 comes late in every 3rd step" in diagnosis.verdict
     (finding,) = (one for one in diagnosis.findings if one.id == "late-rank")
     assert finding.title.startswith("rank 1 comes last in every 3rd step, and the others wait")
     assert finding.saving_ns == pytest.approx(ms(20), rel=0.05)
