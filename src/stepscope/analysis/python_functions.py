@@ -22,6 +22,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.calls.parents import own_events
+from stepscope.analysis.record.python_memory import INSTALLED
 from stepscope.analysis.selection.gpu_work import check_steps, in_steps
 from stepscope.analysis.selection.names import events_with_names, names_that
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
@@ -38,8 +39,6 @@ _MARKS = r"^(thread \(|process \d+:)"
 """py-spy's outermost frames, which name the thread and the process and are no functions."""
 _NAME = r"^(?:(.+\.py(?:\(\d+\))?|<[^>]+>): )?(.+)$"
 """Recorders write `file: function`; what is built in has no file."""
-_INSTALLED = r"^.*/(?:site-packages|dist-packages|lib/python3\.\d+)/"
-"""Where packages lie on one machine, which is of no interest in a table."""
 _RECORDER = "py-spy"
 _LAUNCHER = r"stepscope/adapters/(?:script/)?launch\.py(\(\d+\))?: launch$"
 """Where `stepscope run` waits for the training, in this version and in earlier ones."""
@@ -235,7 +234,7 @@ def _function(column: str) -> pl.Expr:
 
 def _place(column: str) -> pl.Expr:
     file = pl.col(column).str.extract(_NAME, 1).fill_null("")
-    return file.str.replace(_INSTALLED, "").alias("place")
+    return file.str.replace(INSTALLED, "").alias("place")
 
 
 def _threads(

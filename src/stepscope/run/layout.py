@@ -25,6 +25,7 @@ SNAPSHOTS_DIRECTORY = "snapshots"
 EXTERNAL_DIRECTORY = "external"
 PY_SPY_TRACES = ("py-spy.json", "py-spy.speedscope.json")
 """Recordings of py-spy that can be read as traces, in the folder of other tools."""
+PY_SPY_FLAME_GRAPH = "py-spy.svg"
 TRIALS_FILE = "trials.json"
 
 _RANK_DIRECTORY = re.compile(r"rank(\d{5,})")

@@ -19,7 +19,8 @@ _STEP = re.compile(r"^ +(\d{1,18}) +([\d,]{1,24}) +[\d,]{1,24}(  \(incomplete\))
 _PLACE = re.compile(r"^ *[+-][\d,]+ +([+-][\d,]+) +[+-][\d,]+ +[\d,]+  (\S.*)$")
 _OTHERS = re.compile(r"^[\d,]+ other locations$")
 _CALLER = re.compile(r"^ +called from (\S.*)$")
-_LIBRARY = re.compile(r"^(\S*/(?:site|dist)-packages/|\S*/lib/python3\.\d+/(?=\w)|(?=<frozen ))")
+INSTALLED = r"^.*/(?:site-packages|dist-packages|lib/python3\.\d+)/"
+"""Where packages lie on one machine, which is of no interest in a table."""
 _MOST_BYTES = 10_000_000
 _FEWEST_STEPS = 4
 _UNEVEN = 0.5
@@ -88,11 +89,17 @@ def read_python_memory(path: Path) -> PythonMemory | None:
             if not step[3]:
                 ends.append((int(step[1]), int(step[2].replace(",", ""))))
         elif (place := _PLACE.match(line)) and not _OTHERS.match(place[2]):
-            is_library = _LIBRARY.match(place[2]) is not None
-            named = _LIBRARY.sub("", place[2])
+            named, is_library = _named(place[2])
             places.append(Place(int(place[1].replace(",", "")), named, is_library=is_library))
         elif places and (caller := _CALLER.match(line)):
             last = places[-1]
-            if last.is_library and not last.caller and not _LIBRARY.match(caller[1]):
+            if last.is_library and not last.caller and not _named(caller[1])[1]:
                 places[-1] = replace(last, caller=caller[1])
     return PythonMemory(tuple(ends), tuple(sorted(places, reverse=True)))
+
+
+def _named(place: str) -> tuple[str, bool]:
+    """A place without the folder of all libraries, and whether it is in one."""
+    file, gap, code = place.partition("  ")
+    named = re.sub(INSTALLED, "", file)
+    return named + gap + code, named != file or file.startswith("<frozen ")

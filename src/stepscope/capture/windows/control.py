@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stepscope.capture.options.config import CaptureConfig
     from stepscope.capture.ranks import RankIdentity
     from stepscope.capture.shared_store import PauseTogether
-    from stepscope.capture.windows.recorder import StepRanges, Window
+    from stepscope.capture.windows.recorder import StepMarks, Window
     from stepscope.capture.windows.saving import WindowSaver
     from stepscope.run.layout import RankLayout
 
@@ -223,7 +223,7 @@ class WindowControl:
             return False
         return window.is_of_one_thread and not self._is_owner()
 
-    def _marks(self) -> StepRanges | None:
+    def _marks(self) -> StepMarks | None:
         """What marks the steps of the window that this thread records; None for none."""
         if self._window is None or self._state is not State.RECORDING or self._is_elsewhere():
             return None

@@ -28,7 +28,7 @@ class CudaRangeWindow(Window):
         if torch_module is None:
             import torch as torch_module
         config = tools.config
-        self.ranges = StepRanges()
+        self.ranges: StepRanges = StepRanges()
         self._torch = torch_module
         self._is_leader = is_leader(config, tools.identity)
         self._records_shapes = config.record_shapes or "record_shapes" in plan.details

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from stepscope._package import PACKAGE
 from stepscope.capture.windows.planner import WindowPlan
-from stepscope.capture.windows.recorder import StepRanges, Window, WindowTools, finished
+from stepscope.capture.windows.recorder import Window, WindowTools, finished
 from stepscope.run.files import write_atomically
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
@@ -45,16 +45,15 @@ class StepMemory:
     is_whole: bool
 
 
-class MeasuredSteps(StepRanges):
+class MeasuredSteps:
     """The steps of the window and their memory; ends where tracing itself takes too much."""
 
     def __init__(self, max_bytes: int, end: Callable[[], None]) -> None:
-        super().__init__()
         self.measured: list[StepMemory] = []
         self.is_over = False
         self._max_bytes = max_bytes
         self._end = end
-        self._open_step: int | None = None
+        self._step: int | None = None
 
     @property
     def whole_steps(self) -> tuple[int, ...]:
@@ -64,12 +63,12 @@ class MeasuredSteps(StepRanges):
     def open(self, step: int) -> None:
         """Begin a step and reset the peak."""
         if not self.is_over:
-            self._open_step = step
+            self._step = step
             tracemalloc.reset_peak()
 
     def close(self, *, is_whole: bool) -> None:
         """Record the step, and end tracing if it has grown too large."""
-        step, self._open_step = self._open_step, None
+        step, self._step = self._step, None
         if step is None:
             return
         current, peak = tracemalloc.get_traced_memory()

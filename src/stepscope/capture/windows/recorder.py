@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import options_of
@@ -38,6 +38,20 @@ class WindowTools:
     activities: list[Any] = field(default_factory=list)
 
 
+class StepMarks(Protocol):
+    """Marks the steps of a window."""
+
+    @property
+    def whole_steps(self) -> tuple[int, ...]:
+        """The steps that were recorded from start to end."""
+
+    def open(self, step: int) -> None:
+        """Begin a step."""
+
+    def close(self, *, is_whole: bool) -> None:
+        """End the current step, if any; `is_whole` says whether it was a complete step."""
+
+
 class Window:
     """One window, from its warm-up to its files. A subclass records.
 
@@ -52,7 +66,7 @@ class Window:
     is_of_one_thread = True
     can_be_tried = False
     interruption: BaseException | None = None
-    ranges: StepRanges
+    ranges: StepMarks
 
     def __init__(self, tools: WindowTools, plan: WindowPlan) -> None:
         self.plan = plan

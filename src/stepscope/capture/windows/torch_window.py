@@ -83,7 +83,7 @@ class TorchWindow(Window):
     def __init__(self, tools: WindowTools, plan: WindowPlan) -> None:
         super().__init__(tools, plan)
         config = tools.config
-        self.ranges = StepRanges()
+        self.ranges: StepRanges = StepRanges()
         self._is_warming_up = False
         self._activities = tools.activities
         if not self._activities:

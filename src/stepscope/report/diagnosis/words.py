@@ -12,11 +12,11 @@ from stepscope.report import units
 from stepscope.report.diagnosis.tables import ranks_table
 from stepscope.report.scope import describe_scope
 from stepscope.run.figures import ranks_in_words, sentence, significant
+from stepscope.run.layout import PY_SPY_FLAME_GRAPH
 from stepscope.skew.rank_skew import RankSkew
 from stepscope.trace.problems import counted
 
 MOST_RANKS = 16
-_FLAME_GRAPH = "py-spy.svg"
 _MOST_ODD = 6
 _MOST_PARTS = 6
 _ROUNDING = 0.005
@@ -363,7 +363,7 @@ def notes(diagnosis: Diagnosis) -> list[str]:
             f"py-spy drew its Python functions: open in a browser: {path}"
             for recording in diagnosis.run.external
             for path in recording.files
-            if path.name == _FLAME_GRAPH
+            if path.name == PY_SPY_FLAME_GRAPH
         ]
     )
 

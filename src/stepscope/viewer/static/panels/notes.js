@@ -10,6 +10,11 @@ import { count, duration, shortName } from "../units.js";
 
 const MOST_ROWS = 100;
 
+/** A place in a list. @param {string} text @param {string} title @param {() => void} goTo @param {string} where @param {...Node} more */
+function place(text, title, goTo, where, ...more) {
+  return h("div", { class: "kept-note" }, h("button", { type: "button", class: "link", title, onclick: goTo }, text), h("span", { class: "note" }, where), ...more);
+}
+
 /**
  * Lists the rows of a query that are marked in the timeline.
  * @param {HTMLElement} element
@@ -21,11 +26,7 @@ export function showMarks(element, marks, goTo, clear) {
   const more = marks.length > MOST_ROWS ? `, the first ${MOST_ROWS} of ${count(marks.length)}` : "";
   replace(element, ...(marks.length ? [
     h("h3", {}, `Rows of the query${more}`, h("button", { type: "button", class: "quiet", onclick: clear }, "Clear")),
-    ...marks.slice(0, MOST_ROWS).map((mark) => h(
-      "div", { class: "kept-note" },
-      h("button", { type: "button", class: "link", title: mark.title, onclick: () => goTo(mark) }, shortName(mark.title)),
-      h("span", { class: "note" }, `${duration(mark.end_ns - mark.start_ns)} at ${duration(mark.start_ns)}`),
-    )),
+    ...marks.slice(0, MOST_ROWS).map((mark) => place(shortName(mark.title), mark.title, () => goTo(mark), `${duration(mark.end_ns - mark.start_ns)} at ${duration(mark.start_ns)}`)),
   ] : []));
 }
 
@@ -76,10 +77,8 @@ export class Notes {
   /** @param {Note[]} notes */
   _show(notes) {
     this.notes = notes;
-    replace(this.element, notes.length ? h("h3", {}, "Notes") : null, ...notes.map((note) => h(
-      "div", { class: "kept-note" },
-      h("button", { type: "button", class: "link", onclick: () => this._goTo(note) }, note.text),
-      h("span", { class: "note" }, `at ${duration(note.start_ns)}`),
+    replace(this.element, notes.length ? h("h3", {}, "Notes") : null, ...notes.map((note) => place(
+      note.text, note.text, () => this._goTo(note), `at ${duration(note.start_ns)}`,
       h("button", { type: "button", class: "quiet", "aria-label": `Forget the note ${note.text}`, onclick: () => this._forget(note) }, "×"),
     )));
     this.element.dataset.notes = String(notes.length);
