@@ -13,14 +13,12 @@ import orjson
 from stepscope.run.files import open_regular, read_regular
 from stepscope.run.layout import RING_FILE
 from stepscope.run.side_json import parse_json, utf8_json
-from stepscope.run.step_ring import read_ring
+from stepscope.run.step_ring import USUAL_PHASES, read_ring
 
 DATA_WAIT_RANGE = "stepscope.data_wait"
 """Name in a trace of the wait of `profiler.watch` for the next batch."""
 
-FORWARD = "forward"
-BACKWARD = "backward"
-OPTIMIZER = "optimizer"
+FORWARD, BACKWARD, OPTIMIZER = USUAL_PHASES
 COMMUNICATION = "communication"
 SAVING = "saving"
 """Names of phases that are detected from torch, or from a framework."""

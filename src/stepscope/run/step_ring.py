@@ -24,22 +24,27 @@ import orjson
 
 RING_BYTES = 1 << 19
 TEXT_START = 1 << 18
-SLOT = struct.Struct("<3q48s7q")
+SLOT = struct.Struct("<3q48s12q")
 """A reading: the monotonic clock in nanoseconds; the number of the step that ends; the CPU time of
 the thread; its `schedstat`; the totals of garbage collections, of those that code asked for, and of
 compilations; the step's wait for its batch, and how much of that needed a CPU; flags, with the
-window's index and one in the bits from `WINDOW_BIT` on; and the monotonic clock again."""
+window's index and one in the bits from `WINDOW_BIT` on; what most steps have, -1 for none: the
+times of `USUAL_PHASES`, tokens, and samples; and the monotonic clock again."""
+USUAL_PHASES = ("forward", "backward", "optimizer")
+NOTHING: tuple[int, ...] = (-1, -1, -1, -1, -1)
+"""The values of a step that has nothing of what most steps have."""
 SLOT_BYTES = SLOT.size
 SCHEDSTAT_BYTES = 48
 BEGINS, ANEW, PARTIAL, DETAILED = 1, 2, 4, 8
 """Flags: no step ends here, but one begins; the thread is another one than before; the step did not
 end at a boundary; a line of text belongs to it."""
 WINDOW_BIT = 8
+_SLOTS_END = TEXT_START - TEXT_START % SLOT_BYTES
 _TURN_BYTES = 512 * SLOT_BYTES
 """Bytes of readings, and of text, that are written before the writer must have read older ones."""
 _HALF_OF_TEXT = (RING_BYTES - TEXT_START) // 2
 _HEADER = struct.Struct("<8sq")
-_MAGIC = b"steps 1\n"
+_MAGIC = b"steps 2\n"
 _MAPPED = frozenset({"ext2", "ext3", "ext4", "xfs", "tmpfs", "overlay", "f2fs"})
 """File systems where a page that was reserved can always be written: elsewhere, a full disk or a
 lost server would end the process with a signal."""
@@ -64,7 +69,7 @@ class StepDecoder:
         """The fields of the `StepRecord` that ends with a reading; None if it only begins one."""
         before, self._before = self._before, reading
         now_ns, step, ran_ns, schedstat, gc_ns, called_ns, compile_ns = reading[:7]
-        wait_ns, wait_cpu_ns, flags = reading[7:10]
+        wait_ns, wait_cpu_ns, flags, *usual_ns, tokens, samples = reading[7:15]
         if before is None or flags & BEGINS:
             self._queued_later_ns = 0
             return None
@@ -84,6 +89,13 @@ class StepDecoder:
             "gc_called_ns": called_ns - before[5],
             "compile_ns": min(compile_ns - before[6], dur_ns),
         }
+        phases = {name: ns for name, ns in zip(USUAL_PHASES, usual_ns, strict=True) if ns >= 0}
+        if phases:
+            found["phases"] = phases
+        if tokens >= 0:
+            found["tokens"] = tokens
+        if samples >= 0:
+            found["samples"] = samples
         details = reading[-1]
         if details:
             found.update(details)
@@ -153,9 +165,9 @@ class Ring:
     def turn(self) -> None:
         """Announce that older readings will be overwritten, and begin again after the last slot."""
         self.turned()
-        if self.at + SLOT_BYTES > TEXT_START:
+        if self.at == _SLOTS_END:
             self.at = SLOT_BYTES
-        self.turns_at = min(self.at + _TURN_BYTES, TEXT_START - SLOT_BYTES)
+        self.turns_at = min(self.at + _TURN_BYTES, _SLOTS_END - SLOT_BYTES)
 
     def put_text(self, now_ns: int, details: dict[str, Any]) -> None:
         """Put what is special about a step into it, with the time of the reading at its end."""
@@ -235,7 +247,7 @@ def read_ring(path: Path) -> list[dict[str, Any]]:
             now_ns, fields, again_ns = orjson.loads(line)
             if isinstance(fields, dict) and isinstance(now_ns, int) and now_ns == again_ns:
                 details[now_ns] = fields
-    slots = SLOT.iter_unpack(data[SLOT_BYTES:TEXT_START])
+    slots = SLOT.iter_unpack(data[SLOT_BYTES:_SLOTS_END])
     decoder = StepDecoder(_HEADER.unpack_from(data)[1])
     steps = []
     wanted: int | None = None

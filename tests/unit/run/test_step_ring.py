@@ -17,6 +17,7 @@ from stepscope.run.step_record import (
 from stepscope.run.step_ring import (
     BEGINS,
     DETAILED,
+    NOTHING,
     PARTIAL,
     RING_BYTES,
     SLOT_BYTES,
@@ -27,6 +28,13 @@ from stepscope.run.step_ring import (
 )
 
 EPOCH_NS = 1_000_000
+OF_STEP = [
+    {},
+    {"phases": {"forward": 3, "saving": 7}, "loss": 0.5},
+    {"phases": {"forward": 4, "backward": 0, "optimizer": 2}, "tokens": 0, "samples": 5},
+    {"phases": {"forward": 6, "backward/communication": 2}},
+]
+"""What a step has beside its times: of four, the third is as most steps are."""
 RECORDS = [
     StepRecord(
         step,
@@ -36,7 +44,7 @@ RECORDS = [
         queued_ns=5,
         data_wait_ns=step,
         data_wait_cpu_ns=step,
-        phases={"forward": step} if step % 2 else {},
+        **OF_STEP[step % 4],
     )
     for step in range(9)
 ]
@@ -45,7 +53,12 @@ RECORDS = [
 def reading(record, *, flags=0):
     """The reading at the end of a step."""
     end_ns = record.start_ns + record.dur_ns - EPOCH_NS
-    details = {"phases": record.phases} if record.phases else None
+    details, usual = None, NOTHING
+    if "optimizer" in record.phases:
+        usual = (*record.phases.values(), record.tokens, record.samples)
+    elif record.phases:
+        details = {"phases": record.phases}
+        details |= {} if record.loss is None else {"loss": record.loss}
     flags |= DETAILED if details else 0
     turns = end_ns // 100
     schedstat = b"0 %d 0\n" % (5 * turns)
@@ -60,6 +73,7 @@ def reading(record, *, flags=0):
         wait_ns,
         wait_ns,
         flags,
+        *usual,
         end_ns,
         details,
     )
@@ -160,7 +174,7 @@ def test_a_reading_says_what_the_step_was(rank):
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"steps 1\n", b"steps 1\n" + b"\xff" * RING_BYTES, b"\xff" * RING_BYTES]
+    "data", [b"", b"steps 2\n", b"steps 2\n" + b"\xff" * RING_BYTES, b"\xff" * RING_BYTES]
 )
 def test_what_is_no_ring_is_left_out(rank, data):
     rank.steps.write_bytes(encode_step(RECORDS[0]))
@@ -177,7 +191,7 @@ def test_a_ring_is_reserved_written_and_freed(tmp_path, kind, monkeypatch):
         put(ring, reading(record))
     assert (tmp_path / "ring").stat().st_size == RING_BYTES
     (fields,) = read_ring(tmp_path / "ring")
-    assert (fields["step"], fields["phases"]) == (3, {"forward": 3})
+    assert (fields["step"], fields["phases"]) == (3, RECORDS[3].phases)
     ring.close()
     assert create_ring(tmp_path / "ring", 0) is None  # never over that of another process
     assert create_ring(tmp_path / "missing" / "ring", 0) is None

@@ -25,6 +25,7 @@ from stepscope.run.step_ring import (
     ANEW,
     BEGINS,
     DETAILED,
+    NOTHING,
     PARTIAL,
     SLOT_BYTES,
     WINDOW_BIT,
@@ -44,9 +45,15 @@ MOST_ROWS = 200_000
 """Rows that may wait to be written, on a file system that hangs."""
 _NOW = -1
 """Before any step."""
+_MOST_WORK = 1 << 62
 _EARLY_STEPS = 8
 """Steps after each of which a device and a compiler are looked for; later, the writer looks."""
 _SCHEDSTAT = "/proc/thread-self/schedstat"
+
+
+def _is_count(work: int | None) -> bool:
+    """Whether this is an amount of work that a reading has a place for, or none."""
+    return work is None or (type(work) is int and 0 <= work < _MOST_WORK)
 
 
 class StepCore(StepNotes):
@@ -258,16 +265,31 @@ class StepCore(StepNotes):
                 if not is_due and get_ident() == self._clocked_thread:
                     gc, compiler, ring = self._gc, self._compiler, self._ring
                     now_ns = perf_counter_ns()
-                    flags, details = self._window_bits, None
+                    flags, usual, details = self._window_bits, NOTHING, None
                     if self._has_notes or has_work:
                         self.busy += 1
                         try:
-                            if has_work:
-                                self._attempt("counting work", self.count, tokens, samples)
-                            details = self._details(now_ns, None)
-                            if details:
-                                flags |= DETAILED
-                                ring.put_text(now_ns, details)
+                            phases = None
+                            is_usual = not self._has_work and self.recording is None
+                            if is_usual and has_work:
+                                is_usual = _is_count(tokens) and _is_count(samples)
+                            if is_usual:
+                                phases = self._times.end_usual_step(self._events, now_ns)
+                            if phases is not None:
+                                self._events.clear()
+                                self._has_notes = False
+                                usual = (
+                                    *phases,
+                                    -1 if tokens is None else tokens,
+                                    -1 if samples is None else samples,
+                                )
+                            else:
+                                if has_work:
+                                    self._attempt("counting work", self.count, tokens, samples)
+                                details = self._details(now_ns, None)
+                                if details:
+                                    flags |= DETAILED
+                                    ring.put_text(now_ns, details)
                         finally:
                             self.busy -= 1
                     cpu_ns = thread_time_ns()
@@ -287,6 +309,7 @@ class StepCore(StepNotes):
                         self._wait_ns,
                         self._wait_cpu_ns,
                         flags,
+                        *usual,
                         now_ns,
                         details,
                     )
@@ -397,6 +420,7 @@ class StepCore(StepNotes):
             self._wait_ns,
             self._wait_cpu_ns,
             flags,
+            *NOTHING,
             now_ns,
             details,
         )

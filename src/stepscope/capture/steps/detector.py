@@ -32,8 +32,9 @@ from stepscope.capture.steps.phase_times import (
 )
 from stepscope.capture.steps.replacements import (
     Replacements,
+    compiler_at_work,
     is_compiling,
-    skipped_by_dynamo,
+    kept_from_dynamo,
 )
 from stepscope.capture.steps.timed_calls import ForwardCalls, TimedCalls
 from stepscope.run.step_record import FORWARD
@@ -162,10 +163,9 @@ class Detector:
         for owner in (torch.optim.Optimizer, torch.nn.Module):
             replacements.replace(owner, "zero_grad", self._around_zero_grad)
 
-        before, after = self.before_optimizer, self.after_optimizer
-        hooks = optimizers.register_optimizer_step_pre_hook(skipped_by_dynamo(before))
+        hooks = optimizers.register_optimizer_step_pre_hook(self.before_optimizer)
         replacements.undo_by(hooks.remove)
-        hooks = optimizers.register_optimizer_step_post_hook(skipped_by_dynamo(after))
+        hooks = optimizers.register_optimizer_step_post_hook(self.after_optimizer)
         replacements.undo_by(hooks.remove)
         if self._times_calls:
             TimedCalls(self, replacements).install()
@@ -255,10 +255,13 @@ class Detector:
     def around_backward(self, backward: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap `torch.autograd.backward` to time it as a phase."""
         begins, backward_begins = self.policy.begins, self._asked(Policy.backward_begins)
+        compiles = compiler_at_work()
 
         # In here, each call of a function of ours is one more that every step pays for.
         @functools.wraps(backward)
         def timed(*arguments: Any, **keywords: Any) -> Any:
+            if compiles() is not None:
+                return kept.aside(*arguments, **keywords)
             is_followed = False
             try:
                 thread = get_ident()
@@ -297,16 +300,17 @@ class Detector:
                 attempt(self._name_stepped)
             return result
 
-        return skipped_by_dynamo(timed)
+        kept = kept_from_dynamo(timed)
+        return kept.installed
 
     def _around_zero_grad(self, zero_grad: Callable[..., None]) -> Callable[..., None]:
         """Wrap the `zero_grad` of optimizers or modules: to free gradients takes its time."""
-        from torch.compiler import is_compiling
+        from torch.compiler import is_dynamo_compiling
 
         @functools.wraps(zero_grad)
         def timed(*arguments: Any, **keywords: Any) -> None:
             # When torch compiles the caller, it must find its own function.
-            core = None if is_compiling() or self.is_excluded else self.core
+            core = None if is_dynamo_compiling() or self.is_excluded else self.core
             if core is None or core.thread != get_ident() or self.is_off:
                 return zero_grad(*arguments, **keywords)
             core.note(ZERO_GRAD_BEGINS)
@@ -323,10 +327,11 @@ class Detector:
         They are functions, no methods: torch keeps what it makes of them there.
         """
         begins, ended = self.policy.begins, self._asked(Policy.optimizer_ended)
+        compiles = compiler_at_work()
 
-        def before(
-            _: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
-        ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        def before(optimizer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+            if compiles() is not None:
+                return kept_before.aside(optimizer, arguments, keywords)
             # A closure is timed by its content.
             try:
                 thread = get_ident()
@@ -353,7 +358,10 @@ class Detector:
                 missed(error)
             return None
 
-        def after(optimizer: Any, *_: Any) -> None:
+        def after(optimizer: Any, *given: Any) -> None:
+            if compiles() is not None:
+                kept_after.aside(optimizer, *given)
+                return
             try:
                 thread, core = get_ident(), self.core
                 is_ours = core is None or core.thread == thread
@@ -376,7 +384,8 @@ class Detector:
             except Exception as error:  # noqa: BLE001 - the training must go on
                 missed(error)
 
-        return before, after
+        kept_before, kept_after = kept_from_dynamo(before), kept_from_dynamo(after)
+        return kept_before.installed, kept_after.installed
 
     def _around_closure(self, closure: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap the forward and backward that a script passes to the optimizer as a closure."""

@@ -13,8 +13,8 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
-from types import FunctionType, ModuleType
-from typing import Any, TypeVar, cast
+from types import ModuleType
+from typing import Any, NamedTuple
 
 log = logging.getLogger("stepscope")
 
@@ -128,9 +128,6 @@ def _try(act: Callable[[ModuleType], object], module: ModuleType) -> None:
         log.warning("stepscope: cannot hook into %s: %s", module.__name__, error)
 
 
-_Result = TypeVar("_Result")
-
-
 def is_compiling() -> bool:
     """Whether torch.compile or torch.export traces the caller, who must not break the graph."""
     import torch
@@ -138,36 +135,56 @@ def is_compiling() -> bool:
     return torch.compiler.is_compiling()
 
 
-def skipped_by_dynamo(call: Callable[..., _Result]) -> Callable[..., _Result]:
-    """A function that torch.compile calls and does not try to compile.
+class KeptFromDynamo(NamedTuple):
+    """How torch.compile is kept from compiling a function that it calls; see `kept_from_dynamo`.
 
-    It would fail at the first call into the operating system, and warn of it. Where nothing is
-    being compiled, as in most steps, nothing of torch stands between. The function must be no
-    method: torch keeps what it makes of it there.
+    Attributes:
+        installed: What to call in place of the function.
+        aside: What the function returns the result of where something is being compiled.
+    """
+
+    installed: Callable[..., Any]
+    aside: Callable[..., Any]
+
+
+def compiler_at_work() -> Callable[[], object]:
+    """Says whether torch.compile would compile what is called now: something but None if so."""
+    return _of_dynamo("get_eval_frame_callback") or _nothing
+
+
+def kept_from_dynamo(call: Callable[..., Any]) -> KeptFromDynamo:
+    """Keep torch.compile from compiling a function, which would fail, and warn of it.
+
+    Where nothing is being compiled, as in most steps, nothing stands between: the function itself
+    asks `compiler_at_work`, and takes the way `aside` if it is. It must be no method: torch keeps
+    what it makes of it there.
     """
     import torch
 
     # As torch.compiler.disable, which loads the compiler at once.
     disable = getattr(torch, "_disable_dynamo", None)
     if disable is None:
-        return call
-    disabled: Callable[..., _Result] = disable(call)
+        return KeptFromDynamo(call, call)
+    installed, aside = call, disable(call)
+    if compiler_at_work() is _nothing:
+
+        @functools.wraps(call)
+        def installed(*given: Any, **named: Any) -> Any:
+            return (aside if "torch._dynamo" in sys.modules else call)(*given, **named)
+
+    if (skip := _of_dynamo("skip_code")) is not None:
+        skip(installed.__code__)
+    vars(installed)["_torchdynamo_disable"] = True  # for what is compiled with the caller
+    return KeptFromDynamo(installed, aside)
+
+
+def _of_dynamo(name: str) -> Any:
+    """A function of the compiler's part in C, which is there before the compiler is loaded."""
+    import torch
+
     frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
-    compiles = getattr(frames, "get_eval_frame_callback", _compiler_module)
-    is_traced = torch.compiler.is_dynamo_compiling
-
-    @functools.wraps(call)
-    def called(*given: Any, **named: Any) -> _Result:
-        if is_traced() or compiles() is not None:
-            return disabled(*given, **named)
-        return call(*given, **named)
-
-    skip = getattr(frames, "skip_code", None)
-    if skip is not None:
-        skip(cast("FunctionType", called).__code__)
-    return called
+    return getattr(frames, name, None)
 
 
-def _compiler_module() -> ModuleType | None:
-    """Torch's compiler, if it is loaded: older versions do not say whether it compiles here."""
-    return sys.modules.get("torch._dynamo")
+def _nothing() -> None:
+    """Older versions do not say whether something is being compiled."""

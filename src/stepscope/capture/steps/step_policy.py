@@ -192,7 +192,9 @@ class StepPolicy:
         # Several losses of one batch are no accumulation; nor is a batch without a loss.
         self._batches_of_steps[min(self._batches, self._backwards, _MOST_BATCHES)] += 1
         self.steps += 1
-        return self._restart(STEP)
+        self._fetched.clear()
+        self._backwards = self._batches = 0
+        return STEP
 
     def _leave_out(self, what: set[Hashable]) -> str:
         """Exclude this data, or a model, from the step: it was an evaluation.

@@ -246,3 +246,41 @@ def test_phases_add_up_to_no_more_than_the_step(
     found, _ = times.end_step((), now_ns, None)
     assert all(ns >= 0 for ns in found.values())
     assert sum(ns for path, ns in found.items() if "/" not in path) <= now_ns
+
+
+@given(
+    st.lists(st.lists(_DONE, max_size=4), min_size=1, max_size=3),
+    st.lists(st.integers(0, 99), min_size=1, max_size=11),
+)
+def test_a_step_with_the_events_of_one_before_has_the_times_that_a_new_look_finds(
+    steps: list[list[list[tuple[str, Any]]]], lengths: list[int]
+) -> None:
+    """Each kind of step comes three times, and its events lie elsewhere each time."""
+    usual, looking, now_ns, count = PhaseTimes(), PhaseTimes(), 1, 0
+    for done in steps * 3:
+        events = []
+        for kind, value in (event for part in done for event in part):
+            now_ns += lengths[count % len(lengths)]
+            count += 1
+            events.append((kind, value, now_ns, None))
+        now_ns += 7
+        looking.see(events)
+        assert usual.end_step(events, now_ns, None) == looking.end_step((), now_ns, None)
+        known = {name: value for name, value in vars(usual).items() if name != "_spans"}
+        assert known == {name: value for name, value in vars(looking).items() if name != "_spans"}
+
+
+def test_the_phases_of_a_usual_step_are_known_by_its_events() -> None:
+    times = PhaseTimes()
+    for started in (100, 300, 1000):
+        events = [
+            (kind, value[0] if value else None, started + at, None)
+            for at, kind, *value in (*FORWARD, *BACKWARD, *OPTIMIZER)
+        ]
+        found = times.end_step(events, started + 60, None)[0]
+        assert found == {"forward": 15, "backward": 20, "optimizer": 7}
+    with_marks = [(kind, value, at, "here") for kind, value, at, _ in events]
+    assert times.end_step(with_marks, 1060, "there") == (
+        {"forward": 15, "backward": 20, "optimizer": 7},
+        [(name, "here", "here") for name in ("forward", "backward", "optimizer")],
+    )
