@@ -206,3 +206,39 @@ def test_work_that_is_no_number_costs_no_step(steps: StepCore, failures: list[st
     assert [record.samples for record in records_of(steps)][-3:] == [4, None, None]
     assert len(records_of(steps)) == 23
     assert failures == ["counting work"]
+
+
+def test_a_step_like_one_before_is_recorded_as_that_one_was(steps: StepCore) -> None:
+    """The first of its kind is looked at event by event; later ones are only read off."""
+    for number in range(20):
+        steps.note(kinds.CALL, False)
+        steps.note(kinds.RETURN, True)
+        for kind in (kinds.BACKWARD_BEGINS, kinds.BACKWARD_ENDS, kinds.OPTIMIZER_BEGINS):
+            steps.note(kind)
+        steps.note(kinds.OPTIMIZER_ENDS)
+        events = [at for _, _, at, _ in steps._events]
+        if number == 17:
+            steps.mark("rollout")
+        steps.end_step(tokens=number if number % 2 else None, samples=2)
+        *_, last = records_of(steps)
+        assert last.phases == {
+            "forward": events[2] - events[0],
+            "backward": events[3] - events[2],
+            "optimizer": events[5] - events[4],
+        }
+        assert (last.tokens, last.samples) == (number if number % 2 else None, 2)
+        assert last.kind == ("rollout" if number == 17 else "train")
+    details = [row[-1] for row in steps.rows]
+    assert details.index(None, 1) < 12  # in the ring, these are all in the slot of the step
+    assert [number for number, one in enumerate(details[12:], 12) if one] == [18]
+
+
+@pytest.mark.parametrize("work", [-1, 1 << 62, 1 << 70, True])
+def test_work_that_a_slot_has_no_place_for_is_kept(
+    steps: StepCore, failures: list[str], work: int
+) -> None:
+    for _ in range(20):
+        steps.end_step()
+    steps.end_step(samples=work)
+    assert records_of(steps)[-1].samples == int(work)
+    assert not failures
