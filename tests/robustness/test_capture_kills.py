@@ -22,8 +22,11 @@ for number in range(int(sys.argv[2])):
     if os.fork() == 0:
         random.seed(number)
         told = os.open(f"{sys.argv[1]}/{number}.steps", os.O_CREAT | os.O_WRONLY)
+        model = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
         with stepscope.Profiler(
-            output_dir=sys.argv[1], run_name=str(number), window_recorder="none", announce=False
+            output_dir=sys.argv[1], run_name=str(number), window_recorder="none", announce=False,
+            auto_phases=True,
         ) as profiler:
             def kill(after_s=random.uniform(0.0, 1.3)):
                 time.sleep(after_s)
@@ -31,9 +34,15 @@ for number in range(int(sys.argv[2])):
 
             threading.Thread(target=kill).start()
             while True:
-                with profiler.phase("work"):
+                if number % 2:
+                    model(torch.ones(2)).sum().backward()
+                    optimizer.step()
                     time.sleep(random.expovariate(300))
-                profiler.step()
+                    profiler.step(samples=2)
+                else:
+                    with profiler.phase("work"):
+                        time.sleep(random.expovariate(300))
+                    profiler.step()
                 os.pwrite(told, b"%9d" % profiler.session.steps.number, 0)
     os.wait()
 """
@@ -60,7 +69,9 @@ def test_a_kill_costs_at_most_the_current_step(tmp_path, kills):
         assert [record.step for record in records] == list(range(len(records)))
         assert ended <= len(records) <= ended + 1
         assert problems == []
-        assert all(record.phases.keys() == {"work"} for record in records[1:])
+        phases = {"forward", "backward", "optimizer"} if number % 2 else {"work"}
+        assert all(record.phases.keys() == phases for record in records[1:])
+        assert all(record.samples == (2 if number % 2 else None) for record in records[1:])
         is_in_ring = is_in_ring or len(rank.steps.read_bytes().splitlines()) < len(records)
         close_manifest(rank, 137)
         assert read_steps(rank.steps) == (records, [])
