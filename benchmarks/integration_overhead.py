@@ -6,8 +6,8 @@ blocks of the ratio of their median steps; the first steps of a block are left o
 counts only the CPU time of the training thread, which other processes hardly affect.
 
 If TraceML is installed (`pip install traceml-ai`), its `trace_step` is measured too, around the
-same training. Its hooks stay in a process that has them, so each of its blocks runs in a new process,
-after one without it.
+same training. Its hooks stay in a process that has them, so each of its blocks runs in a new
+process, after one without it.
 
     python benchmarks/integration_overhead.py [--blocks 10] [--steps 100] [--milliseconds 5]
         [--only run]
