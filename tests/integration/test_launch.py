@@ -141,8 +141,7 @@ NEVER = {
         "nothing was trained: torch was imported",
     ),
     "ray": (
-        "import sys, types\nsys.modules['ray'] = types.ModuleType('ray')\n"
-        "import torch\nprint('done')",
+        "import sys\nsys.modules['ray'] = sys\nimport torch\nprint('done')",
         "wrap the training function with stepscope.adapters.ray.profiled_worker",
     ),
 }
@@ -153,9 +152,7 @@ COLD = ("no torch", "ray")
 @pytest.mark.parametrize("kind", NEVER)
 def test_a_script_that_never_trains_leaves_a_line_and_no_run(tmp_path, kind):
     text, line = NEVER[kind]
-    ours = recorded(
-        tmp_path, text, options=[], python=sys.executable if kind in COLD else None
-    )
+    ours = recorded(tmp_path, text, options=[], python=sys.executable if kind in COLD else None)
     assert (ours.returncode, ours.stdout) == (0, "done\n"), ours.stderr
     assert line in ours.stderr
     profiles = tmp_path / "profiles"
@@ -297,9 +294,7 @@ thread.join()
     "script",
     [
         pytest.param(OWN.replace("BEFORE", ""), id="from its start"),
-        pytest.param(
-            OWN.replace("BEFORE", "next(iter(data))"), id="later", marks=pytest.mark.slow
-        ),
+        pytest.param(OWN.replace("BEFORE", "next(iter(data))"), id="later", marks=pytest.mark.slow),
         pytest.param(IN_A_THREAD, id="in a thread, as in Ray's workers"),
     ],
 )
