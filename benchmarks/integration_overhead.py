@@ -5,6 +5,10 @@ with blocks without it, so that a busy machine slows both alike. The ratio is th
 blocks of the ratio of their median steps; the first steps of a block are left out. A second ratio
 counts only the CPU time of the training thread, which other processes hardly affect.
 
+If TraceML is installed (`pip install traceml-ai`), its `trace_step` is measured too, around the
+same training. Its hooks stay in a process that has them, so each of its blocks runs in a new
+process, after one without it.
+
     python benchmarks/integration_overhead.py [--blocks 10] [--steps 100] [--milliseconds 5]
         [--only run]
 """
@@ -13,11 +17,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import io
 import itertools
+import json
 import logging
 import os
+import socket
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -44,16 +53,17 @@ class Training:
     """A network of a few layers whose step, with one backward pass, takes about the wanted time.
 
     It has the methods of an engine as well, so that the integration for engines can be measured.
+    With `batch_size`, that decides instead of the time.
     """
 
-    def __init__(self, milliseconds: float) -> None:
+    def __init__(self, milliseconds: float, batch_size: int = 0) -> None:
         layers = [part for _ in range(4) for part in (torch.nn.Linear(256, 256), torch.nn.ReLU())]
         self.model = torch.nn.Sequential(*layers, torch.nn.Linear(256, 8))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
         self.training = True
         self.global_steps = 0
-        size = 16
-        while self._milliseconds(size) < milliseconds:
+        size = batch_size or 16
+        while self._milliseconds(size) < milliseconds and not batch_size:
             size += max(8, size // 4)
 
     def _milliseconds(self, size: int) -> float:
@@ -224,6 +234,43 @@ def accelerated(training: Training, folder: str) -> Iterator[Callable[[], None]]
         yield step
 
 
+@contextlib.contextmanager
+def traceml(training: Training, folder: str) -> Iterator[Callable[[], None]]:
+    """TraceML with all that it patches by default; its aggregator is another process, as usual."""
+    import traceml_ai
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    serve = "from traceml_ai.launcher.cli import main; main()"
+    named = ["--logs-dir", folder, "--run-name", port, "--aggregator-port", port]
+    aggregator = subprocess.Popen(
+        [sys.executable, "-c", serve, "serve", *named],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        traceml_ai.init(
+            logs_dir=folder,
+            session_id=port,
+            aggregator_port=int(port),
+            connect_timeout_sec=60,
+            on_missing_aggregator="raise",
+        )
+
+        def step() -> None:
+            with traceml_ai.trace_step(training.model):
+                training.whole_step()
+
+        yield step
+        recorded = traceml_ai.final_summary(timeout_sec=60)
+        if not recorded["analysis_window"]["end_step"]:
+            raise RuntimeError("TraceML has recorded no step")
+    finally:
+        aggregator.kill()  # it would wait minutes for this process to end first
+        aggregator.wait()
+
+
 INTEGRATIONS: dict[str, Integration] = {
     "`Profiler.step`, flags, `profiled`, torchtune, torchtitan": own(),
     "the same with `auto_phases`": own(auto_phases=True),
@@ -237,10 +284,15 @@ INTEGRATIONS: dict[str, Integration] = {
     "`profiled_worker`, in a worker of Ray": worker,
     "`stepscope run`": launched,
 }
+PEERS: dict[str, Integration] = {"TraceML's `trace_step`": traceml}
+"""Other tools, which stay in a process that they were in."""
+
+Times = tuple[float, float]
+"""Wall time and CPU time of a step, in milliseconds."""
 
 
-def block(steps: int, step: Callable[[], object]) -> tuple[float, float]:
-    """The median wall time and CPU time of a step, in milliseconds."""
+def block(steps: int, step: Callable[[], object]) -> Times:
+    """The median step."""
     times, needed = [], []
     for _ in range(steps):
         started, started_cpu = time.perf_counter(), time.thread_time()
@@ -250,33 +302,62 @@ def block(steps: int, step: Callable[[], object]) -> tuple[float, float]:
     return statistics.median(times[_LEFT_OUT:]), statistics.median(needed[_LEFT_OUT:])
 
 
+def pair(
+    training: Training, integration: Integration, folder: str, steps: int
+) -> tuple[Times, Times]:
+    """A block with the integration, and one without it just before."""
+    bare = block(steps, training.whole_step)
+    with contextlib.redirect_stderr(io.StringIO()), integration(training, folder) as step:
+        return block(steps, step), bare
+
+
+def pair_of_peer(name: str, batch_size: int, steps: int) -> tuple[Times, Times]:
+    """The same, in a process of its own."""
+    command = [sys.executable, str(Path(__file__).resolve()), "--peer", name]
+    done = subprocess.run(
+        [*command, "--batch-size", str(batch_size), "--steps", str(steps)],
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    with_it, bare = json.loads(done.stdout.splitlines()[-1])
+    return with_it, bare
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--blocks", type=int, default=10)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--milliseconds", type=float, default=5.0)
     parser.add_argument("--only", default="", help="integrations whose name contains this")
+    parser.add_argument("--peer", choices=PEERS, help=argparse.SUPPRESS)
+    parser.add_argument("--batch-size", type=int, default=0, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.steps <= _LEFT_OUT:
+        parser.error(f"--steps must be above {_LEFT_OUT}: so many are left out of each block")
     logging.getLogger("stepscope").setLevel(logging.ERROR)
     torch.set_num_threads(1)
-    training = Training(args.milliseconds)
-    print("| Integration | CPU time of a step | CPU time, ratio | Added | Wall time, ratio |")
-    print("|---|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as folder:
+    training = Training(args.milliseconds, args.batch_size)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         os.chdir(folder)
-        for name, integration in INTEGRATIONS.items():
+        if args.peer:
+            print(json.dumps(pair(training, PEERS[args.peer], folder, args.steps)))
+            return
+        print("| Integration | CPU time of a step | CPU time, ratio | Added | Wall time, ratio |")
+        print("|---|---|---|---|---|")
+        for name, integration in (INTEGRATIONS | PEERS).items():
             if args.only not in name:
+                continue
+            if name in PEERS and importlib.util.find_spec("traceml_ai") is None:
+                print(f"| {name} | not measured: traceml-ai is not installed |")
                 continue
             pairs = []
             try:
                 for _ in range(args.blocks):
-                    bare = block(args.steps, training.whole_step)
-                    with (
-                        contextlib.redirect_stderr(io.StringIO()),
-                        integration(training, folder) as step,
-                    ):
-                        pairs.append((block(args.steps, step), bare))
-            except ImportError as error:
+                    if name in PEERS:
+                        pairs.append(pair_of_peer(name, len(training.batch), args.steps))
+                    else:
+                        pairs.append(pair(training, integration, folder, args.steps))
+            except (ImportError, subprocess.CalledProcessError) as error:
                 print(f"| {name} | not measured: {error} |")
                 continue
             wall, cpu = (

@@ -140,15 +140,19 @@ NEVER = {
         HEAD + "for x in DataLoader(torch.ones(8, 2)):\n    x.add(1)\nprint('done')",
         "nothing was trained: torch was imported",
     ),
+    "ray": (
+        "import sys\nsys.modules['ray'] = sys\nimport torch\nprint('done')",
+        "wrap the training function with stepscope.adapters.ray.profiled_worker",
+    ),
 }
+COLD = ("no torch", "ray")
+"""What must run before torch is imported."""
 
 
 @pytest.mark.parametrize("kind", NEVER)
 def test_a_script_that_never_trains_leaves_a_line_and_no_run(tmp_path, kind):
     text, line = NEVER[kind]
-    ours = recorded(
-        tmp_path, text, options=[], python=sys.executable if kind == "no torch" else None
-    )
+    ours = recorded(tmp_path, text, options=[], python=sys.executable if kind in COLD else None)
     assert (ours.returncode, ours.stdout) == (0, "done\n"), ours.stderr
     assert line in ours.stderr
     profiles = tmp_path / "profiles"
@@ -274,9 +278,28 @@ with stepscope.Profiler(output_dir="own", wait=1, warmup=1, active=1) as profile
 )
 
 
-@pytest.mark.parametrize("before", ["", pytest.param("next(iter(data))", marks=pytest.mark.slow)])
-def test_a_script_that_records_itself_is_left_to_it(tmp_path, before):
-    ours = recorded(tmp_path, OWN.replace("BEFORE", before))
+IN_A_THREAD = f"""
+import threading
+
+def train():
+    exec({OWN.replace("BEFORE", "")!r}, {{}})
+
+thread = threading.Thread(target=train)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(OWN.replace("BEFORE", ""), id="from its start"),
+        pytest.param(OWN.replace("BEFORE", "next(iter(data))"), id="later", marks=pytest.mark.slow),
+        pytest.param(IN_A_THREAD, id="in a thread, as in Ray's workers"),
+    ],
+)
+def test_a_script_that_records_itself_is_left_to_it(tmp_path, script):
+    ours = recorded(tmp_path, script)
     assert ours.returncode == 0, ours.stderr
     run = open_run(tmp_path / "own")
     assert run.ranks[0].manifest.steps == 12

@@ -25,7 +25,7 @@ SCRIPTS = {
 }
 
 EVALUATIONS = {
-    "transformers": [5, 10],
+    "transformers": [3, 6, 9, 12],
     "lightning": [0, 5, 10, 17, 22],  # the first is the check before the training
     "pytorch_lightning": [0, 5, 10, 17, 22],
 }

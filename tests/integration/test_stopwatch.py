@@ -52,8 +52,15 @@ def watched(kind):
     # The stopwatch stands within the hooks.
     class Watched(kind):
         def step(self, closure=None):
+            def apart():
+                with timed():
+                    return closure()
+
             with timed("optimizer"):
-                return super().step(closure)
+                return super().step(apart if closure else None)
+        def zero_grad(self, set_to_none=True):
+            with timed("optimizer"):
+                super().zero_grad(set_to_none)
     return Watched
 
 AdamW = watched(torch.optim.AdamW)
@@ -202,7 +209,11 @@ class Module(lightning.LightningModule):
         self.net = model
     def training_step(self, batch, number):
         x, y = batch
-        return nn.functional.cross_entropy(self.net(x), y)
+        with timed("forward"):
+            return nn.functional.cross_entropy(self.net(x), y)
+    def backward(self, loss):
+        with timed("backward"):
+            loss.backward()
     def on_train_batch_end(self, *arguments):
         step()
     def configure_optimizers(self):

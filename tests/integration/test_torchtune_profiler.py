@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import re
+import shutil
+from pathlib import Path
 
 import pytest
+from tests.support.own_process import run_python
 from tests.support.runs import steps_in_trace
 from tests.support.training import SmallTraining, bare_losses, batches
 
@@ -186,3 +190,115 @@ def test_the_same_files_for_the_same_steps_as_torchtunes_own(torchtune, tmp_path
         }
     assert found["ours"] == found["theirs"]
     assert set(found["ours"]) == {"iteration_4", "iteration_8"}
+
+
+RECIPE = """
+import sys
+
+import torch
+from shipped import recipe_main
+from torchtune.models.llama3_2 import llama3_2
+
+from stepscope.adapters.torchtune import take_over
+
+
+class Data(torch.utils.data.Dataset):
+    def __init__(self, tokenizer, packed):
+        pass
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, number):
+        generator = torch.Generator().manual_seed(number)
+        tokens = torch.randint(1, 128, (20 + number % 8,), generator=generator).tolist()
+        return {"tokens": tokens, "labels": tokens}
+
+
+class Tokenizer:
+    pad_id = 0
+
+
+class Checkpointer:
+    def __init__(self, should_load_recipe_state, model_type):
+        pass
+
+    def load_checkpoint(self):
+        torch.manual_seed(0)
+        return {"model": model().state_dict()}
+
+    def save_checkpoint(self, state, epoch, intermediate_checkpoint):
+        pass
+
+
+def model():
+    sizes = {"embed_dim": 64, "max_seq_len": 64, "intermediate_dim": 128}
+    return llama3_2(vocab_size=128, num_layers=2, num_heads=4, num_kv_heads=2, **sizes)
+
+
+if __name__ == "__main__":
+    sys.modules["recipe"] = sys.modules["__main__"]
+    if "--ours" in sys.argv:
+        sys.argv.remove("--ours")
+        take_over()
+    sys.exit(recipe_main())
+"""
+SECTIONS = """
+output_dir: out
+model: {_component_: recipe.model}
+tokenizer: {_component_: recipe.Tokenizer}
+dataset: {_component_: recipe.Data, packed: False}
+checkpointer: {_component_: recipe.Checkpointer, model_type: LLAMA3_2}
+optimizer: {_component_: torch.optim.AdamW, lr: 1e-3}
+loss: {_component_: torchtune.modules.loss.CEWithChunkedOutputLoss}
+metric_logger: {_component_: torchtune.training.metric_logging.DiskLogger, log_dir: logs}
+profiler:
+  _component_: torchtune.training.setup_torch_profiler
+  enabled: True
+  output_dir: ${output_dir}/profiling_outputs
+  cpu: True
+  cuda: True
+  profile_memory: False
+  with_stack: False
+  record_shapes: True
+  with_flops: False
+  wait_steps: 2
+  warmup_steps: 1
+  active_steps: 2
+  num_cycles: 1
+seed: 1
+shuffle: True
+resume_from_checkpoint: False
+batch_size: 4
+epochs: 1
+max_steps_per_epoch: null
+gradient_accumulation_steps: 1
+optimizer_in_bwd: False
+compile: False
+device: cpu
+dtype: fp32
+"""
+
+
+@pytest.mark.slow
+def test_a_recipe_of_torchtune_trains_the_same_and_leaves_its_files(torchtune, tmp_path):
+    recipes = Path(torchtune.__file__).parents[1] / "recipes"  # files to copy, no package
+    losses = {}
+    for name, flags in (("theirs", []), ("ours", ["--ours"])):
+        folder = tmp_path / name
+        folder.mkdir()
+        shutil.copy(recipes / "full_finetune_single_device.py", folder / "shipped.py")
+        (folder / "recipe.py").write_text(RECIPE)
+        (folder / "recipe.yaml").write_text(SECTIONS)
+        run_python(["recipe.py", "--config", "recipe.yaml", *flags], folder)
+        (log,) = (folder / "logs").iterdir()
+        losses[name] = re.findall(r"loss:(\S+)", log.read_text())
+    assert losses["ours"] == losses["theirs"]
+    assert len(losses["ours"]) == 6
+    outputs = tmp_path / "ours" / "out" / "profiling_outputs"
+    names = {path.name for path in (outputs / "iteration_5").iterdir()}
+    (trace,) = (outputs / "iteration_5").glob("rank0.*.pt.trace.json.gz")
+    assert names == {trace.name, "rank0_key_averages.txt"}
+    (theirs,) = (tmp_path / "theirs").rglob("*.pt.trace.json.gz")
+    assert steps_in_trace(trace) == steps_in_trace(theirs) == [3, 4]
+    assert len(open_run(outputs).ranks[0].steps) == 6

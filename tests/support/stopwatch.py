@@ -14,14 +14,21 @@ FILE = "stopwatch.json"
 _steps: list[dict[str, int]] = []
 _sums: collections.Counter[str] = collections.Counter()
 _ends = [time.perf_counter_ns()]
+_nested = [0]
+"""Time in the parts within each part that is open."""
 
 
 @contextmanager
-def timed(name: str) -> Iterator[None]:
-    """Add to a part of the step."""
+def timed(name: str = "") -> Iterator[None]:
+    """Add to a part of the step and take it out of the one around it; without a name, only that."""
     start = time.perf_counter_ns()
+    _nested.append(0)
     yield
-    _sums[name] += time.perf_counter_ns() - start
+    took_ns = time.perf_counter_ns() - start
+    if name:
+        _sums[name] += took_ns - _nested[-1]
+    _nested.pop()
+    _nested[-1] += took_ns
 
 
 def step() -> None:

@@ -227,6 +227,9 @@ class Profiler:
         for function in session.after_start:
             with session.contain("calling functions at the start"):
                 function()
+        for listener in on_start:
+            with session.contain("announcing the start"):
+                listener(self)
 
     def stop(self) -> None:
         """End the capture: save the open window and close the files."""
@@ -456,6 +459,10 @@ class Profiler:
                 if item.kind == "key_averages" and item.path.endswith(".txt") and not item.problem:
                     print(head_of((folder / item.path).read_text("utf-8"), self._printed_rows))  # noqa: T201
                     return
+
+
+on_start: list[Callable[[Profiler], object]] = []
+"""Called with each profiler that has started in this process, whatever its thread."""
 
 
 def running_profiler() -> Any:

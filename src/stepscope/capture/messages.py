@@ -24,9 +24,10 @@ def say(*lines: str) -> None:
     if sys.stderr is None:
         return
     with contextlib.suppress(Exception):
-        # One write, so that messages of several ranks stay apart where output is unbuffered.
-        text = "".join(f"stepscope: {line}\n" for line in lines)
-        print(text, end="", file=sys.stderr, flush=True)  # noqa: T201
+        # One write, so that messages of several ranks stay apart where output is unbuffered. No
+        # print(): in Ray Train's workers it also logs what it prints, which shows every line twice.
+        sys.stderr.write("".join(f"stepscope: {line}\n" for line in lines))
+        sys.stderr.flush()
 
 
 def steps_text(first: int, last: int) -> str:

@@ -77,6 +77,12 @@ def _why_nothing(launched: Launched, *, counts_steps: bool) -> str:
             "use --step-on iteration: a step then ends where the next batch is asked of a "
             "DataLoader)"
         )
+    if launched.uses_ray:
+        return (
+            "nothing was recorded: Ray's workers train in a thread, and steps are counted in main "
+            "threads only, so there is no run (wrap the training function with "
+            "stepscope.adapters.ray.profiled_worker)"
+        )
     if launched.imported_torch and not counts_steps:
         return (
             "no step was counted: torch was imported, but nothing that ends a step with this "

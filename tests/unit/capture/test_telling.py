@@ -53,6 +53,17 @@ def test_the_files_that_a_guide_promises_come_with_their_paths(announcer, tmp_pa
     assert second == "stepscope:   out/trace.json"
 
 
+def test_a_print_that_also_logs_shows_no_line_twice(monkeypatch, capsys):
+    """Ray Train replaces `print` in its workers."""
+
+    def also_logs(*parts, **_):
+        sys.stderr.write("logged: " + "".join(parts))
+
+    monkeypatch.setattr("builtins.print", also_logs)
+    say("one", "two")
+    assert capsys.readouterr().err == "stepscope: one\nstepscope: two\n"
+
+
 def test_thousands_of_windows_print_a_bounded_number_of_lines(announcer, tmp_path, capsys):
     for index in range(2000):
         announcer.warms_up(WindowPlan(index, 10 * index, 1, tmp_path), 10 * index)

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from stepscope.adapters.profiler import Profiler, running_profiler
+from stepscope.adapters.profiler import Profiler, on_start, running_profiler
 from stepscope.adapters.script.engines import ENGINE, PIPELINE, EngineFollower, Engines
 from stepscope.capture.containment import attempt
 from stepscope.capture.ending import ScriptExit
@@ -53,6 +53,7 @@ def install(launch: dict[str, Any]) -> ScriptRecorder:
     recorder.note()
     recorder.install()
     os.register_at_fork(after_in_child=recorder.forked)
+    on_start.append(recorder.other_started)
     before, leave = sys.excepthook, sys.exit
 
     def keep_error(kind: Any, error: BaseException, traceback: TracebackType | None) -> None:
@@ -297,6 +298,14 @@ class ScriptRecorder(Policy, EngineFollower):
 
     # -- the end --------------------------------------------------------------------------------
 
+    def other_started(self, theirs: Profiler) -> None:
+        """Report a recording of the script's own in a thread where no hook would meet it."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if not is_main and self._theirs is None and theirs.run_path is not None:
+            self._theirs = theirs
+            self._problem = _THEIRS
+            self.note()
+
     def _give_way(self, theirs: Profiler) -> None:
         """End the recording because the script begins to record itself."""
         self._theirs = theirs
@@ -371,6 +380,7 @@ class ScriptRecorder(Policy, EngineFollower):
             "has_trained": self._steps.has_trained,
             "batches_per_step": self._steps.usual_batches(),
             "has_learned": self._steps.has_learned,
+            "uses_ray": "ray" in sys.modules,
             "problem": self._problem,
         }
         with contextlib.suppress(OSError):

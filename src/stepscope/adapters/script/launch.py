@@ -70,6 +70,7 @@ class Launched:
             processes'; 0 where no DataLoader brought them.
         ranks: Process ID to rank, for each process that trained.
         members: Run directory to the ranks that wrote into it.
+        uses_ray: Whether a process that imported torch had imported Ray before.
     """
 
     exit_code: int
@@ -80,6 +81,7 @@ class Launched:
     ranks: Mapping[int, int] = field(default_factory=dict)
     members: Mapping[Path, tuple[int, ...]] = field(default_factory=dict)
     has_learned: bool = False
+    uses_ray: bool = False
 
 
 def launch(
@@ -237,6 +239,7 @@ def _launched(exit_code: int, folder: Path) -> Launched:
         {note["process_id"]: note["rank"] for note in notes if note["run"]},
         members,
         any(note.get("has_learned") for note in notes),
+        any(note.get("uses_ray") for note in notes),
     )
 
 
