@@ -325,6 +325,11 @@ PICTURES: dict[str, Lanes | Columns] = {
         "ol.....ol.....ol.....ol...",
         at_the_peak="cc.....cc.....cc.....cc...",
     ),
+    "work-outside-steps": steps(
+        "Between the steps, the job evaluates for longer than it trains",
+        ("c", (18,) * 6 + (0,) + (18,) * 6 + (0,) + (18,) * 3),
+        ("a", (0,) * 6 + (78,) + (0,) * 6 + (78,) + (0,) * 3),
+    ),
     "slow-phase": gpu(
         "A named part of the step takes most of it, and the GPU has nothing to do",
         "cccccc..............cccccc",

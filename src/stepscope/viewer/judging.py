@@ -61,7 +61,7 @@ def _finding(
         "title": found.title,
         "severity": found.severity.value,
         "where": "" if is_only_rank else ranks_with(group),
-        "saving": ("saving " if found.saving_ns is None else "saves ") + saving(found),
+        "saving": ("saving " if not found.is_estimated else "saves ") + saving(found),
         "advice": found.advice,
         "assumption": found.assumption,
         "placed": found.placed,

@@ -37,6 +37,7 @@ from stepscope.run.step_record import (
     BACKWARD,
     FORWARD,
     OPTIMIZER,
+    SAVING,
     StepRecord,
     input_wait,
     is_input_phase,
@@ -166,6 +167,7 @@ class StepSummary:
         other_kinds: Work outside the steps, the longest first.
         stalled_step: Number of the single step that took more than three times the median and is
             left out; None if there is none.
+        stalled_saving_ns: How long it saved, where that is most of what it took beyond the median.
         compiled_once: Compiling in the steps that are left out because of it.
         host: CPU time, waits for a CPU and garbage collection of the training thread.
         recorded_host: The same for the steps recorded in detail.
@@ -195,6 +197,7 @@ class StepSummary:
     stalled_step: int | None = None
     stalled_ns: int = 0
     stalled_gc_ns: int = 0
+    stalled_saving_ns: int = 0
     compiling: CompileTimes = field(default_factory=CompileTimes)
     compiled_once: CompileTimes = field(default_factory=CompileTimes)
     goes_on_compiling: bool = False
@@ -216,6 +219,14 @@ class StepSummary:
         return round(self.partition.of(INPUT) / len(self.steps))
 
     @property
+    def complete_steps(self) -> int:
+        """How many complete steps of the training there are, those that are left out included."""
+        excluded = self.excluded
+        left_out = excluded.first + excluded.recorded + excluded.compiled + excluded.stalled
+        left_out += excluded.after_window + excluded.part_of_round
+        return len(self.steps) + left_out
+
+    @property
     def holds_only_first_steps(self) -> bool:
         """Whether there are fewer than `FEW_STEPS` complete steps, with the training's first.
 
@@ -227,11 +238,7 @@ class StepSummary:
     @property
     def holds_few_steps(self) -> bool:
         """Whether there are fewer than `FEW_STEPS` complete steps: nothing tells which is usual."""
-        excluded = self.excluded
-        complete = len(self.steps) + excluded.first + excluded.recorded
-        complete += excluded.compiled + excluded.stalled + excluded.after_window
-        complete += excluded.part_of_round
-        return complete < FEW_STEPS
+        return self.complete_steps < FEW_STEPS
 
 
 def is_uneven(mean_ns: int, median_ns: int) -> bool:
@@ -315,6 +322,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         stalled_step=None if stall is None else stall.step,
         stalled_ns=0 if stall is None else stall.dur_ns,
         stalled_gc_ns=0 if stall is None else stall.gc_ns,
+        stalled_saving_ns=0 if stall is None else _mostly_saving_ns(stall, median_ns),
         compiling=compile_times(steady, median_ns),
         compiled_once=compile_times(compiled, median_ns),
         goes_on_compiling=goes_on_compiling,
@@ -340,6 +348,11 @@ def _stall(usual: list[StepRecord]) -> StepRecord | None:
     durations = np.array([record.dur_ns for record in usual], np.int64)
     place = single_stall(durations, np.array([input_wait(record) for record in usual], np.int64))
     return None if place is None or begins_epoch(usual[place]) else usual[place]
+
+
+def _mostly_saving_ns(stall: StepRecord, median_ns: int) -> int:
+    saving_ns = stall.phases.get(SAVING, 0)
+    return saving_ns if 2 * saving_ns >= stall.dur_ns - median_ns else 0
 
 
 def _in_rounds(steady: list[StepRecord], epoch: int) -> list[StepRecord]:
