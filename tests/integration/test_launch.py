@@ -15,7 +15,7 @@ from tests.support.runs import steps_in_trace
 from tests.support.warm_python import warm_python
 
 from stepscope import open_run
-from stepscope.capture.steps.step_policy import END_OF_EPOCH
+from stepscope.run.step_record import END_OF_EPOCH
 
 PLAIN = (
     HEAD
@@ -100,6 +100,10 @@ def test_a_plain_loop_is_counted_right_and_gives_the_same(tmp_path, workers, acc
     outside = [step.kind for step in rank.steps if not step.is_whole_step]
     assert [kind for kind in outside if kind != END_OF_EPOCH] == ["evaluation"] * 4
     assert outside.count(END_OF_EPOCH) == (3 if workers else 0)  # of all but the first
+    # When that one came, nobody knew that an evaluation would follow: its line has it as a part.
+    evaluations = [step for step in rank.steps if step.kind == "evaluation"]
+    has_end = [END_OF_EPOCH in step.phases for step in evaluations]
+    assert has_end == [bool(workers), False, False, False]
     for moment in map(int, (tmp_path / "evaluations").read_text().split()):
         at = [step for step in rank.steps if 0 <= moment - step.start_ns < step.dur_ns]
         assert [step.kind for step in at] == ["evaluation"]

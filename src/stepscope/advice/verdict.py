@@ -147,7 +147,7 @@ def _limit_of(
     if not judged:
         return _CUT_OFF, max(ranks, key=lambda rank: (rank.is_cut_off, rank.step_ns or 0))
     slowest = max(judged, key=lambda rank: rank.step_ns or 0)
-    partition = slowest.partition
+    partition = slowest.shown_partition
     if slowest.missing:
         return _MISSING.format(slowest.missing), slowest
     if partition is None or not partition.parts:

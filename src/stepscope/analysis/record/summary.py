@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -35,6 +35,7 @@ from stepscope.analysis.selection.odd_steps import (
 from stepscope.analysis.selection.partition import INPUT, OTHER, Part, Partition
 from stepscope.run.step_record import (
     BACKWARD,
+    END_OF_EPOCH,
     FORWARD,
     OPTIMIZER,
     SAVING,
@@ -142,6 +143,8 @@ class StepSummary:
         mean_device_ns: Mean time from one step's end to the next on the device, by events on its
             current stream; None if more than one step in ten lacks it.
         partition: Input wait, phases and the rest.
+        own_ns: Stepscope's own time, which no step here has.
+        after_calls_ns: The part of forward between the model's call and backward, in all of them.
         lasting_wait_ns: Mean input wait of the first half of the steps, or of the others if these
             wait less: a loader that only starts late makes the first steps wait.
         usual_ns: Mean duration without the slow steps (`slow_steps`).
@@ -212,6 +215,8 @@ class StepSummary:
     shift: LevelShift | None = None
     epoch_starts: EpochStarts = field(default_factory=EpochStarts)
     mean_device_ns: int | None = None
+    after_calls_ns: int = 0
+    own_ns: int = 0
 
     @property
     def wait_ns(self) -> int:
@@ -258,7 +263,11 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
     window, a single stall (`selection.odd_steps`), and those that compiled something new. Steps
     recorded in detail are slower, so they count only if fewer than five others remain. Where
     epochs begin at one distance, or batches come several at a time, whole rounds count.
+    Stepscope's own time, which the record has apart, is no part of any step.
     """
+    own_ns = sum(record.own_ns for record in records)
+    if own_ns:
+        records = [_without_own_time(one) if one.own_ns else one for one in records]
     # After the last step, a record may have a loss alone.
     partial = [one for one in records if one.is_partial and (one.loss is None or one.phases)]
     other = [record for record in records if not record.is_partial and record.kind != "train"]
@@ -337,7 +346,14 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         shift=find_level_shift(steady),
         epoch_starts=epoch_starts(steady),
         mean_device_ns=_mean_device_ns(steady),
+        own_ns=own_ns,
+        after_calls_ns=sum(record.after_call_ns for record in steady),
     )
+
+
+def _without_own_time(record: StepRecord) -> StepRecord:
+    cpu_ns = None if record.cpu_ns is None else max(0, record.cpu_ns - record.own_ns)
+    return replace(record, dur_ns=max(0, record.dur_ns - record.own_ns), cpu_ns=cpu_ns)
 
 
 def _stall(usual: list[StepRecord]) -> StepRecord | None:
@@ -482,7 +498,10 @@ def _beyond_median(
 def _other_kinds(records: Iterable[StepRecord]) -> tuple[OtherKind, ...]:
     times: dict[str, list[int]] = {}
     for record in records:
-        times.setdefault(record.kind, []).append(record.dur_ns)
+        ending_ns = min(record.phases.get(END_OF_EPOCH, 0), record.dur_ns)
+        if ending_ns:
+            times.setdefault(END_OF_EPOCH, []).append(ending_ns)
+        times.setdefault(record.kind, []).append(record.dur_ns - ending_ns)
     kinds = (OtherKind(kind, len(own), sum(own)) for kind, own in times.items())
     return tuple(sorted(kinds, key=lambda other: -other.total_ns))
 

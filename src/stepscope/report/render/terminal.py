@@ -64,6 +64,7 @@ _WIDEST_BAR = 60
 BAR_COLOURS = {
     "compute": 68,
     "forward": 68,
+    "between forward and backward": 103,
     "backward": 31,
     "optimizer": 130,
     "communication": 166,
