@@ -155,8 +155,7 @@ def test_a_script_that_never_trains_leaves_a_line_and_no_run(tmp_path, kind):
     )
     assert (ours.returncode, ours.stdout) == (0, "done\n"), ours.stderr
     assert line in ours.stderr
-    profiles = tmp_path / "profiles"
-    assert not profiles.exists() or list(profiles.iterdir()) == []
+    assert not (tmp_path / "profiles").exists()
 
 
 def test_a_script_that_fails_before_it_imports_torch_is_not_told_of_options(tmp_path):

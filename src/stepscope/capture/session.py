@@ -219,7 +219,8 @@ class CaptureSession:
             self.config = dataclasses.replace(self.config, tensorboard_dir=folder)
         steps, journal = self.steps, self.journal
         journal.steps = lambda: steps.number
-        steps.open(clock.epoch(0), GcPauses(journal.note_gc_call))
+        collects = self.option_names.name("deepspeed_memory")
+        steps.open(clock.epoch(0), GcPauses(journal.note_gc_call, collects))
         steps.loaders = LoaderWatch(journal.note_loader)
         steps.journal = journal
         steps.probe = torch.cuda.is_initialized if torch.cuda.is_available() else None
