@@ -103,7 +103,7 @@ def test_a_plain_loop_is_counted_right_and_gives_the_same(tmp_path, workers, acc
     # When that one came, nobody knew that an evaluation would follow: its line has it as a part.
     evaluations = [step for step in rank.steps if step.kind == "evaluation"]
     has_end = [END_OF_EPOCH in step.phases for step in evaluations]
-    assert has_end == [bool(workers), False, False, False]
+    assert has_end == [False, bool(workers), False, False]
     for moment in map(int, (tmp_path / "evaluations").read_text().split()):
         at = [step for step in rank.steps if 0 <= moment - step.start_ns < step.dur_ns]
         assert [step.kind for step in at] == ["evaluation"]

@@ -236,7 +236,8 @@ class CaptureSession:
         pauses, config, identity = self._pauses(journal), self.config, self.identity
         speaks = config.announce and identity.rank == first_to_record(config.ranks, identity)
         # Here, since the training may change its working directory.
-        announcer = WindowAnnouncer(identity.rank, speaks, layout.root)
+        logged = self.steps_before if config.memory_log else None
+        announcer = WindowAnnouncer(identity.rank, speaks, layout.root, logged)
 
         def make_saver() -> WindowSaver:
             from stepscope.capture.windows.saving import WindowSaver
