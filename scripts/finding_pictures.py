@@ -29,6 +29,7 @@ KINDS = {
     "p": ("python", "Python", False),
     "a": ("annotation", "phase", False),
     "b": ("operator", "backward", False),
+    "E": ("copy", "evaluation", False),
     "R": ("annotation", "computed again", False),
     "d": ("idle-input", "waits for its batch", True),
     "s": ("idle-synchronisation", "blocking call", True),
@@ -324,6 +325,11 @@ PICTURES: dict[str, Lanes | Columns] = {
         "cccccccccccccccccccccccccc",
         "ol.....ol.....ol.....ol...",
         at_the_peak="cc.....cc.....cc.....cc...",
+    ),
+    "work-outside-steps": steps(
+        "Between some of the steps, the job evaluates, for a third of its time",
+        ("c", (18,) * 6 + (0,) + (18,) * 6 + (0,) + (18,) * 3),
+        ("E", (0,) * 6 + (78,) + (0,) * 6 + (78,) + (0,) * 3),
     ),
     "slow-phase": gpu(
         "A named part of the step takes most of it, and the GPU has nothing to do",

@@ -200,7 +200,8 @@ class EngineWatch(EngineFollower):
         profiler = self._profiler
         if not profiler.config.deepspeed_memory:
             return
-        with profiler.phase(f"{OF_OPTION}deepspeed_memory"):
+        named = profiler.session.option_names.name("deepspeed_memory")  # as it was typed
+        with profiler.phase(f"{OF_OPTION}{named}"):
             text = see_memory_usage(f"After {where} of step {profiler.session.steps.number}")
             sys.stdout.write(text)
         if text and len(self._memory) < _MOST_MEMORY_TEXTS:

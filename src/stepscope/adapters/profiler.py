@@ -473,13 +473,25 @@ def running_profiler() -> Any:
 def _config_of(options: dict[str, Any]) -> CaptureConfig:
     try:
         return CaptureConfig(**options)
-    except TypeError as error:
-        unknown = [name for name in options if name not in CaptureConfig.__dataclass_fields__]
-        if not unknown:
-            raise
-        known = list(CaptureConfig.__dataclass_fields__)
-        hint = did_you_mean(unknown[0], known, f"the options are {', '.join(known)}")
-        raise UsageError(f"unknown option {unknown[0]!r}: {hint}") from error
+    except TypeError:
+        check_names(options)
+        raise
+
+
+def check_names(options: Iterable[str], others: Iterable[str] = ()) -> None:
+    """Refuse options that there are not, with a hint at the nearest one.
+
+    Args:
+        others: Further names that are understood.
+
+    Raises:
+        UsageError: There is no option of a name.
+    """
+    known = [*CaptureConfig.__dataclass_fields__, *others]
+    unknown = next((name for name in options if name not in known), None)
+    if unknown is not None:
+        hint = did_you_mean(unknown, known, f"the options are {', '.join(known)}")
+        raise UsageError(f"unknown option {unknown!r}: {hint}")
 
 
 def head_of(table: str, rows: int) -> str:

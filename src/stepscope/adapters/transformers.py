@@ -17,7 +17,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from stepscope.adapters.callbacks.training import CallbackBase, identity_of
-from stepscope.adapters.profiler import Profiler
+from stepscope.adapters.profiler import Profiler, check_names
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.errors import UsageError
 from stepscope.run.step_record import CHECKPOINT, EVALUATION
@@ -43,10 +43,11 @@ class StepscopeCallback(CallbackBase, TrainerCallback):
     `warmup_steps`, `active_steps`, `repeat_times` and `log_steps`.
 
     Raises:
-        UsageError: An option is given under two names.
+        UsageError: An option is unknown, or given under two names.
     """
 
     def __init__(self, profiler: Profiler | CaptureConfig | None = None, **options: Any) -> None:
+        check_names(options, _GUIDE_NAMES)
         for theirs, ours in _GUIDE_NAMES.items():
             if theirs in options and ours in options:
                 raise UsageError(f"{theirs} and {ours} are the same option: give one of them")

@@ -63,8 +63,9 @@ class Diagnosis:
         verdict: What limits the step, in one sentence.
         ranks: Each rank that left something, in order.
         findings: All findings, the most severe first; of one severity `OUT_OF_MEMORY` first, then
-            the largest saving, then those without a saving. Of these, if a rank comes late, its
-            causes come first, and their effects on the other ranks last (`late_ranks`). What most
+            the largest saving (work outside the steps by its time for each step), then those
+            without a saving. Of these, if a rank comes late, its causes come first, and their
+            effects on the other ranks last (`late_ranks`). What most
             of `launch-bound` comes from stands above it (`specific_causes`).
         between: What the traces of several ranks show together; None for one rank, or if they have
             no collectives in common.
@@ -252,8 +253,8 @@ def _findings(
         key=lambda one: (
             one[2].severity.place,
             one[2].id != OUT_OF_MEMORY,
-            one[2].saving_ns is None,
-            -(one[2].saving_ns or 0),
+            not one[2].is_estimated,
+            -one[2].weight_ns,
             *one[:2],
         )
     )

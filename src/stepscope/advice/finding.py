@@ -97,6 +97,10 @@ class Finding:
             its rank waits for others. It counts for what the job gains, and is not shown.
         own_saving_ns: What it saves of its rank's own time in a step, where the job gains less
             because another rank sets the pace then; None otherwise.
+        saving_of_job: Share of the recorded time that fixing it saves, where it lies outside the
+            steps; None otherwise. Then there is no saving per step.
+        outside_ns: What it takes outside the steps for each step of the training, so that it can be
+            compared with what others save of a step; None otherwise.
         placed: Why it stands above or below findings of other savings; empty where its own saving
             says so.
     """
@@ -123,10 +127,22 @@ class Finding:
     own_saving_ns: int | None = None
     next_rank: int | None = None
     placed: str = ""
+    saving_of_job: float | None = None
+    outside_ns: int | None = None
 
     def __post_init__(self) -> None:
         if self.saving_ns is None and not self.saving_reason:
             raise ValueError(f"the finding '{self.id}' has neither a saving nor a reason for none")
+
+    @property
+    def is_estimated(self) -> bool:
+        """Whether a saving is promised: of the step, or of the job."""
+        return self.saving_ns is not None or self.saving_of_job is not None
+
+    @property
+    def weight_ns(self) -> int:
+        """What it is about, for each step: what its fix saves, or what lies outside the steps."""
+        return self.saving_ns or self.outside_ns or 0
 
     @property
     def up_to(self) -> str:

@@ -22,6 +22,8 @@ class Thresholds:
             communication.
         slow_phase_excess: Maximum share that the slow occurrences of one phase may cost beyond its
             median.
+        outside_steps: Minimum share of the recorded time that evaluations, or checkpoints, take
+            outside the steps.
         uneven_steps_share: Maximum share that slow steps without a known reason may cost beyond the
             median.
         uneven_steps_medium: Share of that cost that makes the severity medium.
@@ -92,6 +94,7 @@ class Thresholds:
     slow_first_steps_medium: float = 0.25
     slow_phase_share: float = 0.15
     slow_phase_excess: float = 0.05
+    outside_steps: float = 0.1
     uneven_steps_share: float = 0.05
     uneven_steps_medium: float = 0.2
     saving_low: float = 0.03

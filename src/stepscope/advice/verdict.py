@@ -1,4 +1,8 @@
-"""The verdict on a run: what limits the step, in one sentence."""
+"""The verdict on a run: what limits the step, in one sentence.
+
+Where evaluations or checkpoints take more of the job's time than any fix saves in the steps, that
+sentence is about them, and what limits the step follows.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +43,7 @@ _OF_FEW_STEPS = "Uncertain: only {} {} recorded, which may not be typical"
 _OF_FIRST_STEP = (
     "Uncertain: the only step in the trace is the first that was profiled, which may be start-up"
 )
+_GPU_UNUSED = "gpu-unused"
 _NOTHING = "nothing stands out: "
 _LAGGING = (
     "Uncertain: work began before its launch, so the GPU's clock is behind the host's by {} or "
@@ -73,10 +78,13 @@ def verdict_of(
             words = f"{once.id}: {once.title}. Apart from that, {words.removeprefix(_NOTHING)}"
         else:
             words += f". Left out of this: {once.title}"
-    if steps is not None and (beside := _beside(steps)):
+    outside = _outside(findings, words)
+    if outside is None and steps is not None and (beside := _beside(steps)):
         words += f". {beside}"
     if whose.clock_lag_ns and words != _ON_ANOTHER_CLOCK:
         words += f". {_LAGGING.format(duration(whose.clock_lag_ns))}"
+    if outside is not None:
+        words = f"{_first(outside, ranks)}. In the steps, {words}"
     return words, whose
 
 
@@ -113,8 +121,8 @@ def _limit_of(
         return _OF_FIRST_STEPS.format(*those), slowest
     for finding in findings:
         # Nothing else matters as much as that the GPU is not used at all.
-        if finding.id == "gpu-unused" and finding.severity is Severity.HIGH:
-            return f"{finding.id}: {finding.title}", _rank_of(ranks, finding)
+        if finding.id == _GPU_UNUSED and finding.severity is Severity.HIGH:
+            return f"{_GPU_UNUSED}: {finding.title}", _rank_of(ranks, finding)
     best = next((finding for finding in sure if finding.saving_ns), None)
     if best is not None and best.saving_ns and best.predicted_step_ns is not None:
         share = best.saving_ns / (best.saving_ns + best.predicted_step_ns)
@@ -139,7 +147,7 @@ def _limit_of(
     if not judged:
         return _CUT_OFF, max(ranks, key=lambda rank: (rank.is_cut_off, rank.step_ns or 0))
     slowest = max(judged, key=lambda rank: rank.step_ns or 0)
-    partition = slowest.partition
+    partition = slowest.shown_partition
     if slowest.missing:
         return _MISSING.format(slowest.missing), slowest
     if partition is None or not partition.parts:
@@ -206,6 +214,29 @@ def _once(findings: Sequence[Finding], shown: RankSummary) -> Finding | None:
     """The finding that one-off costs of a rank are a large part of the recorded time."""
     mine = (one for one in findings if one.id == "one-off-costs" and one.rank == shown.rank)
     return next((one for one in mine if one.severity is not Severity.INFO), None)
+
+
+def _outside(findings: Sequence[Finding], of_step: str) -> Finding | None:
+    """The finding about work outside the steps that leads: no other one saves as much of the job.
+
+    That the GPU is not used at all matters more.
+
+    Args:
+        of_step: What limits the step.
+    """
+    if of_step.startswith(_GPU_UNUSED):
+        return None
+    first = next((one for one in findings if one.weight_ns), None)
+    if first is None or first.saving_of_job is None or first.saving_of_job < _NOTABLE:
+        return None
+    return first
+
+
+def _first(outside: Finding, ranks: Sequence[RankSummary]) -> str:
+    """What leads the verdict, with what its fix saves."""
+    whose = "" if len(ranks) == 1 else f" of rank {outside.rank}'s time"
+    share = percent(outside.saving_of_job or 0.0)
+    return f"{outside.id}: {outside.title}; halving it saves {share}{whose}"
 
 
 def _beside(steps: StepSummary) -> str:

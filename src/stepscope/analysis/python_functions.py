@@ -40,6 +40,7 @@ _MARKS = r"^(thread \(|process \d+:)"
 _NAME = r"^(?:(.+\.py(?:\(\d+\))?|<[^>]+>): )?(.+)$"
 """Recorders write `file: function`; what is built in has no file."""
 _RECORDER = "py-spy"
+_UNKNOWN_RATE = "unknown_rate"
 _LAUNCHER = r"stepscope/adapters/(?:script/)?launch\.py(\(\d+\))?: launch$"
 """Where `stepscope run` waits for the training, in this version and in earlier ones."""
 _MAIN = "MainThread"
@@ -120,10 +121,12 @@ def python_functions(trace: Trace, scope: Scope | None = None) -> PythonFunction
         end_ns = (chosen["start_ns"] + chosen["dur_ns"]).to_numpy().max()
         recording_ns = int(end_ns - chosen["start_ns"].to_numpy().min())
     notes = [_WAITING] if is_sampled(trace) else []
+    guessed = trace.problems.filter(pl.col("problem") == _UNKNOWN_RATE)
+    notes += guessed["message"].to_list()
     if chosen.is_empty():
         notes.append(
             "no Python functions were recorded: record with stacks (with_stack), or with py-spy "
-            "(--py-spy-format chrometrace or speedscope)"
+            "(--py-spy-format chrometrace, speedscope or raw)"
         )
     excluded = {"functions of other steps or of none": len(spans) - len(chosen), **left_out}
     return PythonFunctions(

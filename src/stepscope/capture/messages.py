@@ -52,9 +52,15 @@ def listed(parts: Iterable[str], most: int = 4) -> str:
 
 
 class WindowAnnouncer:
-    """Prints a line when a window begins to warm up, and one when it is saved."""
+    """Prints a line when a window begins to warm up, and one when it is saved.
 
-    def __init__(self, rank: int, is_on: bool, run: Path) -> None:
+    Args:
+        logged_before: The number of the memory log before step 0; None without a log. It counts
+            the steps that are done, those of a resumed training included.
+    """
+
+    def __init__(self, rank: int, is_on: bool, run: Path, logged_before: int | None = None) -> None:
+        self._logged_before = logged_before
         self._where = f"rank {rank}: " if rank else ""
         self._is_on = is_on
         self._run = run
@@ -67,7 +73,7 @@ class WindowAnnouncer:
         steps = steps_text(plan.first_step, plan.last_step)
         doing = f"recording {steps}" if step >= plan.first_step else f"warming up to record {steps}"
         cause = "" if plan.cause == "schedule" else f" (requested by {plan.cause})"
-        self._say(f"window {plan.index}: {doing}{cause}")
+        self._say(f"window {plan.index}: {doing}{self._as_logged(plan)}{cause}")
 
     def saved(self, record: WindowRecord, placed: Sequence[Path]) -> None:
         """Report a window whose files exist, with those that a layout put beside the run."""
@@ -88,6 +94,15 @@ class WindowAnnouncer:
             self._say(f"{text}: {self._in_run(good)}")
         if record.index + 1 == _MOST_WINDOWS:
             self._say("further windows are saved without a message; manifest.json lists them all")
+
+    def _as_logged(self, plan: WindowPlan) -> str:
+        """What the memory log calls these steps: it counts from 1, as the Trainer does."""
+        if self._logged_before is None:
+            return ""
+        first, last = (
+            f"[Step {self._logged_before + step + 1}]" for step in (plan.first_step, plan.last_step)
+        )
+        return f", in the memory log {first}" + ("" if first == last else f" to {last}")
 
     def _announces(self, index: int) -> bool:
         return self._is_on and index < _MOST_WINDOWS

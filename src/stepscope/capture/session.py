@@ -219,7 +219,8 @@ class CaptureSession:
             self.config = dataclasses.replace(self.config, tensorboard_dir=folder)
         steps, journal = self.steps, self.journal
         journal.steps = lambda: steps.number
-        steps.open(clock.epoch(0), GcPauses(journal.note_gc_call))
+        collects = self.option_names.name("deepspeed_memory")
+        steps.open(clock.epoch(0), GcPauses(journal.note_gc_call, collects))
         steps.loaders = LoaderWatch(journal.note_loader)
         steps.journal = journal
         steps.probe = torch.cuda.is_initialized if torch.cuda.is_available() else None
@@ -235,7 +236,8 @@ class CaptureSession:
         pauses, config, identity = self._pauses(journal), self.config, self.identity
         speaks = config.announce and identity.rank == first_to_record(config.ranks, identity)
         # Here, since the training may change its working directory.
-        announcer = WindowAnnouncer(identity.rank, speaks, layout.root)
+        logged = self.steps_before if config.memory_log else None
+        announcer = WindowAnnouncer(identity.rank, speaks, layout.root, logged)
 
         def make_saver() -> WindowSaver:
             from stepscope.capture.windows.saving import WindowSaver

@@ -20,12 +20,15 @@ if TYPE_CHECKING:
 @click.argument("target")
 @click.option(
     "--seconds",
+    "--duration",
+    "-d",
+    "seconds",
     cls=SecondsOption,
     type=click.FloatRange(min=1, max=86_400),
     metavar="SECONDS",
     default=30.0,
     show_default=True,
-    help="How long to sample.",
+    help="How long to sample; py-spy itself calls it --duration.",
 )
 @click.option(
     "--rank",

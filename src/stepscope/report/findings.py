@@ -24,6 +24,7 @@ FINDINGS: dict[str, pl.DataType | type[pl.DataType]] = {
     "title": pl.String,
     "saving_ns": pl.Int64,  # per step; null: not estimated
     "is_upper_bound": pl.Boolean,  # whether most fixes bring less
+    "saving_of_job": pl.Float64,  # share of the recorded time, of what lies outside the steps
     "saving_reason": pl.String,  # why not
     "assumption": pl.String,
     "placed": pl.String,  # why not where its saving puts it
@@ -44,6 +45,7 @@ NOT_WRITTEN = (
     "is_behind_waits",
     "own_saving_ns",
     "next_rank",
+    "outside_ns",
 )
 """Fields of a finding that only serve to put savings together, or to find it in a trace."""
 
@@ -80,6 +82,8 @@ def _which(finding: Finding) -> str:
     """What tells findings of one rule on one rank apart, and causes from what they bring about."""
     if finding.id == "slow-phase":
         return finding.title
+    if finding.id == "work-outside-steps":
+        return finding.title.partition(" ")[0]
     if finding.id == "stalled-step":
         return f"{finding.steps} {finding.placed}"
     return ""
@@ -104,6 +108,8 @@ def short_saving(finding: Finding, whose: str = "") -> str:
     Args:
         whose: Whose step it is saved from, as "rank 3's "; empty for that of the report.
     """
+    if finding.saving_of_job is not None:
+        return f"saves {_of_job(finding.saving_of_job)}"
     if finding.saving_ns is None or finding.predicted_step_ns is None:
         return "saving: not estimated"
     now_ns = finding.saving_ns + finding.predicted_step_ns
@@ -113,6 +119,8 @@ def short_saving(finding: Finding, whose: str = "") -> str:
 
 def saving(finding: Finding) -> str:
     """What the fix saves, or why that is not estimated."""
+    if finding.saving_of_job is not None:
+        return f"{_of_job(finding.saving_of_job)}: {finding.saving_reason}"
     if finding.saving_ns is None or finding.predicted_step_ns is None:
         return f"not estimated: {finding.saving_reason}"
     now_ns = finding.saving_ns + finding.predicted_step_ns
@@ -121,6 +129,10 @@ def saving(finding: Finding) -> str:
         f"{finding.up_to}{units.duration(finding.saving_ns)} {whole}: {units.duration(now_ns)} → "
         f"{units.duration(finding.predicted_step_ns)}"
     )
+
+
+def _of_job(share: float) -> str:
+    return f"{units.percent(share)} of the recorded time"
 
 
 def findings_table(findings: Sequence[Finding]) -> pl.DataFrame:

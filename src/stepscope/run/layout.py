@@ -23,7 +23,7 @@ CENSUS_FILE = "memory_census.jsonl"
 OLDER_CENSUS_FILE = "memory_census.older.jsonl"
 SNAPSHOTS_DIRECTORY = "snapshots"
 EXTERNAL_DIRECTORY = "external"
-PY_SPY_TRACES = ("py-spy.json", "py-spy.speedscope.json")
+PY_SPY_TRACES = ("py-spy.json", "py-spy.speedscope.json", "py-spy.txt")
 """Recordings of py-spy that can be read as traces, in the folder of other tools."""
 PY_SPY_FLAME_GRAPH = "py-spy.svg"
 TRIALS_FILE = "trials.json"

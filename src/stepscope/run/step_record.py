@@ -23,6 +23,10 @@ COMMUNICATION = "communication"
 SAVING = "saving"
 """Names of phases that are detected from torch, or from a framework."""
 
+END_OF_EPOCH = "the end of an epoch"
+"""The wait that finds no more batches, in which workers end: a kind, or a part of the evaluation
+that follows the first one."""
+
 OF_OPTION = "stepscope option "
 """How names of phases, and places of calls, begin that an option of Stepscope causes."""
 
@@ -88,6 +92,10 @@ class StepRecord:
         gc_ns: Time in pauses of Python's garbage collector.
         gc_called_ns: The part of `gc_ns` in collections that code requested (`gc.collect()`).
         compile_ns: Time in which torch.compile compiled.
+        after_call_ns: The part of the phase forward between the last call of a module and backward,
+            where it is long: the loss, and whatever else the loop does there.
+        own_ns: Stepscope's own time, where it is long: the search for the modules that the loop
+            calls, in one of the first steps.
         tokens: Tokens processed in the step, if the loop said so.
         samples: Samples processed in the step, if the loop said so.
         loss: The last loss that the training logged in the step. Frameworks log between two steps
@@ -119,6 +127,8 @@ class StepRecord:
     gc_ns: int = 0
     gc_called_ns: int = 0
     compile_ns: int = 0
+    after_call_ns: int = 0
+    own_ns: int = 0
     tokens: int | None = None
     samples: int | None = None
     loss: float | None = None

@@ -24,14 +24,19 @@ import orjson
 
 RING_BYTES = 1 << 19
 TEXT_START = 1 << 18
-SLOT = struct.Struct("<3q48s12q")
+SLOT = struct.Struct("<3q48s13q")
 """A reading: the monotonic clock in nanoseconds; the number of the step that ends; the CPU time of
 the thread; its `schedstat`; the totals of garbage collections, of those that code asked for, and of
 compilations; the step's wait for its batch, and how much of that needed a CPU; flags, with the
 window's index and one in the bits from `WINDOW_BIT` on; what most steps have, -1 for none: the
-times of `USUAL_PHASES`, tokens, and samples; and the monotonic clock again."""
+times of `USUAL_PHASES`, the part of forward after the call, tokens, and samples; and the monotonic
+clock again."""
 USUAL_PHASES = ("forward", "backward", "optimizer")
-NOTHING: tuple[int, ...] = (-1, -1, -1, -1, -1)
+AFTER_CALL = "after_call_ns"
+"""The field of the part of forward that follows the last call of a module."""
+_LEAST_AFTER_NS, _LEAST_AFTER = 100_000, 0.2
+"""A shorter part, in itself or of forward, as the loss of most models, is forward and no more."""
+NOTHING: tuple[int, ...] = (-1, -1, -1, -1, -1, -1)
 """The values of a step that has nothing of what most steps have."""
 SLOT_BYTES = SLOT.size
 SCHEDSTAT_BYTES = 48
@@ -69,7 +74,7 @@ class StepDecoder:
         """The fields of the `StepRecord` that ends with a reading; None if it only begins one."""
         before, self._before = self._before, reading
         now_ns, step, ran_ns, schedstat, gc_ns, called_ns, compile_ns = reading[:7]
-        wait_ns, wait_cpu_ns, flags, *usual_ns, tokens, samples = reading[7:15]
+        wait_ns, wait_cpu_ns, flags, *usual_ns, after_ns, tokens, samples = reading[7:16]
         if before is None or flags & BEGINS:
             self._queued_later_ns = 0
             return None
@@ -99,6 +104,11 @@ class StepDecoder:
         details = reading[-1]
         if details:
             found.update(details)
+            after_ns = found.pop(AFTER_CALL, 0)
+        if after_ns >= _LEAST_AFTER_NS:
+            forward_ns = found.get("phases", {}).get("forward", 0)
+            if after_ns >= _LEAST_AFTER * forward_ns:
+                found[AFTER_CALL] = after_ns
         return found
 
     def _queued_ns(

@@ -42,6 +42,8 @@ MESSAGES = {
     "relative_clock": "skipped events whose time counts from other events",
     "device_lanes_unknown": "lanes that look like a device's were not understood",
     "xla_on_cpu": "XLA computes on threads of the CPU, where waits look like work",
+    "unknown_rate": "counted each sample as 10 ms, py-spy's default: the file does not say how "
+    "many there were in a second, so shares are right and times may not be",
     "trailing_data": "ignored text after the end of the JSON document",
 }
 """Every kind of problem, and how it was handled."""

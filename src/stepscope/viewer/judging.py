@@ -34,13 +34,14 @@ def findings_of(paths: tuple[str, ...], content: Content, rank: int) -> dict[str
     """
     diagnosis = diagnose(resolve_runs(paths)[0])
     mine = next((one for one in diagnosis.ranks if one.rank == rank), diagnosis.shown)
+    parts = mine.shown_partition
     return {
         "verdict": diagnosis.verdict,
         "ranks": len(diagnosis.ranks),
         "shown_rank": mine.rank,
         "is_whole_file": mine.is_whole_file,
         "step_ns": mine.step_ns,
-        "partition": None if mine.partition is None else partition_to_dict(mine.partition),
+        "partition": None if parts is None else partition_to_dict(parts),
         "findings": [
             _finding(group, content, rank, diagnosis)
             for group in findings_alike(diagnosis.findings, diagnosis.shown.rank)
@@ -61,7 +62,7 @@ def _finding(
         "title": found.title,
         "severity": found.severity.value,
         "where": "" if is_only_rank else ranks_with(group),
-        "saving": ("saving " if found.saving_ns is None else "saves ") + saving(found),
+        "saving": ("saving " if not found.is_estimated else "saves ") + saving(found),
         "advice": found.advice,
         "assumption": found.assumption,
         "placed": found.placed,

@@ -12,6 +12,8 @@ import pytest
 
 import stepscope
 from stepscope.adapters.deepspeed import EngineWatch, follow, see_memory_usage
+from stepscope.adapters.options.dialects import find_dialect
+from stepscope.capture.options.option import IN_CODE
 from stepscope.errors import UsageError
 
 
@@ -187,3 +189,16 @@ def test_its_memory_is_seen_at_every_level_of_its_logger(monkeypatch, level):
         monkeypatch.setitem(sys.modules, name, module)
     assert see_memory_usage("After forward of step 3") == "After forward of step 3\n"
     assert (logger.level, logger.handlers, logger.propagate) == (level, [kept], True)
+
+
+@pytest.mark.parametrize(
+    ("names", "typed"), [(IN_CODE, "deepspeed_memory"), (find_dialect("sfm").names, "--debug")]
+)
+def test_the_time_of_our_option_is_under_the_name_that_was_typed(monkeypatch, names, typed):
+    listener = Listener()
+    listener.config.deepspeed_memory = True
+    listener.option_names = names
+    listener.steps = SimpleNamespace(number=3)
+    monkeypatch.setattr("stepscope.adapters.deepspeed.see_memory_usage", lambda _: "")
+    watched(Engine(), listener)._see_memory("step")
+    assert listener.told == [f"+stepscope option {typed}", f"-stepscope option {typed}"]

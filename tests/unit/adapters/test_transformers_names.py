@@ -39,3 +39,17 @@ def test_the_names_of_the_guide(callback):
 def test_one_option_under_two_names_is_refused(callback):
     with pytest.raises(UsageError, match="wait_steps and wait are the same option"):
         callback(wait_steps=1, wait=2)
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("wait_step", "wait_steps"),
+        ("active_step", "active_steps"),
+        ("repeat_time", "repeat_times"),
+        ("max_step", "max_steps"),
+    ],
+)
+def test_a_typo_is_answered_with_the_nearest_name_of_either_kind(callback, typed, hint):
+    with pytest.raises(UsageError, match=f"unknown option '{typed}': did you mean '{hint}'"):
+        callback(**{typed: 2})

@@ -21,9 +21,10 @@ OF_THE_RECORD = {
     "uneven-steps",
     "busy-cpus",
     "throttled-gpu",
+    "work-outside-steps",
 }
-"""Rules of the step record or of sampled metrics: test_rules.py, test_rank_skew.py and
-test_throttled.py have their cases."""
+"""Rules of the step record or of sampled metrics: test_rules.py, test_rank_skew.py,
+test_throttled_gpu.py and test_work_outside_steps.py have their cases."""
 
 OF_RANKS_WITH_RECORDS = {"imbalance"}
 """Rules of several steps of all ranks: test_accusations.py has their cases."""

@@ -76,6 +76,20 @@ def test_slow_first_steps_states_the_loss_and_why_nothing_is_saved_per_step():
     assert finding.evidence[0].value == (800 + 400) * MS
 
 
+def test_what_stepscope_searches_in_the_first_step_is_not_the_scripts():
+    """60 of 70 ms are its own: the step itself takes little longer than the others."""
+    records = step_records([70, *[5] * 20], cpu_ms=5)
+    for own_ms, dur_ns in ((0, 70 * MS), (50, 20 * MS)):
+        own = [replace(records[0], own_ns=own_ms * MS), *records[1:]]
+        (finding,) = find_slow_first_steps(Subject(0, steps=summarise_steps(own)))
+        seen = {one.label: one.value for one in finding.evidence}
+        assert seen["slowest of them"] == dur_ns
+        assert seen["time lost at the start"] == dur_ns - 5 * MS
+        assert seen.get("Stepscope's own, not counted") == (own_ms * MS or None)
+    own = [replace(records[0], own_ns=60 * MS), *records[1:]]
+    assert find_slow_first_steps(Subject(0, steps=summarise_steps(own))) == []
+
+
 def test_slow_first_steps_is_silent_where_little_was_lost():
     assert find_slow_first_steps(subject([250] + [100] * 20)) == []
     assert find_slow_first_steps(subject([100] * 20)) == []

@@ -38,6 +38,19 @@ def test_the_warm_up_names_the_steps(announcer, tmp_path, capsys):
     )
 
 
+def test_steps_are_named_as_in_the_memory_log_too(tmp_path, capsys):
+    """That counts the steps that are done, as the Trainer of transformers does."""
+    announcer = WindowAnnouncer(0, True, tmp_path, logged_before=400)
+    announcer.warms_up(WindowPlan(0, 7, 3, tmp_path), 5)
+    announcer.warms_up(WindowPlan(1, 9, 1, tmp_path, cause="signal"), 9)
+    assert capsys.readouterr().err == (
+        "stepscope: window 0: warming up to record steps 7 to 9, in the memory log [Step 408] to "
+        "[Step 410]\n"
+        "stepscope: window 1: recording step 9, in the memory log [Step 410] (requested by signal)"
+        "\n"
+    )
+
+
 def test_a_saved_window_names_steps_pause_size_and_files(announcer, capsys):
     announcer.saved(saved(), [])
     assert capsys.readouterr().err == (

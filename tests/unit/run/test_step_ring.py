@@ -15,6 +15,7 @@ from stepscope.run.step_record import (
     read_steps,
 )
 from stepscope.run.step_ring import (
+    AFTER_CALL,
     BEGINS,
     DETAILED,
     NOTHING,
@@ -23,6 +24,7 @@ from stepscope.run.step_ring import (
     SLOT_BYTES,
     TEXT_START,
     WINDOW_BIT,
+    StepDecoder,
     create_ring,
     read_ring,
 )
@@ -55,7 +57,7 @@ def reading(record, *, flags=0):
     end_ns = record.start_ns + record.dur_ns - EPOCH_NS
     details, usual = None, NOTHING
     if "optimizer" in record.phases:
-        usual = (*record.phases.values(), record.tokens, record.samples)
+        usual = (*record.phases.values(), -1, record.tokens, record.samples)
     elif record.phases:
         details = {"phases": record.phases}
         details |= {} if record.loss is None else {"loss": record.loss}
@@ -77,6 +79,27 @@ def reading(record, *, flags=0):
         end_ns,
         details,
     )
+
+
+@pytest.mark.parametrize(
+    ("after_us", "forward_us", "kept"),
+    [(90, 200, False), (150, 200, True), (150, 700, True), (150, 800, False)],
+)
+@pytest.mark.parametrize("is_usual", [True, False])
+def test_what_follows_the_models_call_is_kept_where_it_is_long(
+    after_us, forward_us, kept, is_usual
+):
+    """From 0.1 ms and a fifth of forward on, in a step like others and in one that is not."""
+    forward_ns, after_ns = forward_us * 1000, after_us * 1000
+    usual, details = (forward_ns, 5, 6, after_ns, -1, -1), None
+    if not is_usual:
+        phases = {"forward": forward_ns, "backward": 5, "optimizer": 6}
+        usual, details = NOTHING, {"phases": phases, AFTER_CALL: after_ns}
+    decoder = StepDecoder(0)
+    decoder.begin((0, 0, 0, b"0 0 0", 0, 0, 0, 0, 0, 0, *NOTHING, 0, None))
+    found = decoder.fields((9**9, 1, 0, b"0 0 0", 0, 0, 0, 0, 0, 0, *usual, 9**9, details))
+    assert found["phases"] == {"forward": forward_ns, "backward": 5, "optimizer": 6}
+    assert found.get(AFTER_CALL) == (after_ns if kept else None)
 
 
 def put(ring, row):

@@ -26,7 +26,12 @@ from stepscope.adapters.external.memray import MemrayOptions, make_reports
 from stepscope.adapters.external.nsys import NsysOptions
 from stepscope.adapters.external.tools import Tool, find_program, keep, scratch_folder, version_of
 from stepscope.adapters.options.settings import Settings
-from stepscope.adapters.script.launch import Launched, launch, passing_signals_on
+from stepscope.adapters.script.launch import (
+    Launched,
+    launch,
+    no_empty_folder_left,
+    passing_signals_on,
+)
 from stepscope.doctor.installed import installed_version
 from stepscope.errors import UsageError
 from stepscope.monitor.processes import is_running
@@ -211,6 +216,18 @@ def run_with(
         UsageError: The tool is missing, or failed at the start; the training has not run.
     """
     program = tool.require()
+    with no_empty_folder_left(Path(settings.value("output_dir")).absolute()):
+        return _run_with(tool, program, command, options, settings, step_on)
+
+
+def _run_with(
+    tool: Tool,
+    program: str,
+    command: Sequence[str],
+    options: Sequence[str],
+    settings: Settings,
+    step_on: str,
+) -> Outcome:
     try:
         folder = scratch_folder(Path(settings.value("output_dir")), tool.name)
     except OSError as error:

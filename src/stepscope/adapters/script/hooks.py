@@ -36,6 +36,7 @@ from stepscope.capture.steps.step_policy import BY_BATCH, BY_FORWARD, STEP, Step
 from stepscope.capture.steps.work import UNKNOWN, Work, work_of
 from stepscope.run.files import write_atomically
 from stepscope.run.layout import RunLayout
+from stepscope.run.step_record import END_OF_EPOCH, EVALUATION
 
 log = logging.getLogger("stepscope")
 
@@ -288,7 +289,14 @@ class ScriptRecorder(Policy, EngineFollower):
                 self.after_step(profiler.session.steps.number)
         elif before:
             self._work = None
+            self._note_end_of_epoch(profiler, before)
             profiler.session.restart_step(before)
+
+    def _note_end_of_epoch(self, profiler: Profiler, kind: str) -> None:
+        """Tell the end of the first epoch from the evaluation, which shows only now."""
+        ending_ns, self._steps.ending_ns = self._steps.ending_ns, 0
+        if ending_ns and kind == EVALUATION:
+            profiler.session.steps.note_spent(END_OF_EPOCH, ending_ns)
 
     def restart_step(self) -> None:
         """Begin the current step now: the script was held up after the one before."""
@@ -348,6 +356,7 @@ class ScriptRecorder(Policy, EngineFollower):
         error = self._ending()
         steps = profiler.session.steps
         if self.error is None and steps.number and (rest := self._rest_kind()):
+            self._note_end_of_epoch(profiler, rest)
             profiler.session.restart_step(rest)
         with repeated_interrupts_ignored():
             profiler.session.finish(error)

@@ -115,7 +115,10 @@ def launch(
     }
     if config.tensorboard_dir:
         options["tensorboard_dir"] = str(Path(config.tensorboard_dir).absolute())
-    with tempfile.TemporaryDirectory(prefix="stepscope-") as notes:
+    with (
+        no_empty_folder_left(Path(options["output_dir"])),
+        tempfile.TemporaryDirectory(prefix="stepscope-") as notes,
+    ):
         wishes = {
             "options": options,
             "step_on": step_on,
@@ -131,6 +134,21 @@ def launch(
         environment["STEPSCOPE_LAUNCH"] = json.dumps(wishes)
         code = (runner or run_command)(command, environment)
         return _launched(code, Path(notes))
+
+
+@contextlib.contextmanager
+def no_empty_folder_left(output: Path) -> Iterator[None]:
+    """Remove the folder of runs at the end if it was created meanwhile, and is empty.
+
+    So are those above it.
+    """
+    missing = [folder for folder in (output, *output.parents) if not folder.exists()]
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # it was never created, or is not empty
+            for folder in missing:
+                folder.rmdir()
 
 
 def startable(command: Sequence[str], directory: Path | None = None) -> tuple[str, ...]:

@@ -169,7 +169,7 @@ def causes_first(
             symptoms.append(
                 _no_more_than(late.skew.saving_ns, lower) if _waits_for(one, late) else lower
             )
-        elif (one.saving_ns or 0) > late.skew.wait_ns and not _is_of_slow_link(one, late):
+        elif one.weight_ns > late.skew.wait_ns and not _is_of_slow_link(one, late):
             larger.append(one)
         else:
             others.append(one)

@@ -22,6 +22,7 @@ from stepscope.analysis.record.meetings import MeetingSteps
 from stepscope.analysis.record.metrics import MetricsSummary
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.analysis.selection.partition import (
+    BEFORE_BACKWARD,
     IDLE_WORDS,
     INPUT,
     OTHER,
@@ -34,10 +35,14 @@ from stepscope.analysis.selection.rows import Rows
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.opening.reader import Window
 from stepscope.run.manifest import RankManifest
+from stepscope.run.step_record import FORWARD
 from stepscope.trace.arrays.packed_columns import PackedColumns
 
 if TYPE_CHECKING:
     from stepscope.trace.model import Trace
+
+_NOTABLE = 0.1
+"""Of the step: what must follow the model's call to be shown apart from forward."""
 
 
 @dataclass(frozen=True)
@@ -209,6 +214,20 @@ class RankSummary:
         if any(part.name not in (INPUT, OTHER) and part.total_ns for part in record.parts):
             return record
         return with_input_of(window, record)
+
+    @property
+    def shown_partition(self) -> Partition | None:
+        """The same, with forward divided where much of it follows the model's call.
+
+        Between ranks and runs, whole phases are compared: one may be just below what counts here.
+        """
+        whole = self.partition
+        if whole is None or self.steps is None or whole is not self.steps.partition:
+            return whole
+        after_ns = min(self.steps.after_calls_ns, whole.of(FORWARD))
+        if after_ns < _NOTABLE * whole.total_ns:
+            return whole
+        return whole.divided(FORWARD, BEFORE_BACKWARD, after_ns)
 
     @property
     def compute_ns(self) -> int | None:

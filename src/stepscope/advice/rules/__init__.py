@@ -57,6 +57,7 @@ _MODULES = {
     "zeroed-gradients": "host.optimizer",
     "many-small-kernels": "host.launches",
     "heavy-recomputation": "compute.work",
+    "work-outside-steps": "steps.outside",
     "slow-phase": "steps.slow_phase",
     "slow-first-steps": "steps.first_steps",
     "one-off-costs": "steps.first_steps",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -35,8 +35,10 @@ from stepscope.analysis.selection.odd_steps import (
 from stepscope.analysis.selection.partition import INPUT, OTHER, Part, Partition
 from stepscope.run.step_record import (
     BACKWARD,
+    END_OF_EPOCH,
     FORWARD,
     OPTIMIZER,
+    SAVING,
     StepRecord,
     input_wait,
     is_input_phase,
@@ -141,6 +143,8 @@ class StepSummary:
         mean_device_ns: Mean time from one step's end to the next on the device, by events on its
             current stream; None if more than one step in ten lacks it.
         partition: Input wait, phases and the rest.
+        own_ns: Stepscope's own time, which no step here has.
+        after_calls_ns: The part of forward between the model's call and backward, in all of them.
         lasting_wait_ns: Mean input wait of the first half of the steps, or of the others if these
             wait less: a loader that only starts late makes the first steps wait.
         usual_ns: Mean duration without the slow steps (`slow_steps`).
@@ -166,6 +170,7 @@ class StepSummary:
         other_kinds: Work outside the steps, the longest first.
         stalled_step: Number of the single step that took more than three times the median and is
             left out; None if there is none.
+        stalled_saving_ns: How long it saved, where that is most of what it took beyond the median.
         compiled_once: Compiling in the steps that are left out because of it.
         host: CPU time, waits for a CPU and garbage collection of the training thread.
         recorded_host: The same for the steps recorded in detail.
@@ -195,6 +200,7 @@ class StepSummary:
     stalled_step: int | None = None
     stalled_ns: int = 0
     stalled_gc_ns: int = 0
+    stalled_saving_ns: int = 0
     compiling: CompileTimes = field(default_factory=CompileTimes)
     compiled_once: CompileTimes = field(default_factory=CompileTimes)
     goes_on_compiling: bool = False
@@ -209,11 +215,21 @@ class StepSummary:
     shift: LevelShift | None = None
     epoch_starts: EpochStarts = field(default_factory=EpochStarts)
     mean_device_ns: int | None = None
+    after_calls_ns: int = 0
+    own_ns: int = 0
 
     @property
     def wait_ns(self) -> int:
         """Mean wait for the input."""
         return round(self.partition.of(INPUT) / len(self.steps))
+
+    @property
+    def complete_steps(self) -> int:
+        """How many complete steps of the training there are, those that are left out included."""
+        excluded = self.excluded
+        left_out = excluded.first + excluded.recorded + excluded.compiled + excluded.stalled
+        left_out += excluded.after_window + excluded.part_of_round
+        return len(self.steps) + left_out
 
     @property
     def holds_only_first_steps(self) -> bool:
@@ -227,11 +243,7 @@ class StepSummary:
     @property
     def holds_few_steps(self) -> bool:
         """Whether there are fewer than `FEW_STEPS` complete steps: nothing tells which is usual."""
-        excluded = self.excluded
-        complete = len(self.steps) + excluded.first + excluded.recorded
-        complete += excluded.compiled + excluded.stalled + excluded.after_window
-        complete += excluded.part_of_round
-        return complete < FEW_STEPS
+        return self.complete_steps < FEW_STEPS
 
 
 def is_uneven(mean_ns: int, median_ns: int) -> bool:
@@ -251,7 +263,11 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
     window, a single stall (`selection.odd_steps`), and those that compiled something new. Steps
     recorded in detail are slower, so they count only if fewer than five others remain. Where
     epochs begin at one distance, or batches come several at a time, whole rounds count.
+    Stepscope's own time, which the record has apart, is no part of any step.
     """
+    own_ns = sum(record.own_ns for record in records)
+    if own_ns:
+        records = [_without_own_time(one) if one.own_ns else one for one in records]
     # After the last step, a record may have a loss alone.
     partial = [one for one in records if one.is_partial and (one.loss is None or one.phases)]
     other = [record for record in records if not record.is_partial and record.kind != "train"]
@@ -315,6 +331,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         stalled_step=None if stall is None else stall.step,
         stalled_ns=0 if stall is None else stall.dur_ns,
         stalled_gc_ns=0 if stall is None else stall.gc_ns,
+        stalled_saving_ns=0 if stall is None else _mostly_saving_ns(stall, median_ns),
         compiling=compile_times(steady, median_ns),
         compiled_once=compile_times(compiled, median_ns),
         goes_on_compiling=goes_on_compiling,
@@ -329,7 +346,14 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         shift=find_level_shift(steady),
         epoch_starts=epoch_starts(steady),
         mean_device_ns=_mean_device_ns(steady),
+        own_ns=own_ns,
+        after_calls_ns=sum(record.after_call_ns for record in steady),
     )
+
+
+def _without_own_time(record: StepRecord) -> StepRecord:
+    cpu_ns = None if record.cpu_ns is None else max(0, record.cpu_ns - record.own_ns)
+    return replace(record, dur_ns=max(0, record.dur_ns - record.own_ns), cpu_ns=cpu_ns)
 
 
 def _stall(usual: list[StepRecord]) -> StepRecord | None:
@@ -340,6 +364,11 @@ def _stall(usual: list[StepRecord]) -> StepRecord | None:
     durations = np.array([record.dur_ns for record in usual], np.int64)
     place = single_stall(durations, np.array([input_wait(record) for record in usual], np.int64))
     return None if place is None or begins_epoch(usual[place]) else usual[place]
+
+
+def _mostly_saving_ns(stall: StepRecord, median_ns: int) -> int:
+    saving_ns = stall.phases.get(SAVING, 0)
+    return saving_ns if 2 * saving_ns >= stall.dur_ns - median_ns else 0
 
 
 def _in_rounds(steady: list[StepRecord], epoch: int) -> list[StepRecord]:
@@ -469,7 +498,10 @@ def _beyond_median(
 def _other_kinds(records: Iterable[StepRecord]) -> tuple[OtherKind, ...]:
     times: dict[str, list[int]] = {}
     for record in records:
-        times.setdefault(record.kind, []).append(record.dur_ns)
+        ending_ns = min(record.phases.get(END_OF_EPOCH, 0), record.dur_ns)
+        if ending_ns:
+            times.setdefault(END_OF_EPOCH, []).append(ending_ns)
+        times.setdefault(record.kind, []).append(record.dur_ns - ending_ns)
     kinds = (OtherKind(kind, len(own), sum(own)) for kind, own in times.items())
     return tuple(sorted(kinds, key=lambda other: -other.total_ns))
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 INPUT, OTHER = "input", "other"
 """Names of parts that every partition of the training thread's time has."""
+BEFORE_BACKWARD = "between forward and backward"
+"""The name of what follows the model's call: the loss, or whatever else the loop does there."""
 BUSY_PARTS = ("compute", "exposed communication", "exposed copies")
 """Names of the parts of a device's step in which it works."""
 IDLE_PREFIX = "idle: "
@@ -95,6 +97,22 @@ class Partition:
         shares[largest] += total_ns - sum(shares)
         parts = tuple(Part(p.name, ns) for p, ns in zip(self.parts, shares, strict=True))
         return Partition(parts, total_ns, self.steps, self.basis)
+
+    def divided(self, name: str, second: str, second_ns: int) -> Partition:
+        """The same with so much of a part as another one after it.
+
+        Raises:
+            ValueError: There is no part of that name, or it is shorter.
+        """
+        if second_ns > self.of(name):
+            raise ValueError(f"'{name}' is shorter than {second_ns} ns")
+        parts: list[Part] = []
+        for part in self.parts:
+            if part.name == name:
+                parts += [Part(name, part.total_ns - second_ns), Part(second, second_ns)]
+            else:
+                parts.append(part)
+        return replace(self, parts=tuple(parts))
 
     def of(self, name: str) -> int:
         """Total of the part of that name; 0 where there is none."""

@@ -33,6 +33,8 @@ class GcPauses:
 
     Args:
         gc_called: Receives each place from which a collection is requested.
+        memory_option: What the option of Stepscope that collects garbage is called where it was
+            set.
 
     Attributes:
         total_ns: Time in collections so far. All threads wait for them.
@@ -44,13 +46,19 @@ class GcPauses:
         "_entered",
         "_gc_called",
         "_is_called",
+        "_memory_option",
         "_places",
         "_started_ns",
         "called_ns",
         "total_ns",
     )
 
-    def __init__(self, gc_called: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        gc_called: Callable[[str], None] | None = None,
+        memory_option: str = "deepspeed_memory",
+    ) -> None:
+        self._memory_option = memory_option
         self.total_ns = 0
         self.called_ns = 0
         self._started_ns = 0
@@ -92,7 +100,7 @@ class GcPauses:
         place = (frame.f_code, frame.f_lineno)
         if place not in self._places and len(self._places) < _MOST_PLACES:
             self._places.add(place)
-            option = _option_below(frame)
+            option = f"{OF_OPTION}{self._memory_option}" if _serves_option(frame) else ""
             gc_called(option or f"{frame.f_code.co_filename}:{frame.f_lineno}")
 
 
@@ -187,15 +195,15 @@ class CompileClock:
                 self.started_ns = 0
 
 
-def _option_below(frame: FrameType | None) -> str:
-    """The option of ours that a call serves; empty for none."""
+def _serves_option(frame: FrameType | None) -> bool:
+    """Whether a call serves the option of ours that collects garbage."""
     for _ in range(_MOST_FRAMES):
         if frame is None:
-            return ""
+            return False
         if frame.f_globals.get("__name__") == _WITH_OPTION:
-            return f"{OF_OPTION}deepspeed_memory"
+            return True
         frame = frame.f_back
-    return ""
+    return False
 
 
 def _is_called(about: Mapping[str, Any]) -> bool:

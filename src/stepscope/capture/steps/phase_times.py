@@ -5,10 +5,10 @@ times. Nothing here reads a clock or knows of torch.
 
 At most one *detected* phase is open: the next one ends it, and so does the end of the step. A phase
 that the loop names itself suspends it, and so do saving and `zero_grad`, which is part of
-*optimizer*. *forward* is the outermost calls of
-modules, and what follows the last of them until backward begins (the loss) or something else does.
-Between two calls, it is forward if the second one depends on the first. *backward*, and a
-collective, are timed where they lie, inside whatever is open.
+*optimizer*. *forward* is the outermost calls of modules, and what follows the last of them until
+backward begins (the loss) or something else does. How long the latter takes is kept, too: a loop
+may make its next batch there. Between two calls, it is forward if the second one depends on the
+first. *backward*, and a collective, are timed where they lie, inside whatever is open.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from stepscope.run.step_record import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, SAVING
-from stepscope.run.step_ring import USUAL_PHASES
+from stepscope.run.step_ring import AFTER_CALL, USUAL_PHASES
 
 # Kinds of events, with what their value is.
 OPEN = "open"  # a phase of the loop's own begins: anything that has a `name`
@@ -43,6 +43,7 @@ SUSPEND = "suspend"  # the training waits, in no phase
 RESUME = "resume"  # it goes on
 END = "end"  # the step ends, and the detected phase with it
 LEFT_OUT = "left out"  # time that has just passed counts elsewhere: nanoseconds
+SPENT = "spent"  # time that counts under a name of its own: the name, nanoseconds
 
 _ENDS = {
     CLOSE: None,
@@ -61,6 +62,7 @@ Open = SimpleNamespace
 """A phase that is open: its `name`, `token`, `entered_ns`, and its `mark` on the device."""
 _Shape = tuple[tuple[str, ...], tuple[Any, ...], tuple[Any, ...]]
 """The events of a step without their times: kinds, values and marks."""
+_USUAL = (*USUAL_PHASES, AFTER_CALL)
 _MOST_SHAPES = 64
 """A training whose steps differ more often gains nothing from knowing them."""
 _APART = 1 << 16
@@ -74,6 +76,8 @@ class PhaseTimes:
         times: Nanoseconds of each phase so far, by path.
         device: Path and marks of each part of a phase that the device is timed in.
         training: Paths of the loop's own phases that hold a backward pass or an optimizer's step.
+        after_call_ns: The part of forward that follows its last call; whoever ends the step takes
+            it.
         detected: The detected phase; empty for none. It may be suspended.
         open: The phases that are open, the outermost first.
     """
@@ -82,6 +86,7 @@ class PhaseTimes:
         self.times: dict[str, int] = {}
         self.device: list[tuple[str, Any, Any]] = []
         self.training: set[str] = set()
+        self.after_call_ns = 0
         self.detected = ""
         self.open: list[Open] = []
         self._is_open = False
@@ -92,6 +97,7 @@ class PhaseTimes:
         self._returned_ns = 0
         self._usual: dict[_Shape, tuple[list[int], list[tuple[int, int, int]]]] = {}
         self._unknown: _Shape | None = None
+        self._after_ns = 0  # of a forward that zero_grad or a phase of the loop's own suspends
 
     @property
     def has_own(self) -> bool:
@@ -111,6 +117,7 @@ class PhaseTimes:
             if kind == CALL:
                 is_inside = self._is_stepping and not self._is_in_closure
                 if not (self._backwards or self._suspended or is_inside):
+                    self._after_ns = 0
                     if self.detected != FORWARD:
                         enters = FORWARD
                     elif value:
@@ -124,7 +131,11 @@ class PhaseTimes:
                     else:
                         leaves = True
             elif kind == BACKWARD_BEGINS:
-                self._returned_ns = 0
+                if self._returned_ns:
+                    self.after_call_ns += self._after_ns
+                    if self._is_open:
+                        self.after_call_ns += now_ns - self._returned_ns
+                    self._returned_ns = 0
                 leaves = not self._is_stepping or self._is_in_closure
             elif kind == OPTIMIZER_BEGINS:
                 self._is_stepping = True
@@ -147,6 +158,9 @@ class PhaseTimes:
                     enters = FORWARD
             elif kind == LEFT_OUT:
                 self._leave_out(value, now_ns)
+            elif kind == SPENT:
+                name, spent_ns = value
+                times[name] = times.get(name, 0) + spent_ns
 
             if self.detected and (leaves or enters):
                 # Forward ends with the return of its last call, if nothing followed that shows
@@ -154,6 +168,7 @@ class PhaseTimes:
                 if self._returned_ns:
                     self._leave_out_tail(now_ns)
                 self.detected = ""
+                self._after_ns = 0
                 suspends = True
             else:
                 is_outside = not self._suspended and not self._backwards
@@ -161,6 +176,8 @@ class PhaseTimes:
             if suspends and self._is_open:
                 self._is_open = False
                 ends = self
+                if self._returned_ns:
+                    self._after_ns += now_ns - self._returned_ns
             was_open = False
             if ends is not None:
                 if len(opened) == 1 and opened[0].token is ends:  # as mostly
@@ -237,13 +254,14 @@ class PhaseTimes:
         Its phases lie between the same events.
 
         Returns:
-            The times of `USUAL_PHASES`, -1 for none; None if `end_step` must end this step.
+            The times of `USUAL_PHASES` and `AFTER_CALL`, -1 for none; None if `end_step` must end
+            this step.
         """
         is_amid = self._suspended or self._backwards or self._is_stepping or self._is_in_closure
         if is_amid or self.detected or self.open or self.times:
             return None
         if not events:
-            return [-1] * len(USUAL_PHASES)
+            return [-1] * len(_USUAL)
         kinds, values, at_ns, marks = zip(*events, strict=True)
         try:
             usual = self._usual.get((kinds, values, marks))
@@ -271,8 +289,10 @@ class PhaseTimes:
         alike, at = PhaseTimes(), [_APART**n for n in range(len(kinds) + 1)]
         alike.see(zip(kinds, values, at, marks, strict=False))
         times, _ = alike.end_step((), at[-1], None)
+        if alike.after_call_ns:
+            times[AFTER_CALL], alike.after_call_ns = alike.after_call_ns, 0
         alike.training.clear()
-        if vars(alike) != vars(PhaseTimes()) or not times.keys() <= set(USUAL_PHASES):
+        if vars(alike) != vars(PhaseTimes()) or not times.keys() <= set(_USUAL):
             return  # something goes on in the next step, or is another phase
         spans: list[tuple[int, int, int]] = []
         for path, total in times.items():
@@ -283,9 +303,9 @@ class PhaseTimes:
                 rest, part = divmod(rest, _APART)
                 parts = part - _APART // 2
                 (ends if parts > 0 else begins).extend([n] * abs(parts))
-            phase = USUAL_PHASES.index(path)
+            phase = _USUAL.index(path)
             spans += [(phase, *span) for span in zip(begins, ends, strict=True)]
-        self._usual[shape] = [0 if name in times else -1 for name in USUAL_PHASES], spans
+        self._usual[shape] = [0 if name in times else -1 for name in _USUAL], spans
 
     def _leave_out_tail(self, now_ns: int) -> None:
         returned_ns, self._returned_ns = self._returned_ns, 0

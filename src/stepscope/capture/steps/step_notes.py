@@ -23,6 +23,7 @@ from stepscope.capture.steps.phase_times import (
     LEFT_OUT,
     OPEN,
     RETURN,
+    SPENT,
     Event,
     PhaseTimes,
 )
@@ -93,11 +94,13 @@ class StepNotes:
         "_events",
         "_failed",
         "_has_notes",
+        "_has_rare",
         "_has_work",
         "_kind",
         "_loss",
         "_off_cpu_ns",
         "_offered",
+        "_own_ns",
         "_phase_names",
         "_queue",
         "_ranges",
@@ -144,11 +147,12 @@ class StepNotes:
         self._ranges: list[tuple[object, Any]] = []
         self._phase_names: dict[Any, str] = {}
         self._training_phases = 0
-        # Whether the step has more to it than its times; and whether that is more than phases.
-        self._has_notes = self._has_work = False
+        # Whether the step has more to it than its times; whether that is more than phases; and
+        # whether it is what few steps have.
+        self._has_notes = self._has_work = self._has_rare = False
         self._device_phases: PhaseMarks = []
         self._wait_ns = self._wait_cpu_ns = 0
-        self._epoch_start_ns = self._workers_ns = self._sampler_ns = 0
+        self._epoch_start_ns = self._workers_ns = self._sampler_ns = self._own_ns = 0
         self._kind = TRAIN
         self._tokens: int | None = None
         self._samples: int | None = None
@@ -228,6 +232,8 @@ class StepNotes:
                 phases, self._device_phases = times.end_step(events, now_ns, mark)
                 if phases:
                     found["phases"] = phases
+                    if times.after_call_ns:
+                        found["after_call_ns"], times.after_call_ns = times.after_call_ns, 0
             if len(times.training) != self._training_phases:
                 self._training_phases = len(times.training)
                 if self.journal is not None:
@@ -254,12 +260,16 @@ class StepNotes:
             found["kind"] = self._kind
         elif self._loss is not None:
             found["loss"], self._loss = self._loss, None
-        if self._epoch_start_ns or self._workers_ns:
-            epoch_start_ns = min(self._epoch_start_ns, self._wait_ns)
-            found["loader_workers_ns"] = min(self._workers_ns, self._wait_ns)
-            found["epoch_start_ns"] = epoch_start_ns
-            found["sampler_ns"] = min(self._sampler_ns, epoch_start_ns)
-        self._epoch_start_ns = self._workers_ns = self._sampler_ns = 0
+        if self._has_rare:
+            self._has_rare = False
+            if self._epoch_start_ns or self._workers_ns:
+                epoch_start_ns = min(self._epoch_start_ns, self._wait_ns)
+                found["loader_workers_ns"] = min(self._workers_ns, self._wait_ns)
+                found["epoch_start_ns"] = epoch_start_ns
+                found["sampler_ns"] = min(self._sampler_ns, epoch_start_ns)
+            if self._own_ns:
+                found["own_ns"] = self._own_ns
+            self._epoch_start_ns = self._workers_ns = self._sampler_ns = self._own_ns = 0
         self._kind = TRAIN
         self._tokens = self._samples = self._offered = None
         if self._loss is not None:  # it was logged outside the training's steps
@@ -378,12 +388,25 @@ class StepNotes:
         if self.is_on and self._has_notes:
             self._events.append((LEFT_OUT, duration_ns, perf_counter_ns(), None))
 
+    def leave_out_own(self, duration_ns: int) -> None:
+        """The same of time that is Stepscope's own, which the step's record has apart."""
+        if self.is_on:
+            self.leave_out(duration_ns)
+            self._has_notes = self._has_work = self._has_rare = True
+            self._own_ns += duration_ns
+
+    def note_spent(self, name: str, duration_ns: int) -> None:
+        """Note time of the step, which no open phase has, under a name of its own."""
+        if self.is_on:
+            self._has_notes = True
+            self._events.append((SPENT, (name, duration_ns), perf_counter_ns(), None))
+
     def add_loader_time(
         self, *, epoch_start_ns: int = 0, workers_ns: int = 0, sampler_ns: int = 0
     ) -> None:
         """Note what parts of the wait were; see the fields of `StepRecord`."""
         if self.is_on:
-            self._has_notes = self._has_work = True
+            self._has_notes = self._has_work = self._has_rare = True
             self._epoch_start_ns += epoch_start_ns
             self._workers_ns += workers_ns
             self._sampler_ns += sampler_ns

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Hashable
 from typing import Any
 
-from stepscope.run.step_record import CHECKPOINT, EVALUATION
+from stepscope.run.step_record import CHECKPOINT, END_OF_EPOCH, EVALUATION
 
 BY_OPTIMIZER, BY_ITERATION, BY_BATCH, BY_FORWARD = "optimizer", "iteration", "batch", "forward"
 
@@ -20,8 +20,6 @@ STEP = "a step"
 """What was done up to now is a step."""
 REST = "the rest of a step"
 """It lies between the optimizer that ended the steps so far and the end of the iteration."""
-END_OF_EPOCH = "the end of an epoch"
-"""The wait that finds no more batches, in which workers end, if an evaluation follows."""
 AFTER = "after the last step"
 """What a script does after its last step that is no evaluation and saves nothing."""
 _LONG_END_NS = 1_000_000
@@ -49,6 +47,7 @@ class StepPolicy:
     Attributes:
         has_trained: Whether anything was done that makes a step.
         has_learned: Whether there was a backward pass.
+        ending_ns: What an epoch's end took that may be part of what follows; 0 for nothing.
     """
 
     def __init__(self, step_on: str) -> None:
@@ -65,6 +64,7 @@ class StepPolicy:
         self._evaluated: Hashable = None
         self._has_epoch_ended = False
         self._evaluates = False
+        self.ending_ns = 0
 
     # -- what the loop does ---------------------------------------------------------------------
 
@@ -87,8 +87,10 @@ class StepPolicy:
         if self._backwards or not self.trains_on(data):
             return ""
         self._has_epoch_ended = True
-        is_apart = self._evaluates and took_ns >= _LONG_END_NS and self._step_on != BY_BATCH
-        return END_OF_EPOCH if is_apart else ""
+        if took_ns < _LONG_END_NS or self._step_on == BY_BATCH:
+            return ""
+        self.ending_ns = 0 if self._evaluates else took_ns
+        return END_OF_EPOCH if self._evaluates else ""
 
     def trains_on(self, data: Hashable) -> bool:
         """Whether a backward pass followed a batch of this data."""
@@ -187,6 +189,7 @@ class StepPolicy:
 
     def _end_step(self) -> str:
         self._evaluated = None
+        self.ending_ns = 0
         if self._has_epoch_ended:
             self._has_epoch_ended = self._evaluates = False  # and no evaluation came
         # Several losses of one batch are no accumulation; nor is a batch without a loss.

@@ -236,7 +236,7 @@ class ForwardCalls:
                 self._wrap(kind)
             took_ns = time.thread_time_ns() - started_ns
             if self._detector is not None and self._detector.core is not None:
-                self._detector.core.leave_out(time.perf_counter_ns() - began_ns)
+                self._detector.core.leave_out_own(time.perf_counter_ns() - began_ns)
             self._looks = self._looks + 1 if took_ns < _SLOW_LOOK_NS else _MOST_LOOKS
 
     def remove(self) -> None:

@@ -71,10 +71,10 @@ def _summary(diagnosis: Diagnosis) -> Iterator[Block]:
     """What fits a screen: verdict, step, partition, and the findings in two lines each."""
     shown = diagnosis.shown
     yield from _head(diagnosis)
-    if shown.partition is not None:
+    if shown.shown_partition is not None:
         yield Gap()
         yield Heading("Where the step goes", partition_basis(shown))
-        yield Bars(shown.partition, _SMALL_PART)
+        yield Bars(shown.shown_partition, _SMALL_PART)
         if communication(shown):
             yield Line(communication(shown), "dim", indent=_INDENT)
     told = [line for line in (between_ranks(diagnosis), *odd_ranks(diagnosis)) if line]
@@ -98,11 +98,11 @@ def _summary(diagnosis: Diagnosis) -> Iterator[Block]:
 def _full(diagnosis: Diagnosis) -> Iterator[Block]:
     shown = diagnosis.shown
     yield from _head(diagnosis)
-    if shown.partition is not None:
+    if shown.shown_partition is not None:
         yield Gap()
         yield Heading("Where the step goes")
         yield Line(partition_basis(shown), "dim", indent=_INDENT)
-        yield Bars(shown.partition)
+        yield Bars(shown.shown_partition)
         for line in filter(None, (communication(shown), partition_scope(shown))):
             yield Line(line, "dim", indent=_INDENT)
     if made_of := compute_rows(shown):

@@ -220,7 +220,7 @@ def _step(diagnosis: Diagnosis) -> Section:
             figures.numbers(large),
             Line(sentence(step_basis(diagnosis, shown))),
             _note(f"{sentence(work(shown))}.") if work(shown) else None,
-            Bars(shown.partition) if shown.partition else None,
+            Bars(shown.shown_partition) if shown.shown_partition else None,
             _note(f"{sentence(partition_basis(shown))}.") if shown.partition else None,
             _note(f"{partition_scope(shown)}.") if partition_scope(shown) else None,
             _note(sentence(besides(record))) if record and record.other_kinds else None,

@@ -162,14 +162,20 @@ def _finding(one: ShownFinding, among: Findings) -> dict[str, Any]:
         whose = f" of rank {finding.rank}'s {'file' if finding.is_of_whole_file else 'step'}"
     steps = ", ".join(map(str, finding.steps[:_MOST_STEPS]))
     more = " …" if len(finding.steps) > _MOST_STEPS else ""
+    share = finding.saving_of_job
+    if share is not None:
+        rank = f"rank {finding.rank}'s" if whose else "the"
+        whose = f" of {rank} recorded time"
     now_ns = (finding.saving_ns or 0) + (finding.predicted_step_ns or 0)
+    if finding.saving_ns and now_ns:
+        share = finding.saving_ns / now_ns
     return {
         "id": finding.id,
         "title": sentence(finding.title),
         "severity": finding.severity.value,
         "where": one.where,
         "saving": saving(finding),
-        "saving_share": None if not finding.saving_ns or not now_ns else finding.saving_ns / now_ns,
+        "saving_share": share,
         "up_to": finding.up_to,
         "whose": whose,
         "advice": finding.advice,

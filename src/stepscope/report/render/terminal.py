@@ -64,6 +64,7 @@ _WIDEST_BAR = 60
 BAR_COLOURS = {
     "compute": 68,
     "forward": 68,
+    "between forward and backward": 103,
     "backward": 31,
     "optimizer": 130,
     "communication": 166,
@@ -460,7 +461,7 @@ def _short_findings(block: Findings, console: Console) -> Iterator[tuple[Rendera
         whose = f"rank {finding.rank}'s " if finding.rank != block.shown_rank else ""
         advice = finding.advice.partition(". ")[0].removesuffix(".")
         placed = f"  ({finding.placed})" if finding.placed else ""
-        style = "" if finding.saving_ns is None else "green"
+        style = "" if not finding.is_estimated else "green"
         second = Text.assemble(
             (short_saving(finding, whose), style) if block.of_steps else "",
             (printable(placed), "dim"),
@@ -495,7 +496,7 @@ def _finding(number: int, one: ShownFinding) -> RenderableType:
     table.add_column(no_wrap=True, style="dim")
     table.add_column()
     promised, sign, change = saving(finding).partition(": ")
-    style = "" if finding.saving_ns is None else "bold green"
+    style = "" if not finding.is_estimated else "bold green"
     table.add_row("saving", Text.assemble((promised, style), sign, change))
     if finding.assumption:
         table.add_row("if", text_of(finding.assumption))

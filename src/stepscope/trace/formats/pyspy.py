@@ -1,4 +1,4 @@
-"""Reads py-spy recordings (`py-spy record --format chrometrace` or `speedscope`) as functions.
+"""Reads py-spy recordings (`py-spy record --format chrometrace`, `speedscope`, `raw`) as functions.
 
 A `chrometrace` is a bare list of beginnings and ends of frames, in microseconds since the start of
 the recording, with one lane per pthread. The line of a frame is the one that ran when the frame was
@@ -8,6 +8,11 @@ the lane its name. Other events are kept as they are.
 
 A `speedscope` has the stacks of each thread one after the other, without the time in which it was
 idle. They become the same beginnings and ends.
+
+A `raw` has different stacks with the number of samples of each, and no order or rate. They are laid
+one after the other, alike ones together, so only sums mean something. How many samples there are in
+a second is in the manifest of a recording that Stepscope made; else py-spy's default is assumed,
+and that is reported.
 """
 
 from __future__ import annotations
@@ -15,12 +20,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import orjson
 import polars as pl
 
-from stepscope.errors import UnreadableInputError
+from stepscope.errors import StepscopeError, UnreadableInputError
+from stepscope.run.layout import MANIFEST_FILE
+from stepscope.run.manifest import ExternalRecord, read_record
 from stepscope.trace.formats.chrome.reader import read_tables
 from stepscope.trace.formats.event_names import renamed
 from stepscope.trace.formats.trace_format import Input, TraceFormat
@@ -33,6 +41,13 @@ _RAW_CATEGORY = "py-spy"
 _THREAD = re.compile(r'Process (\d{1,18}) Thread (\d{1,18}) "(.*)"$')
 _SPEEDSCOPE = re.compile(rb"[\xef\xbb\xbf\s]*\{[^{]{0,4000}speedscope\.app/file-format-schema")
 _NOT_OURS = "a profile of speedscope, not a trace; speedscope shows it"
+_RAW_LINE = re.compile(rb"^[^\n]*\([^()\n;]*:\d+\)(?:;[^\n]*)? \d+\r?$", re.MULTILINE)
+_RAW_THREAD = re.compile(r"thread \((0x[0-9A-Fa-f]{1,15}|\d{1,18})\)(?:: (.*))?$")
+_RAW_PROCESS = re.compile(r'process (\d{1,18}):"[^"]*"(?:;|$)')
+_RAW_FRAME = re.compile(r"(.*) \((.*?)(?::(\d{1,9}))?\)$")
+_MOST_DIGITS = 12
+_RATE = 100
+"""Samples per second, unless py-spy is told otherwise."""
 _THREAD_FRAME = r"^thread \([^)]*\)(?:: (.*))?$"
 
 
@@ -65,6 +80,90 @@ def read_speedscope(trace: Input) -> Tables:
         raise UnreadableInputError(f"{trace.name}: a profile of speedscope without samples")
     content = Content([orjson.dumps(events)])
     return _as_functions(read_tables(trace.name, content, trace.problems))
+
+
+def is_raw(beginning: bytes) -> bool:
+    """Whether this is how a `raw` begins: lines end with counts, and frames have lines of code."""
+    first = beginning.partition(b"\n")[0].rstrip()
+    return first.rpartition(b" ")[2].isdigit() and _RAW_LINE.search(beginning) is not None
+
+
+def read_raw(trace: Input) -> Tables:
+    """Reads a `raw`.
+
+    Raises:
+        UnreadableInputError: It has no stack.
+    """
+    stacks: dict[tuple[int, int, str], list[tuple[list[str], int]]] = {}
+    bad = samples = 0
+    for line in b"".join(trace.content).decode(errors="replace").splitlines():
+        stack, _, count = line.rpartition(" ")
+        if not stack or not (count.isascii() and count.isdigit() and len(count) < _MOST_DIGITS):
+            bad += bool(line.strip())
+            continue
+        lane, frames = _lane_of(stack)
+        samples += int(count)
+        if frames:
+            stacks.setdefault(lane, []).append((frames, int(count)))
+    if not stacks:
+        raise UnreadableInputError(f"{trace.name}: stacks of py-spy without a frame")
+    trace.problems.add("skipped", None, bad)
+    rate = _rate_of(trace.plain_file)
+    if rate is None:
+        trace.problems.add("unknown_rate", None, samples)
+    content = Content([orjson.dumps(list(_beginnings_and_ends(_profile(stacks, rate or _RATE))))])
+    return _as_functions(read_tables(trace.name, content, trace.problems))
+
+
+def _lane_of(stack: str) -> tuple[tuple[int, int, str], list[str]]:
+    """The process, thread and thread's name of a stack, and its frames."""
+    process_id, thread_id, name = 0, 0, "all threads"
+    while process := _RAW_PROCESS.match(stack):  # its parents come first
+        process_id, stack = int(process[1]), stack[process.end() :]
+    frames = stack.split(";") if stack else []
+    if frames and (thread := _RAW_THREAD.match(frames[0])):
+        thread_id, name, frames = int(thread[1], 0), thread[2] or "", frames[1:]
+    return (process_id, thread_id, name), frames
+
+
+def _profile(
+    stacks: dict[tuple[int, int, str], list[tuple[list[str], int]]], rate: float
+) -> dict[str, Any]:
+    """The stacks as a `speedscope` has them."""
+    numbers: dict[str, int] = {}
+    profiles = []
+    for (process_id, thread_id, name), found in stacks.items():
+        found.sort()
+        profiles.append(
+            {
+                "name": f'Process {process_id} Thread {thread_id} "{name}"',
+                "startValue": 0,
+                "samples": [
+                    [numbers.setdefault(frame, len(numbers)) for frame in frames]
+                    for frames, _ in found
+                ],
+                "weights": [count / rate for _, count in found],
+            }
+        )
+    return {"shared": {"frames": list(map(_frame, numbers))}, "profiles": profiles}
+
+
+def _frame(text: str) -> dict[str, Any]:
+    found = _RAW_FRAME.match(text)
+    if found is None:
+        return {"name": text}
+    return {"name": found[1], "file": found[2], "line": int(found[3] or 0)}
+
+
+def _rate_of(file: Path | None) -> float | None:
+    """The samples per second of a recording that Stepscope made; None if unknown."""
+    if file is None:
+        return None
+    try:
+        command = read_record(file.parent / MANIFEST_FILE, ExternalRecord).command
+        return float(command[command.index("--rate") + 1]) or None
+    except (StepscopeError, OSError, ValueError, IndexError):
+        return None
 
 
 def _beginnings_and_ends(profile: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -155,3 +254,6 @@ SPEEDSCOPE = TraceFormat(
     read=read_speedscope,
 )
 """`py-spy record --format speedscope`."""
+
+RAW = TraceFormat(name="py-spy raw", recognises=is_raw, read=read_raw)
+"""`py-spy record --format raw`."""

@@ -18,6 +18,7 @@ FORMATS: tuple[TraceFormat, ...] = (
     nsys.FORMAT,
     pyspy.FORMAT,
     pyspy.SPEEDSCOPE,
+    pyspy.RAW,
     perfetto.FORMAT,
     chrome.FORMAT,
 )
@@ -30,6 +31,8 @@ def format_of(name: str, beginning: bytes) -> TraceFormat:
     Content that no format recognises is treated as a Chrome trace, because that reader explains
     best what is wrong with it.
     """
+    if pyspy.RAW.recognises(beginning):
+        return pyspy.RAW  # the only collapsed stacks that are read
     for known in NOT_TRACES:
         if known.recognises(beginning):
             raise UnreadableInputError(f"{name}: {known.description}; {known.remedy}")

@@ -434,6 +434,14 @@ def test_a_rank_on_another_machine_or_dead_is_told(tmp_path):
     assert "runs on elsewhere: attach to it there" in done.output
 
 
+@pytest.mark.parametrize("option", ["--seconds", "--duration", "-d"])
+def test_how_long_to_sample_has_the_name_that_py_spy_gives_it_too(monkeypatch, option):
+    asked = []
+    monkeypatch.setattr(py_spy, "attach", lambda *given: asked.append(given[2]) or "spy.json")
+    done = CliRunner().invoke(attach, ["12", option, "7"])
+    assert (done.exit_code, asked) == (0, [7.0]), done.output
+
+
 def test_a_process_has_no_ranks():
     done = CliRunner().invoke(attach, ["12", "--rank", "0"])
     assert "--rank needs a run directory" in done.output

@@ -6,6 +6,7 @@ import contextlib
 import json
 import pickle
 import threading
+import time
 import types
 
 import pytest
@@ -28,9 +29,13 @@ class Core:
         self.open = []
         self.now_ns = 0
         self.loaders = None
+        self.own_ns = []
 
-    def leave_out(self, duration_ns):
-        pass
+    def leave_out_own(self, duration_ns):
+        self.own_ns.append(duration_ns)
+
+    def note_spent(self, name, duration_ns):
+        self.told.append(name)
 
     def note(self, kind, value=None, *, ends_phase=True):
         self.now_ns += 1
@@ -653,6 +658,35 @@ def test_modules_inside_others_are_looked_for_where_no_outer_one_is_called(scrip
         script.recorder.detector.remove()
     assert "__call__" not in vars(Model)
     assert "__call__" not in vars(torch.nn.ModuleDict)
+
+
+def test_the_search_for_modules_is_told_as_time_that_is_not_the_scripts(script, monkeypatch):
+    def search(_depth):
+        time.sleep(0.02)
+        return set()
+
+    monkeypatch.setattr("stepscope.capture.steps.timed_calls._classes_of_modules", search)
+    for _ in range(6):
+        script.step()
+    assert len(script.listener.steps.own_ns) == 3  # at the first, second and fourth pass
+    assert min(script.listener.steps.own_ns) >= 20_000_000
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_the_end_of_the_first_epoch_is_told_from_the_evaluation_after_it(script, goes_on):
+    script.step()
+    script.step()
+    data = Data(script.train)
+    data._workers = ["a process"]
+    script.recorder.epoch_ended(data, 30_000_000)
+    script.batch(script.other)
+    assert script.count("the end of an epoch") == 0  # nobody knows yet what follows
+    if goes_on:
+        script.step()
+    else:
+        script.recorder.finish()
+    told = [one for one in script.listener.told if one.startswith(("the end", "restart"))]
+    assert told == ["the end of an epoch", "restart"]
 
 
 def test_a_training_without_modules_is_looked_at_a_few_times_only(script, monkeypatch):

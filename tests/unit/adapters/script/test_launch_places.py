@@ -54,3 +54,29 @@ def test_frames_of_all_packages_that_a_training_process_loads_are_known_as_ours(
         file = module.relative_to(_package.IMPORT_ROOT).as_posix()
         assert re.search(OWN_FILE, f"{file}(12): work"), file
     assert not re.search(OWN_FILE, "stepscope/demo/training.py(12): work")
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_no_empty_folder_is_left_that_was_not_there(monkeypatch, tmp_path, is_there):
+    """Nothing was trained: a process began to record, and removed its run."""
+    output = tmp_path / "out" / "profiles"
+
+    def removes_its_run(_command, _environment):
+        (output / "run").mkdir(parents=True)
+        (output / "run").rmdir()
+        return 0
+
+    if is_there:
+        output.parent.mkdir()
+    monkeypatch.setattr(launch, "run_command", removes_its_run)
+    given = {"output_dir": (str(output), "here")}
+    launch.launch(["true"], resolve(find_dialect("native"), given))
+    assert not output.exists()
+    assert output.parent.exists() is is_there
+
+
+def test_a_folder_with_a_run_stays(monkeypatch, tmp_path):
+    output = tmp_path / "profiles"
+    monkeypatch.setattr(launch, "run_command", lambda *_: (output / "run").mkdir(parents=True) or 0)
+    launch.launch(["true"], resolve(find_dialect("native"), {"output_dir": (str(output), "here")}))
+    assert (output / "run").is_dir()

@@ -11,7 +11,7 @@ from tests.support.step_records import MS, step_records
 
 from stepscope.analysis.record.summary import ExcludedSteps, OtherKind, is_uneven, summarise_steps
 from stepscope.analysis.selection.partition import Part, Partition, fitted_to_step
-from stepscope.run.step_record import StepRecord
+from stepscope.run.step_record import END_OF_EPOCH, StepRecord
 
 
 def test_parts_that_do_not_add_up_are_refused():
@@ -23,6 +23,19 @@ def test_no_complete_training_step_gives_nothing():
     assert summarise_steps([]) is None
     assert summarise_steps([StepRecord(0, 0, 10, is_partial=True)]) is None
     assert summarise_steps([StepRecord(0, 0, 10, kind="evaluation")]) is None
+
+
+def test_the_end_of_the_first_epoch_is_no_part_of_its_evaluation():
+    records = step_records([100] * 10)
+    ending = {END_OF_EPOCH: 60 * MS}
+    records.append(StepRecord(10, 0, 900 * MS, kind="evaluation", phases=ending))
+    records.append(StepRecord(10, 0, 50 * MS, kind=END_OF_EPOCH))
+    summary = summarise_steps(records)
+    assert summary is not None
+    assert summary.other_kinds == (
+        OtherKind("evaluation", 1, 840 * MS),
+        OtherKind(END_OF_EPOCH, 2, 110 * MS),
+    )
 
 
 def test_known_run():

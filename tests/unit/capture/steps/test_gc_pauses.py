@@ -7,6 +7,7 @@ import gc
 import json
 import sys
 import time
+import types
 
 import pytest
 import torch
@@ -45,6 +46,21 @@ def test_a_collection_below_which_no_python_runs_counts_and_raises_nothing(monke
     assert raised == []
     assert pauses.called_ns > 0
     assert places == []
+
+
+def test_a_collection_of_our_option_is_under_the_name_that_was_typed():
+    places = []
+    pauses = GcPauses(places.append, "--debug")
+    collect = types.FunctionType(
+        compile("collect()", "deepspeed.py", "exec"),
+        {"__name__": "stepscope.adapters.deepspeed", "collect": gc.collect},
+    )
+    gc.callbacks.append(pauses)
+    try:
+        collect()
+    finally:
+        gc.callbacks.remove(pauses)
+    assert places == ["stepscope option --debug"]
 
 
 @pytest.mark.parametrize("with_stack", [False, True])

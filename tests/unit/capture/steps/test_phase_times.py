@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from stepscope.capture.steps import phase_times as kinds
 from stepscope.capture.steps.phase_times import PhaseTimes
+from stepscope.run.step_ring import AFTER_CALL, USUAL_PHASES
 
 OWN, INNER = SimpleNamespace(name="mine"), SimpleNamespace(name="inner")
 
@@ -18,12 +19,14 @@ OWN, INNER = SimpleNamespace(name="mine"), SimpleNamespace(name="inner")
 def step(times: PhaseTimes, end_ns: int, *events: tuple[Any, ...]) -> dict[str, int]:
     """The phases of a step that ends after events: (time, kind) or (time, kind, value)."""
     times.see([(kind, value[0] if value else None, at, None) for at, kind, *value in events])
-    return times.end_step((), end_ns, None)[0]
+    found = times.end_step((), end_ns, None)[0]
+    return found | ({"after the call": times.after_call_ns} if times.after_call_ns else {})
 
 
 FORWARD = ((10, kinds.CALL, False), (20, kinds.RETURN, True))
 BACKWARD = ((25, kinds.BACKWARD_BEGINS), (45, kinds.BACKWARD_ENDS))
 OPTIMIZER = ((50, kinds.OPTIMIZER_BEGINS), (57, kinds.OPTIMIZER_ENDS))
+LONG_LOSS = {"forward": 15, "after the call": 5, "backward": 20}
 CLOSURE = (
     *((10, kinds.OPTIMIZER_BEGINS), (11, kinds.CLOSURE_BEGINS)),
     *((17, kinds.CALL, False), (22, kinds.RETURN, True)),
@@ -36,17 +39,17 @@ CLOSURE = (
     ("events", "found"),
     [
         # The loss, which follows the last call, is forward.
-        ((*FORWARD, *BACKWARD, *OPTIMIZER), {"forward": 15, "backward": 20, "optimizer": 7}),
+        ((*FORWARD, *BACKWARD, *OPTIMIZER), LONG_LOSS | {"optimizer": 7}),
         # What follows a call and no backward pass does is none.
         (FORWARD, {"forward": 10}),
         # A call whose inputs require gradients continues what came before; another one does not.
         (
             (*FORWARD, (22, kinds.CALL, True), (24, kinds.RETURN, True), *BACKWARD),
-            {"forward": 15, "backward": 20},
+            {"forward": 15, "after the call": 1, "backward": 20},
         ),
         (
             (*FORWARD, (22, kinds.CALL, False), (24, kinds.RETURN, True), *BACKWARD),
-            {"forward": 13, "backward": 20},
+            {"forward": 13, "after the call": 1, "backward": 20},
         ),
         # A call without gradients has no loss.
         (((10, kinds.CALL, False), (20, kinds.RETURN, False), *BACKWARD), None),
@@ -83,7 +86,7 @@ CLOSURE = (
                 (20, kinds.RETURN, True),
                 *BACKWARD,
             ),
-            {"forward": 9, "saving": 6, "backward": 20},
+            {"forward": 9, "after the call": 5, "saving": 6, "backward": 20},
         ),
         # zero_grad is part of the optimizer, also between the loss and backward, or in a closure.
         (
@@ -94,7 +97,7 @@ CLOSURE = (
                 *BACKWARD,
                 *OPTIMIZER,
             ),
-            {"forward": 13, "backward": 20, "optimizer": 12},
+            {"forward": 13, "after the call": 3, "backward": 20, "optimizer": 12},
         ),
         (
             (
@@ -102,7 +105,7 @@ CLOSURE = (
                 *((12, kinds.ZERO_GRAD_BEGINS), (15, kinds.ZERO_GRAD_ENDS)),
                 *CLOSURE[2:],
             ),
-            {"optimizer": 8, "forward": 8, "backward": 20},
+            {"optimizer": 8, "forward": 8, "after the call": 3, "backward": 20},
         ),
         # An optimizer that calls the forward and backward itself.
         (
@@ -118,7 +121,7 @@ CLOSURE = (
         # What it does before the first call of a module, such as zero_grad, is no forward.
         (
             CLOSURE,
-            {"optimizer": 5, "forward": 8, "backward": 20},
+            {"optimizer": 5, "forward": 8, "after the call": 3, "backward": 20},
         ),
         # Optimizers that step within backward.
         (
@@ -129,6 +132,11 @@ CLOSURE = (
                 (45, kinds.BACKWARD_ENDS),
             ),
             {"backward": 20, "backward/optimizer": 3},
+        ),
+        # Time under a name of its own.
+        (
+            ((5, kinds.SPENT, ("the end", 4)), *FORWARD, *BACKWARD),
+            {"the end": 4, "forward": 15, "after the call": 5, "backward": 20},
         ),
         # A wait counts elsewhere.
         (
@@ -246,6 +254,7 @@ def test_phases_add_up_to_no_more_than_the_step(
     found, _ = times.end_step((), now_ns, None)
     assert all(ns >= 0 for ns in found.values())
     assert sum(ns for path, ns in found.items() if "/" not in path) <= now_ns
+    assert times.after_call_ns <= found.get("forward", 0)
 
 
 @given(
@@ -257,6 +266,7 @@ def test_a_step_with_the_events_of_one_before_has_the_times_that_a_new_look_find
 ) -> None:
     """Each kind of step comes three times, and its events lie elsewhere each time."""
     usual, looking, now_ns, count = PhaseTimes(), PhaseTimes(), 1, 0
+    names = (*USUAL_PHASES, AFTER_CALL)
     for done in steps * 3:
         events = []
         for kind, value in (event for part in done for event in part):
@@ -265,9 +275,21 @@ def test_a_step_with_the_events_of_one_before_has_the_times_that_a_new_look_find
             events.append((kind, value, now_ns, None))
         now_ns += 7
         looking.see(events)
-        assert usual.end_step(events, now_ns, None) == looking.end_step((), now_ns, None)
-        known = {name: value for name, value in vars(usual).items() if name != "_spans"}
-        assert known == {name: value for name, value in vars(looking).items() if name != "_spans"}
+        wanted, on_device = looking.end_step((), now_ns, None)
+        known = usual.end_usual_step(events, now_ns)
+        if known is None:
+            assert usual.end_step(events, now_ns, None) == (wanted, on_device)
+            assert usual.after_call_ns == looking.after_call_ns
+        else:
+            found = {name: ns for name, ns in zip(names, known, strict=True) if ns >= 0}
+            after_ns = found.pop(AFTER_CALL, 0)
+            assert (found, after_ns, on_device) == (wanted, looking.after_call_ns, [])
+        usual.after_call_ns = looking.after_call_ns = 0
+        assert _state(usual) == _state(looking)
+
+
+def _state(times: PhaseTimes) -> dict[str, Any]:
+    return {n: v for n, v in vars(times).items() if n not in ("_usual", "_unknown")}
 
 
 def test_the_phases_of_a_usual_step_are_known_by_its_events() -> None:

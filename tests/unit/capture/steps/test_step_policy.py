@@ -12,12 +12,11 @@ from stepscope.capture.steps.step_policy import (
     BY_FORWARD,
     BY_ITERATION,
     BY_OPTIMIZER,
-    END_OF_EPOCH,
     REST,
     STEP,
     StepPolicy,
 )
-from stepscope.run.step_record import CHECKPOINT, EVALUATION
+from stepscope.run.step_record import CHECKPOINT, END_OF_EPOCH, EVALUATION
 
 
 class Optimizer:
@@ -56,8 +55,11 @@ def test_the_end_of_an_epoch_is_apart_where_an_evaluation_follows():
     epoch, evaluation = (TRAIN, "b", MAIN) * 2, (HELD_OUT, HELD_OUT)
     assert ends_of(policy, *epoch) == [STEP] * 2
     assert policy.epoch_ended(TRAIN, long_ns) == ""  # nobody knows what follows
+    assert policy.ending_ns == long_ns  # whoever leaves out the evaluation says so
     assert ends_of(policy, *evaluation, *epoch) == [EVALUATION, STEP, STEP]
+    assert policy.ending_ns == 0
     assert policy.epoch_ended(TRAIN, long_ns) == END_OF_EPOCH
+    assert policy.ending_ns == 0
     assert ends_of(policy, *evaluation) == []
     assert policy.epoch_ended(HELD_OUT, long_ns) == ""
     assert ends_of(policy, *epoch) == [EVALUATION, STEP, STEP]

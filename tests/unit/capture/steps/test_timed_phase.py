@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from random import Random
 from types import SimpleNamespace
@@ -70,6 +71,19 @@ def test_a_phase_that_cannot_be_timed_costs_the_training_nothing(
     assert failures == ["timing a phase"]
     steps.end_step()
     assert phases_of(steps) == [{}]
+
+
+def test_time_of_our_own_is_in_the_record_once_and_in_no_phase(steps: StepCore) -> None:
+    with steps.phase("part"):
+        time.sleep(0.003)
+        steps.leave_out_own(2_000_000)
+    steps.end_step()
+    steps.add_loader_time(workers_ns=5)
+    steps.end_step()
+    steps.end_step()
+    first, second, third = records_of(steps)
+    assert (first.own_ns, second.own_ns, third.own_ns) == (2_000_000, 0, 0)
+    assert 0 < first.phases["part"] <= first.dur_ns - 2_000_000
 
 
 def test_a_part_that_fails_is_noted_and_the_others_are_asked(
@@ -242,3 +256,19 @@ def test_work_that_a_slot_has_no_place_for_is_kept(
     steps.end_step(samples=work)
     assert records_of(steps)[-1].samples == int(work)
     assert not failures
+
+
+def test_what_follows_the_models_call_is_in_the_record_of_its_step(steps: StepCore) -> None:
+    naps_s = (0.003, 0.0) * 8  # the last ones are steps like one before
+    for nap_s in naps_s:
+        steps.begin_call(False)
+        time.sleep(0.001)
+        steps.end_call(True)
+        time.sleep(nap_s)
+        steps.note(kinds.BACKWARD_BEGINS)
+        steps.note(kinds.BACKWARD_ENDS)
+        steps.end_step()
+    assert len([row for row in steps.rows if row[-1]]) < len(naps_s)
+    for nap_s, record in zip(naps_s, records_of(steps), strict=True):
+        assert nap_s * 1e9 <= record.after_call_ns < record.phases["forward"]
+        assert (record.after_call_ns >= 3_000_000) is (nap_s > 0)

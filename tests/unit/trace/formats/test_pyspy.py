@@ -8,8 +8,9 @@ import pytest
 
 from stepscope.analysis.python_functions import python_functions
 from stepscope.errors import UnreadableInputError
+from stepscope.run.manifest import ExternalRecord, write_record
 from stepscope.trace.derive.columns import derive
-from stepscope.trace.formats.pyspy import read_pyspy
+from stepscope.trace.formats.pyspy import read_pyspy, read_raw
 from stepscope.trace.formats.trace_format import Input
 from stepscope.trace.load import load
 from stepscope.trace.problems import Problems
@@ -162,3 +163,61 @@ def test_other_and_damaged_profiles_of_speedscope_are_named(tmp_path, changes, m
     path.write_text(json.dumps(speedscope(**changes)))
     with pytest.raises(UnreadableInputError, match=message):
         load(path)
+
+
+RAW = """\
+thread (12): MainThread;<module> (/app/train.py:3);step (/app/train.py:9);load (/app/data.py:4) 20
+thread (0x7F): Loader;wait (/app/worker.py:8) 50
+thread (12): MainThread;<module> (/app/train.py:3);step (/app/train.py:9) 10
+thread (12): MainThread;<module> (/app/train.py:3);step (/app/train.py:12);compute (libm.so) 10
+"""
+
+
+def raw(folder, text=RAW, rate=None):
+    path = folder / "py-spy.txt"
+    path.write_text(text)
+    if rate is not None:
+        record = ExternalRecord("py-spy", command=("py-spy", "record", "--rate", str(rate), "--"))
+        write_record(folder / "manifest.json", record)
+    return load(path)
+
+
+@pytest.mark.parametrize(("rate", "sample_ns"), [(None, 10_000_000), (200, 5_000_000)])
+def test_stacks_with_counts_are_frames_too(tmp_path, rate, sample_ns):
+    """Of a recording that Stepscope made, its manifest says how long a sample is."""
+    answer = python_functions(raw(tmp_path, rate=rate))
+    rows = answer.functions.to_dicts()
+    took = {
+        row["function"]: (row["self_ns"] / sample_ns, row["total_ns"] / sample_ns) for row in rows
+    }
+    assert took == {
+        "wait": (50, 50),
+        "load": (20, 20),
+        "step": (10, 40),
+        "libm.so: compute": (10, 10),
+        "<module>": (0, 40),
+    }
+    threads = answer.threads.select("thread", "covered_ns").rows()
+    assert threads == [("MainThread", 40 * sample_ns), ("Loader", 50 * sample_ns)]
+    assert any("counted each sample as 10 ms" in note for note in answer.notes) is (rate is None)
+
+
+def test_stacks_of_several_processes_without_threads(tmp_path):
+    """As with --subprocesses alone: a process without a frame has a sample all the same."""
+    text = """\
+process 12:"python train.py";main (train.py:3);load (data.py:4) 3
+process 12:"python train.py" 2
+process 13:"python: worker; of 2";main (worker.py:3) 4
+"""
+    answer = python_functions(raw(tmp_path, text))
+    assert answer.threads.select("process", "thread", "covered_ns").sort("process").rows() == [
+        ("12", "all threads", 30_000_000),
+        ("13", "all threads", 40_000_000),
+    ]
+
+
+def test_lines_that_are_no_stack_are_skipped_and_counted(tmp_path):
+    trace = raw(tmp_path, RAW + "nothing\nmain (a.py:1) 1e9\n" + "main (a.py:1) " + 40 * "9")
+    assert trace.tables().problems.filter(problem="skipped")["count"].to_list() == [3]
+    with pytest.raises(UnreadableInputError, match="without a frame"):
+        read_raw(Input("a.txt", None, Content([b'process 12:"a" 5\n']), Problems()))

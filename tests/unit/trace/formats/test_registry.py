@@ -41,6 +41,7 @@ def _contents(folder: Path) -> dict[str, bytes]:
         "chrome": write([operator(), kernel()]),
         "py-spy": json.dumps([frame, end]).encode(),
         "py-spy speedscope": b'{"$schema":"https://www.speedscope.app/file-format-schema.json","p',
+        "py-spy raw": b'process 7:"python a.py" 1\nmain (train.py:1);loss (train.py:9) 17\n',
         "perfetto": 2 * b"\x0a\x04\x40\x01\x50\x01",  # packets with a time and a sequence
         "nsys": _sqlite(folder),
     }
@@ -149,7 +150,7 @@ def test_what_is_no_trace_is_named_with_a_remedy(
             "of speedscope, not",
         ),
         (b'{"nodes":[{"id":1,"callFrame":{}}]}', "a CPU profile of V8"),
-        (b"main (train.py:1);loss (train.py:9) 17\n", "collapsed stacks with counts, not a trace"),
+        (b"main;loss;aten::mm 17\nmain;step 4\n", "collapsed stacks with counts, not a trace"),
         (b"memray\x00\x0b" + bytes(40), "a recording of memray, not a trace"),
         (b"\x04\x22\x4d\x18\x40\x40\xc0\x50\x08\0\0\xfa\x04memray\0\x0b", "a recording of memray"),
         (bytes(range(256)), "its content is binary"),

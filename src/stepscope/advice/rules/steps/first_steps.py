@@ -49,14 +49,17 @@ def _from_record(summary: StepSummary) -> _Start | None:
     begins_epoch_ns = starts.others_ns + starts.longest_ns if starts.steps else 0
     if not summary.first_steps or summary.first_worst_ns <= FIRST_FACTOR * begins_epoch_ns:
         return None
-    compiling_ns = summary.first_compile_ns
+    parts = (
+        ("compiling in them", summary.first_compile_ns),
+        ("Stepscope's own, not counted", summary.own_ns),
+    )
     return _Start(
         summary.first_steps,
         summary.first_excess_ns,
         summary.first_worst_ns,
         summary.median_ns,
         summary.observed_ns,
-        (Evidence("compiling in them", compiling_ns, "ns"),) if compiling_ns else (),
+        tuple(Evidence(label, ns, "ns") for label, ns in parts if ns),
     )
 
 

@@ -36,7 +36,7 @@ from stepscope.run.step_record import (
 from stepscope.trace.arrays import intervals
 
 _OWN_WORK = frozenset({FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION})
-_OF_SAVING = (
+OF_SAVING = (
     "Save less often, or beside the training: copy the state to the CPU and write it in another "
     "thread (torch.distributed.checkpoint.async_save does that), to a local disk first. Let one "
     "rank save what all ranks hold, or each rank its own part."
@@ -241,7 +241,7 @@ def _rare(
             Evidence("share of the time", share, "share"),
         ),
         steps=phase.slow_steps,
-        advice=_OF_SAVING
+        advice=OF_SAVING
         if is_saving
         else (
             f"Do '{phase.name}' less often, make it cheaper, or hand it to a thread or process "

@@ -14,13 +14,14 @@ from stepscope.advice.finding import Evidence, Finding, Severity, severity_of
 from stepscope.advice.rules.host.interruptions import ADVICE as OF_COLLECTOR
 from stepscope.advice.rules.host.interruptions import ON_DEVICE, find_busy_cpus
 from stepscope.advice.rules.steps.compilation import compiling, compiling_steps
-from stepscope.advice.rules.steps.slow_phase import find_slow_phase
+from stepscope.advice.rules.steps.slow_phase import OF_SAVING, find_slow_phase
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.steady_steps import StepState
 from stepscope.analysis.record.course import LevelShift, StepCycle, find_cycle
 from stepscope.analysis.record.summary import StepSummary, is_in_cycle
 from stepscope.analysis.selection.partition import IDLE_PREFIX
 from stepscope.run.figures import significant
+from stepscope.run.step_record import SAVING
 from stepscope.trace.arrays import intervals
 
 _MOSTLY = 0.8
@@ -242,7 +243,7 @@ def find_stalled_step(subject: Subject) -> list[Finding]:
                 summary.stalled_step,
                 summary.stalled_ns,
                 summary.median_ns,
-                (*_pauses(summary), _source(_RECORD)),
+                (*_parts(summary), _source(_RECORD)),
             ),
         )
     return [finding for findings in found.values() for finding in findings]
@@ -258,11 +259,16 @@ def _mostly_compiles(window: WindowView, step: int, lost_ns: int) -> bool:
     return int(spent[graph.steps.index(step)]) >= _MAIN_SHARE * lost_ns
 
 
-def _pauses(summary: StepSummary) -> tuple[Evidence, ...]:
-    """The garbage collector's pauses in the stalled step of a record, if they explain most of it.
+def _parts(summary: StepSummary) -> tuple[Evidence, ...]:
+    """What explains most of the stalled step of a record: saving, or the collector's pauses.
 
     What else a step spent its time in, the record does not say in comparable parts.
     """
+    if summary.stalled_saving_ns:
+        return (
+            Evidence(GREW_MOST, SAVING, "text"),
+            Evidence(GREW_BY, summary.stalled_saving_ns, "ns"),
+        )
     if summary.stalled_gc_ns < _MAIN_SHARE * (summary.stalled_ns - summary.median_ns):
         return ()
     return (
@@ -300,6 +306,8 @@ def _finding(
     advice = _ADVICE
     if part == HostCause.GARBAGE_COLLECTION.word:
         advice = OF_COLLECTOR
+    elif part == SAVING:
+        advice = OF_SAVING
     return plain_finding(
         subject,
         rule="stalled-step",

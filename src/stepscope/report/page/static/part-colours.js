@@ -26,7 +26,7 @@ export const CAUSES = /** @type {Record<string, [string, number]>} */ ({
 });
 
 const COLOUR_OF = /** @type {Record<string, number>} */ ({
-  compute: 1, "exposed communication": 2, "exposed copies": 3, forward: 1, backward: 5, optimizer: 8, recomputed: 6,
+  compute: 1, "exposed communication": 2, "exposed copies": 3, forward: 1, "between forward and backward": 33, backward: 5, optimizer: 8, recomputed: 6,
   communication: 2, "sends and receives": 2, saving: 21, evaluation: 3, compilation: 25, input: 17, other: 0, idle: 16, "op dispatch": 22, python: 23,
   // The causes on a critical path.
   copy: 3, fill: 4, dispatch: 22, launch: 8, operators: 5, synchronisation: 18, allocation: 19, "garbage collection": 26, "operators on the CPU": 35,
