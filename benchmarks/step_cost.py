@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import gc
 import itertools
 import json
 import math
@@ -292,9 +293,11 @@ def _counts(step: Callable[[], object], prepare: Callable[[], object]) -> dict[s
             c_calls += 1
 
     prepare()
+    gc.disable()  # a collection that falls into this one step is no part of it
     sys.setprofile(count)
     step()
     sys.setprofile(None)
+    gc.enable()
     return {"functions": functions, "c_calls": c_calls, "files": len(files)}
 
 

@@ -270,10 +270,10 @@ class StepCore(StepNotes):
                         self.busy += 1
                         try:
                             phases = None
-                            is_usual = not self._has_work and self.recording is None
+                            is_usual = not (self._has_work or self._has_named)
                             if is_usual and has_work:
                                 is_usual = _is_count(tokens) and _is_count(samples)
-                            if is_usual:
+                            if is_usual and self.recording is None:
                                 phases = self._times.end_usual_step(self._events, now_ns)
                             if phases is not None:
                                 self._events.clear()

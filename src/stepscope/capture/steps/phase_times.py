@@ -95,7 +95,7 @@ class PhaseTimes:
         self._is_stepping = False
         self._is_in_closure = False
         self._returned_ns = 0
-        self._usual: dict[_Shape, tuple[list[int], list[tuple[int, int, int]]]] = {}
+        self._usual: dict[_Shape, tuple[list[int], list[tuple[int, int, int]]] | None] = {}
         self._unknown: _Shape | None = None
         self._after_ns = 0  # of a forward that zero_grad or a phase of the loop's own suspends
 
@@ -263,12 +263,13 @@ class PhaseTimes:
         if not events:
             return [-1] * len(_USUAL)
         kinds, values, at_ns, marks = zip(*events, strict=True)
+        shape = kinds, values, marks
         try:
-            usual = self._usual.get((kinds, values, marks))
+            usual = self._usual.get(shape)
         except TypeError:  # a value without a hash
             return None
         if usual is None:
-            self._unknown = kinds, values, marks
+            self._unknown = None if shape in self._usual else shape
             return None
         at_ns = (*at_ns, now_ns)
         found = usual[0].copy()
@@ -286,6 +287,7 @@ class PhaseTimes:
             return
         if not all(value is None or isinstance(value, bool | str) for value in values):
             return
+        self._usual[shape] = None
         alike, at = PhaseTimes(), [_APART**n for n in range(len(kinds) + 1)]
         alike.see(zip(kinds, values, at, marks, strict=False))
         times, _ = alike.end_step((), at[-1], None)

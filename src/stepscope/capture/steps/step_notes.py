@@ -93,6 +93,7 @@ class StepNotes:
         "_epoch_start_ns",
         "_events",
         "_failed",
+        "_has_named",
         "_has_notes",
         "_has_rare",
         "_has_work",
@@ -150,6 +151,7 @@ class StepNotes:
         # Whether the step has more to it than its times; whether that is more than phases; and
         # whether it is what few steps have.
         self._has_notes = self._has_work = self._has_rare = False
+        self._has_named = False  # a phase of the loop's own has begun in the step
         self._device_phases: PhaseMarks = []
         self._wait_ns = self._wait_cpu_ns = 0
         self._epoch_start_ns = self._workers_ns = self._sampler_ns = self._own_ns = 0
@@ -244,7 +246,7 @@ class StepNotes:
         except Exception as error:  # noqa: BLE001 - the training must go on
             self._times, self._device_phases = PhaseTimes(), []
             self._failed("timing phases", error)
-        self._has_notes = bool(self._times.open)
+        self._has_notes, self._has_named = bool(self._times.open), False
         if not self._has_work:
             return found
         self._has_work = False
@@ -523,6 +525,7 @@ class Phase(contextlib.ContextDecorator):
             if notes.is_on and get_ident() == notes.thread:
                 given = self._given
                 self.name = notes._phase_names.get(given) or notes._new_phase_name(given)
+                notes._has_named = True
                 if notes.recording is None:
                     mark = None if notes.device is None else notes.device.mark()
                     notes._has_notes = True

@@ -306,3 +306,20 @@ def test_the_phases_of_a_usual_step_are_known_by_its_events() -> None:
         {"forward": 15, "backward": 20, "optimizer": 7},
         [(name, "here", "here") for name in ("forward", "backward", "optimizer")],
     )
+
+
+def test_what_cannot_be_known_by_its_events_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+    learn = PhaseTimes._learn
+    monkeypatch.setattr(
+        PhaseTimes, "_learn", lambda self, shape: (tried.append(shape), learn(self, shape))
+    )
+    times = PhaseTimes()
+    for at in (10, 20, 30, 40):
+        events = [
+            (kinds.COLLECTIVE_BEGINS, None, at, None),
+            (kinds.COLLECTIVE_ENDS, None, at + 3, None),
+        ]
+        assert times.end_usual_step(events, at + 5) is None
+        assert times.end_step(events, at + 5, None)[0] == {"communication": 3}
+    assert len(tried) == 1
