@@ -22,7 +22,7 @@ from stepscope.trace.formats.chrome.scan import Scan
 from stepscope.trace.formats.chrome.scanner.scan_patterns import CREDIT
 from stepscope.trace.formats.chrome.scanner.scan_pieces import piece_of
 from stepscope.trace.formats.chrome.scanner.scan_rows import BETWEEN, POSITION
-from stepscope.trace.formats.chrome.scanner.scan_words import Words
+from stepscope.trace.formats.chrome.scanner.scan_vocabularies import Words
 from stepscope.trace.formats.chrome.tolerant.event_text import Between
 
 _COLUMNS = {

@@ -42,8 +42,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.calls.call_sites import frames_at, names_of_events
 from stepscope.analysis.calls.parents import operators_of_events
-from stepscope.analysis.calls.places import frames_at, names_of_events
 from stepscope.analysis.host.activity import host_activity
 from stepscope.analysis.host.idle_gaps import (
     BY_DEVICE,

@@ -12,7 +12,7 @@ from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import OptionNames
 from stepscope.capture.ranks import NOBODY, RankIdentity, records
 from stepscope.capture.signals import TerminationSignalError
-from stepscope.run.figures import plural, ranks_in_words, said_by
+from stepscope.run.figures import error_message, plural, rank_names
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import WindowRecord, exit_text
 
@@ -44,7 +44,7 @@ def describe_end(
         text = f"{name_of(error)} in step {step}"
         # The name of an exit code contains it.
         has_message = not isinstance(error, SystemExit) or isinstance(error.code, str)
-        message = said_by(error).strip().split("\n")[0] if has_message else ""
+        message = error_message(error).strip().split("\n")[0] if has_message else ""
         text += f": {message}" if message else ""
     elif step == 0:
         text = "step() was never called: call it at the end of each iteration, or use watch()"
@@ -149,7 +149,7 @@ class Recorded:
         if not absent:
             return []
         given, here = self._ranks_in_words(option)
-        return [f"there is no {ranks_in_words(absent)}, which {given} names: {here}"]
+        return [f"there is no {rank_names(absent)}, which {given} names: {here}"]
 
     def _other_ranks(self) -> str:
         option, world_size = self.config.ranks, self.identity.world_size

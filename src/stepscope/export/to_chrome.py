@@ -48,14 +48,14 @@ def export(asked: Request) -> Exported:
 
     if len(asked.sources) == 1:
         with file_writer(asked.destination) as write:
-            said = one(asked.sources[0], write)
-        return Exported((asked.destination,), said, tuple(notes))
-    said = ""
+            note = one(asked.sources[0], write)
+        return Exported((asked.destination,), note, tuple(notes))
+    note = ""
     with folder_writer(asked.destination) as folder:
         for source in asked.sources:
             with folder.file(f"rank{source.rank:05d}.json.gz") as write:
-                said = one(source, write)
-    return Exported(tuple(folder.files), said, tuple(notes))
+                note = one(source, write)
+    return Exported(tuple(folder.files), note, tuple(notes))
 
 
 def write_chrome(cut: Cut, write: Callable[[bytes], object]) -> int:

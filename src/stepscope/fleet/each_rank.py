@@ -1,7 +1,8 @@
 """Reads the ranks of a run in several processes of this machine, as many as memory allows.
 
-A rank is read by `advice.rank.judging`, wherever that happens, and only its summary returns. For
-few ranks with small traces, starting processes takes longer than it saves, so this process does it.
+A rank is read by `advice.rank.diagnose_rank`, wherever that happens, and only its summary returns.
+For few ranks with small traces, starting processes takes longer than it saves, so this process does
+it.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
-from stepscope.analysis.selection.partition import cause_words
+from stepscope.analysis.selection.partition import cause_label
 from stepscope.report import units
 from stepscope.terminal.plain_text import printable
 
@@ -84,7 +84,7 @@ def shown(name: str, value: Any, origin_ns: int = 0) -> str:
             f"{printable(str(key))} {shown(str(key), item)}" for key, item in value.items()
         )
     if not isinstance(value, (int, float)):
-        return printable(cause_words(str(value)) if name in CAUSES else str(value))
+        return printable(cause_label(str(value)) if name in CAUSES else str(value))
     if isinstance(value, float) and not math.isfinite(value):
         return "–"
     if is_moment(name):

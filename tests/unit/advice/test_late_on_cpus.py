@@ -11,7 +11,7 @@ from tests.support.one_step import check_diagnosis
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.opening.reader import open_run
-from stepscope.report.diagnosis.words import between_ranks
+from stepscope.report.diagnosis.sentences import between_ranks
 from stepscope.skew.rank_skew import RECORDED_WAITS
 
 TRANSFER_MS = 2

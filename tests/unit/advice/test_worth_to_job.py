@@ -18,7 +18,7 @@ from tests.support.rank_programs import Meet, Program, run_ranks
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Finding, Severity
 from stepscope.opening.reader import open_run
-from stepscope.report.diagnosis.words import between_ranks
+from stepscope.report.diagnosis.sentences import between_ranks
 
 STEPS = 4
 

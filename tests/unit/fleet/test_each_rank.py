@@ -12,7 +12,7 @@ from tests.support.planted import dump
 from tests.support.rank_jobs import rank_of_job
 
 from stepscope.advice.diagnosis import diagnose
-from stepscope.advice.job.reading import MeetingTask, answers, in_turn
+from stepscope.advice.job.reading import ComparedRankTask, answers, in_turn
 from stepscope.advice.rank.opened_traces import KEPT_BYTES
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UsageError
@@ -62,7 +62,7 @@ def test_each_process_is_asked_again_about_the_ranks_whose_traces_it_keeps(run):
     with InProcesses(3)() as read:
         tasks = [TracesKept(rank) for rank in run.ranks]
         assert read(tasks) == [0, 0, 0]
-        assert answers(read, [MeetingTask(rank, Scope()) for rank in run.ranks])
+        assert answers(read, [ComparedRankTask(rank, Scope()) for rank in run.ranks])
         assert read(tasks) == [1, 1, 1]
 
 

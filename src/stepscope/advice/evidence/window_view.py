@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.places import (
+from stepscope.analysis.calls.call_sites import (
     function_of,
     has_stacks,
     is_waiting,

@@ -83,10 +83,10 @@ def _computing(rank: RankSummary) -> dict[int, int]:
 
 
 def _in_records(ranks: Sequence[RankSummary]) -> Imbalance | None:
-    met = [one.meeting for one in ranks if one.meeting.manifest is not None]
-    if len(met) < 2 or any(rank.device is not None for rank in ranks):
+    recorded = [one.compared for one in ranks if one.compared.manifest is not None]
+    if len(recorded) < 2 or any(rank.device is not None for rank in ranks):
         return None
-    rows = steps_in_common(recorded_steps(met))
+    rows = steps_in_common(recorded_steps(recorded))
     name = next(
         (
             name

@@ -22,14 +22,14 @@ from stepscope.advice.rank.summary import RankSummary
 from stepscope.advice.rules import OF_COMMUNICATION, OF_COMPUTE
 from stepscope.advice.rules.communication.ranks import is_late
 from stepscope.advice.thresholds import Thresholds
-from stepscope.run.figures import duration, ranks_in_words, significant
+from stepscope.run.figures import duration, rank_names, significant
 from stepscope.run.step_record import BACKWARD, COMMUNICATION
-from stepscope.skew.course import (
+from stepscope.skew.rank_causes import says_slow_link
+from stepscope.skew.rank_skew import RankSkew
+from stepscope.skew.trend import (
     EveryNth,
     Rising,
 )
-from stepscope.skew.rank_causes import says_slow_link
-from stepscope.skew.rank_skew import RankSkew
 
 _LINK = (
     "Look at the links of {0} first: communication takes far longer there than on the other ranks, "
@@ -70,7 +70,7 @@ class Lateness:
     @property
     def who(self) -> str:
         """The names of the ranks, as in "ranks 1 and 3"."""
-        return ranks_in_words(self.ranks)
+        return rank_names(self.ranks)
 
     @property
     def with_usual_links(self) -> tuple[int, ...]:
@@ -78,16 +78,16 @@ class Lateness:
         least_ns = _MOSTLY * self.skew.wait_ns
         return tuple(rank for rank, ns in self.more_communication_ns.items() if ns < least_ns)
 
-    def words(self) -> str:
+    def text(self) -> str:
         """One clause for a verdict."""
         several = len(self.ranks) > 1
         when = growing = ""
-        if isinstance(self.skew.course, Rising) or (
-            isinstance(self.skew.course, EveryNth) and not self.skew.course.only
+        if isinstance(self.skew.trend, Rising) or (
+            isinstance(self.skew.trend, EveryNth) and not self.skew.trend.only
         ):
-            growing = f", {self.skew.course.words}"
-        elif self.skew.course is not None:
-            when = f" {self.skew.course.words}"
+            growing = f", {self.skew.trend.text}"
+        elif self.skew.trend is not None:
+            when = f" {self.skew.trend.text}"
         return (
             f"{self.who} come{'' if several else 's'} late{when}, and the "
             f"others wait {significant(self.skew.wait_ns / 1e6)} ms per step for "
@@ -163,8 +163,8 @@ def causes_first(
         elif _waits_for(one, late) and not is_explained:
             rank_findings.append(_no_more_than(late.skew.saving_ns, one))
         elif _is_symptom(one, late, waits) or _waits_for(one, late):
-            words = late.words()
-            assumption = "; ".join(part for part in (one.assumption, words) if part)
+            text = late.text()
+            assumption = "; ".join(part for part in (one.assumption, text) if part)
             lower = replace(one, severity=Severity.LOW, assumption=assumption)
             symptoms.append(
                 _no_more_than(late.skew.saving_ns, lower) if _waits_for(one, late) else lower
@@ -209,9 +209,9 @@ def imbalance_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
         saving_ns = one.saving_ns or 0
         is_of_waits = one.id in OF_COMMUNICATION or one.id == _OF_SINGLE_COLLECTIVES
         if is_of_waits and (one.id == _RANK_WAITING or unequal.saving_ns >= _MOSTLY * saving_ns):
-            words = "; ".join(part for part in (one.assumption, _UNEQUAL) if part)
+            text = "; ".join(part for part in (one.assumption, _UNEQUAL) if part)
             placed = _FOLLOWS if saving_ns > unequal.saving_ns else one.placed
-            lower = replace(one, severity=Severity.LOW, assumption=words, placed=placed)
+            lower = replace(one, severity=Severity.LOW, assumption=text, placed=placed)
             symptoms.append(lower)
         else:
             others.append(one)
@@ -295,14 +295,14 @@ def _is_of_slow_link(one: Finding, late: Lateness) -> bool:
 
 def _is_slow_by_waiting(one: Finding, late: Lateness) -> bool:
     """Whether steps are long on a rank that waits, those in which others come late."""
-    if not isinstance(late.skew.course, EveryNth) or one.rank in late.ranks or not one.steps:
+    if not isinstance(late.skew.trend, EveryNth) or one.rank in late.ranks or not one.steps:
         return False
     is_of_all = one.id == "uneven-steps"
     is_of_waits = one.id == "slow-phase" and any(name in one.title for name in _WAITED_IN)
     if not is_of_all and not is_of_waits:
         return False
-    at = late.skew.course.steps[0] % late.skew.course.every
-    due = sum(step % late.skew.course.every == at for step in one.steps)
+    at = late.skew.trend.steps[0] % late.skew.trend.every
+    due = sum(step % late.skew.trend.every == at for step in one.steps)
     return due >= _MOSTLY * len(one.steps)
 
 

@@ -42,7 +42,7 @@ def subject_of(
     Args:
         notes: Receives why its recorded memory cannot be read.
     """
-    manifest = summary.meeting.manifest
+    manifest = summary.compared.manifest
     windows = () if rank.manifest is None else rank.manifest.windows
     files = [item for window in windows for item in window.artifacts]
     of_python = [item.path for item in files if item.kind == KIND]  # of windows with tracemalloc

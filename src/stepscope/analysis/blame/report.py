@@ -89,7 +89,7 @@ GROUPS: dict[str, pl.DataType | type[pl.DataType]] = {
 
 
 @dataclass(frozen=True)
-class Accused:
+class Stragglers:
     """Ranks that make the others wait.
 
     Attributes:
@@ -140,7 +140,7 @@ class Blame:
     ranks: pl.DataFrame
     groups: pl.DataFrame
     by_step: pl.DataFrame
-    accused: pl.DataFrame
+    stragglers: pl.DataFrame
     waits_ns: int
     unexplained_ns: int
     steps: int
@@ -188,7 +188,7 @@ def find_blame(matched: Matched, clock_offset_ns: Numbers | None = None) -> Blam
         and (cause not in OF_THE_GPU or steps >= _MANY_STEPS or gain_ns >= _FEW_GAIN * step_ns)
         for rank, cause, gain_ns in gaining.select("rank", "cause", "gain_ns").iter_rows()
     ]
-    accused = gaining.filter(pl.Series(stands_out, dtype=pl.Boolean)).sort(
+    stragglers = gaining.filter(pl.Series(stands_out, dtype=pl.Boolean)).sort(
         "gain_ns", "caused_wait_ns", "rank", descending=[True, True, False]
     )
     unusual = _Unusual(matched, usual, late_ns, gains, table)
@@ -197,14 +197,16 @@ def find_blame(matched: Matched, clock_offset_ns: Numbers | None = None) -> Blam
         _ranks(matched, table),
         _groups(matched, usual, delays),
         _by_step(matched, delays),
-        accused,
+        stragglers,
         int(matched.wait_ns.sum()),
         int(delays.unexplained_ns.sum()),
         steps,
         step_ns,
         matched.left_out,
-        unusual.late_together(max(accused["gain_ns"].to_list(), default=0)),
-        unusual.whole_of(accused.filter(pl.col("cause").is_in(matched.causes))["rank"].to_list()),
+        unusual.late_together(max(stragglers["gain_ns"].to_list(), default=0)),
+        unusual.whole_of(
+            stragglers.filter(pl.col("cause").is_in(matched.causes))["rank"].to_list()
+        ),
         unusual.excess_ns,
         usual,
         gains,
@@ -259,9 +261,9 @@ class _Unusual:
         needed = sorted(rank for rank in late if gain.sure_ns - without[rank].sure_ns >= notable_ns)
         return self._together(needed) if len(needed) > 1 else None
 
-    def whole_of(self, accused: Collection[int]) -> dict[int, LateTogether]:
+    def whole_of(self, stragglers: Collection[int]) -> dict[int, LateTogether]:
         """By accused rank with several causes: all of them together."""
-        several = {rank for rank in accused if len(self._late.get(rank, ())) > 1}
+        several = {rank for rank in stragglers if len(self._late.get(rank, ())) > 1}
         return {rank: self._together([rank]) for rank in sorted(several)}
 
     def _together(self, ranks: Sequence[int]) -> LateTogether:

@@ -28,10 +28,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.analysis.calls.call_sites import runs_under
 from stepscope.analysis.calls.moved_bytes import bytes_of_operators
 from stepscope.analysis.calls.operator_forest import operator_forest
 from stepscope.analysis.calls.parents import parents_of_events
-from stepscope.analysis.calls.places import runs_under
 from stepscope.analysis.calls.recomputation import find_recomputed
 from stepscope.analysis.selection.names import names_that
 from stepscope.trace.arrays.blockwise import gather

@@ -24,7 +24,7 @@ import polars as pl
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.events import HostEvents
 from stepscope.analysis.host.waits import epoch_starts
-from stepscope.analysis.selection.odd_steps import round_starts
+from stepscope.analysis.selection.outlier_steps import round_starts
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 from stepscope.trace.model import Trace

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.analysis.calls.call_sites import has_stacks
 from stepscope.analysis.calls.one_off import one_off_calls
 from stepscope.analysis.calls.parents import operators_of_events
-from stepscope.analysis.calls.places import has_stacks
 from stepscope.analysis.calls.runtime_calls import TO_DEVICE, TO_HOST, blocking_copies
 from stepscope.analysis.host.causes import (
     CAUSES,

@@ -44,7 +44,7 @@ from stepscope.analysis.host.waits import epoch_starts
 from stepscope.analysis.selection.gpu_work import in_steps, work_on_devices
 from stepscope.analysis.selection.lost_work import lost_work
 from stepscope.analysis.selection.names import events_named, times_of
-from stepscope.analysis.selection.odd_steps import (
+from stepscope.analysis.selection.outlier_steps import (
     LEAST_STEPS,
     rounds_of_batches,
     rounds_of_work,

@@ -168,13 +168,13 @@ def _local(trace: Trace, scope: Scope | None) -> pl.DataFrame:
 
 
 def _described(trace: Trace, kept: pl.DataFrame) -> tuple[tuple[str, str], ...]:
-    words = {
+    descriptions = {
         str(entry.get("pg_name")): str(entry.get("pg_desc"))
         for entry in _listed_groups(trace)
         if entry.get("pg_desc") not in {None, "", "undefined"}
     }
     groups = dict.fromkeys(kept["group"].drop_nulls().to_list())
-    found = ((group, words.get(group.partition(" ")[0], "")) for group in groups)
+    found = ((group, descriptions.get(group.partition(" ")[0], "")) for group in groups)
     return tuple((group, word) for group, word in found if word)
 
 

@@ -316,7 +316,7 @@ class SlowClock:
         """Its clock as a share of its peers'."""
         return self.own.clock_mhz / self.peers_mhz
 
-    def words(self) -> str:
+    def text(self) -> str:
         """The figures, as a clause."""
         own = self.own
         why = ", ".join(f"{name.replace('_', ' ')} {percent(share)}" for name, share in own.reasons)

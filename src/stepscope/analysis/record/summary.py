@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from stepscope.analysis.record.course import (
+from stepscope.analysis.record.step_patterns import (
     CompileTimes,
     EpochStarts,
     HostTimes,
@@ -25,7 +25,7 @@ from stepscope.analysis.record.course import (
     host_times,
     recurs,
 )
-from stepscope.analysis.selection.odd_steps import (
+from stepscope.analysis.selection.outlier_steps import (
     SLOW_FACTOR,
     START_UP_FACTOR,
     round_starts,

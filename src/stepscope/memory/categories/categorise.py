@@ -284,8 +284,8 @@ def _annotated(replay: Replay) -> pl.DataFrame:
 
 def _of_text(column: str, name: str) -> list[pl.Expr]:
     """The category and the name that a text of the form `ANNOTATION_PREFIX` says."""
-    words = "|".join(member.value for member in MemoryCategory)
-    pattern = f"^{ANNOTATION_PREFIX}({words})(?::(.*))?$"
+    text = "|".join(member.value for member in MemoryCategory)
+    pattern = f"^{ANNOTATION_PREFIX}({text})(?::(.*))?$"
     return [
         pl.col(column).str.extract(pattern, 1).cast(CATEGORY).alias(name),
         pl.col(column).str.extract(pattern, 2).alias(f"{name}_name"),

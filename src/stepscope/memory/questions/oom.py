@@ -145,7 +145,7 @@ def out_of_memory(view: MemoryView, device: int | None = None) -> OutOfMemory:
     )
 
 
-def failure_in_words(view: MemoryView, device: int) -> str | None:
+def describe_failure(view: MemoryView, device: int) -> str | None:
     """Why the last request of a device that failed did; None: none failed."""
     moment = view.failure(device)
     if moment is None:

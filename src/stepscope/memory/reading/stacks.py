@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.memory.reading.keywords import NUMBERS, UNSET, VALUES_FROM
 from stepscope.memory.reading.records import dictionaries_in
 from stepscope.memory.reading.tree import DICT, Arrays, Handle, Tree
 from stepscope.memory.reading.values import MISSING, integer_at, text_span
-from stepscope.memory.reading.words import NUMBERS, UNSET, VALUES_FROM
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.helpers import as_long, jit_helper
 from stepscope.trace.machine.jit import jit

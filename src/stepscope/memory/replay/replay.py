@@ -97,9 +97,9 @@ def replay(snapshot: Snapshot) -> Replay:
 
 
 def _is_overflowed(snapshot: Snapshot) -> bool | None:
-    said = snapshot.settings.get("trace_alloc_overflowed")
-    if isinstance(said, bool):
-        return said
+    overflowed = snapshot.settings.get("trace_alloc_overflowed")
+    if isinstance(overflowed, bool):
+        return overflowed
     most = snapshot.settings.get("trace_alloc_max_entries")
     if isinstance(most, int) and not isinstance(most, bool):
         longest = snapshot.events.group_by("device").len().select(pl.col("len").max()).collect()

@@ -150,7 +150,7 @@ def _divided(
         pl.col("block").is_not_null().alias("is_exact"),
     )
     # A block without size at each end of a segment, so that every gap lies between two.
-    walls = pl.concat(
+    boundaries = pl.concat(
         [
             segments.select("segment", "address", is_end=pl.lit(value=False)),
             segments.select(
@@ -161,7 +161,7 @@ def _divided(
         ]
     ).with_columns(size_bytes=pl.lit(0, dtype=pl.Int64))
     everything = (
-        pl.concat([in_use.with_columns(is_end=pl.lit(value=False)), walls], how="diagonal")
+        pl.concat([in_use.with_columns(is_end=pl.lit(value=False)), boundaries], how="diagonal")
         .sort("segment", "address", "is_end", "size_bytes", "allocation", nulls_last=False)
         .join(segments.select("segment", "is_large", "is_expandable"), on="segment", how="left")
     )

@@ -147,7 +147,7 @@ def requests_of(replay: Replay, device: int, failed: pl.DataFrame | None = None)
     is_by_segment = recorded.max_split_bytes is not None or recorded.garbage_collection_threshold
     if failed is None:
         failed = failed_requests(replay, device)
-    parts = _pools_let_go(stretches, places)
+    parts = _released_pools(stretches, places)
     for release in releases_of(replay, device):
         segments = _single_segments(replay, device, release) if is_by_segment else None
         if segments is not None:
@@ -197,7 +197,7 @@ def _single_segments(replay: Replay, device: int, release: Release) -> pl.DataFr
     return given
 
 
-def _pools_let_go(
+def _released_pools(
     stretches: pl.DataFrame, places: dict[tuple[int, int], int]
 ) -> list[pl.DataFrame]:
     """Private pools keep their memory as long as a graph may use it: until they first give back."""

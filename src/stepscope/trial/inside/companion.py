@@ -43,15 +43,15 @@ TURN_S = 0.25
 _ASK = b"a"
 
 
-def join(recorder: ScriptRecorder, wishes: dict[str, Any]) -> None:
+def join(recorder: ScriptRecorder, request: dict[str, Any]) -> None:
     """Apply the fixes of a trial to this process.
 
     Args:
-        wishes: "fixes" (name to value), "steps" after which the script ends, "warm_up" (the first
+        request: "fixes" (name to value), "steps" after which the script ends, "warm_up" (the first
             of them, which do not count), "notes" (a folder), "guarded" (where it may write; see
             `guard.WriteGuard`), "turns" (where it asks for its turns; empty: it takes none).
     """
-    companion = Companion(recorder, wishes)
+    companion = Companion(recorder, request)
     companion.begin()
 
 
@@ -59,21 +59,21 @@ class Companion:
     """Stays with a training process while fixes are tried in it.
 
     Args:
-        wishes: See `join`.
+        request: See `join`.
     """
 
-    def __init__(self, recorder: ScriptRecorder, wishes: dict[str, Any]) -> None:
+    def __init__(self, recorder: ScriptRecorder, request: dict[str, Any]) -> None:
         self._recorder = recorder
-        self._fixes: dict[str, Any] = wishes["fixes"]
-        self._steps: int = wishes["steps"]
-        self._warm_up: int = wishes["warm_up"]
-        self._address: str = wishes["turns"]
+        self._fixes: dict[str, Any] = request["fixes"]
+        self._steps: int = request["steps"]
+        self._warm_up: int = request["warm_up"]
+        self._address: str = request["turns"]
         self._turns: Turns | None = None
-        self._notes = Path(wishes["notes"])
+        self._notes = Path(request["notes"])
         self._patches = Patches()
         self._losses = LossWatch()
         self._workers = WorkerWatch()
-        self._guard = WriteGuard(wishes["guarded"], self._notes)
+        self._guard = WriteGuard(request["guarded"], self._notes)
         self._process_id = os.getpid()
         self._optimizers: dict[str, None] = {}
         self._zeroes_gradients = False

@@ -73,7 +73,7 @@ class SamePlace:
         return f"the same {len(self.places)} {kind} in {times} take"
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """Which they are, and in how many steps."""
         named = [
             f"{ordinal(place)} {kind} of {count}"
@@ -253,7 +253,7 @@ def _in(subject: Subject, window: WindowView) -> list[Finding]:
         whose = "its" if len(where.places) == 1 else "their"
         compared = "in the baseline" if is_of_baseline else f"others of {whose} kind and size"
         title = f"{where.title} far longer than {compared}"
-        evidence += [Evidence("its place in a step", where.words, "text")]
+        evidence += [Evidence("its place in a step", where.text, "text")]
     steps = tuple(sorted({_step(window, step) for step in odd["step"]}))
     if window is not subject.window:
         lost_ns = int((odd["dur_ns"] - odd["expected_ns"]).sum())

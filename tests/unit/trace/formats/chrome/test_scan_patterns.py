@@ -20,7 +20,7 @@ from stepscope.trace.formats.chrome.scanner.scan_patterns import (
     _MOST_PATTERNS,
     WAYS,
 )
-from stepscope.trace.formats.chrome.scanner.scan_words import Words
+from stepscope.trace.formats.chrome.scanner.scan_vocabularies import Vocabularies
 
 _ROOM_FOR_HEADS = " " * HEAD_BYTES  # so that the last events are looked at as well
 _NAME = "aten::add " + "x" * HEAD_BYTES  # so that the head of an event has no more than this
@@ -289,7 +289,7 @@ def test_most_events_of_a_recorder_are_recognised(layout: str) -> None:
 
 
 def test_patterns_outlast_a_block() -> None:
-    words, text = Words(), events_with('"Ev Idx":1', '"Ev Idx":2').rstrip(b" ")
+    words, text = Vocabularies(), events_with('"Ev Idx":1', '"Ev Idx":2').rstrip(b" ")
     scanned(text, with_patterns=True, words=words)
     again = scanned(text + _ROOM_FOR_HEADS.encode(), with_patterns=True, words=words)
     assert again.recognised == 3
@@ -308,7 +308,7 @@ def test_events_that_differ_only_after_their_heads(kinds: int) -> None:
         names = [f"{chr(97 + kind % 26)}{chr(97 + kind // 26)}" for kind in range(kinds)] * repeats
         return events_with(*(f'"kernel":"{name}","Ev Idx":5' for name in names))
 
-    words = Words()
+    words = Vocabularies()
     scanned(text(5), with_patterns=True, words=words)
     assert words.patterns.count <= kinds + WAYS  # a few are learned again where they are crowded
     assert scanned(text(5), with_patterns=True, words=words).recognised == 5 * kinds + 1
@@ -316,7 +316,7 @@ def test_events_that_differ_only_after_their_heads(kinds: int) -> None:
 
 
 def test_events_that_differ_late_near_the_end_of_a_block() -> None:
-    words = Words()
+    words = Vocabularies()
     kernels = [f'"kernel":"{chr(97 + kind)}"' for kind in range(20)]
     scanned(events_with(*kernels, *kernels), with_patterns=True, words=words)
     again = events_with(*kernels).rstrip(b" ")
@@ -348,7 +348,7 @@ def test_events_with_many_numbers_for_columns(count: int) -> None:
 def test_looking_stops_where_it_brings_nothing_and_begins_again() -> None:
     chance = random.Random(1)
     unlike = [operator(f"op {chance.random()}", str(n)) for n in range(4000)]
-    words = Words()
+    words = Vocabularies()
     scanned(b"".join(parts(unlike, "minified")), with_patterns=True, words=words)
     learned = words.patterns.count
     scanned(b"".join(parts(unlike[:1600], "minified")), with_patterns=True, words=words)

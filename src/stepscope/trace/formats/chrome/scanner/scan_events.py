@@ -58,7 +58,7 @@ from stepscope.trace.formats.chrome.scanner.scan_values import (
     magnitude,
     nanoseconds_at,
 )
-from stepscope.trace.formats.chrome.scanner.scan_words import intern
+from stepscope.trace.formats.chrome.scanner.scan_vocabularies import intern
 from stepscope.trace.formats.chrome.tolerant.event_text import Between
 from stepscope.trace.machine.helpers import as_long, jit_inline
 from stepscope.trace.machine.instructions import (
@@ -122,7 +122,7 @@ def scan_events(block: Longs, name_table: Longs, lane_table: Longs, pattern_tabl
     Args:
         block: Address of the block's description (`scan_rows`). Position and counts are updated. A
             view of length 0 means no arguments.
-        name_table: Address of the table of names (`scan_words`), which include quotes.
+        name_table: Address of the table of names (`scan_vocabularies`), which include quotes.
         lane_table: Address of the table of lanes, which do not.
         pattern_table: Address of the description of the patterns (`scan_patterns`).
 

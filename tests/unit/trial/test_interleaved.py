@@ -12,9 +12,9 @@ from tests.support.trial_machine import SILENT, Machine
 from stepscope.commands.main import cli
 from stepscope.errors import UsageError
 from stepscope.opening.trials import CRASHED
-from stepscope.trial import turns as module
+from stepscope.trial import interleaved as module
 from stepscope.trial.attempts import Bench, TrialError
-from stepscope.trial.turns import Request, run_in_turns
+from stepscope.trial.interleaved import Request, run_in_turns
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ from stepscope.trial.attempts import (
 )
 from stepscope.trial.processes import DISTURBED, own_standard_input
 
-VERSION_WORD = "{version}"
+VERSION_PLACEHOLDER = "{version}"
 """In the command, stands for the version."""
 LEAST_RUNS = 2
 USUAL_STEPS, LEAST_S = 100, 3.0
@@ -54,8 +54,8 @@ class Request:
 
     Attributes:
         versions: The two versions, the one before first. A folder is the working directory of the
-            command. Anything else takes the place of `VERSION_WORD` in it; a Python script without
-            a command is the command.
+            command. Anything else takes the place of `VERSION_PLACEHOLDER` in it; a Python script
+            without a command is the command.
         steps: Steps of each run; None: `USUAL_STEPS`, or as many as take `LEAST_S`.
         writable: Paths outside the versions' folders to which they may write.
     """
@@ -70,8 +70,8 @@ class Request:
 
     def command_of(self, version: str) -> tuple[tuple[str, ...], Path]:
         """The command of a version, and its working directory."""
-        if any(VERSION_WORD in word for word in self.command):
-            return tuple(w.replace(VERSION_WORD, version) for w in self.command), Path.cwd()
+        if any(VERSION_PLACEHOLDER in word for word in self.command):
+            return tuple(w.replace(VERSION_PLACEHOLDER, version) for w in self.command), Path.cwd()
         if Path(version).is_dir():
             if not self.command:
                 raise UsageError(
@@ -80,14 +80,14 @@ class Request:
             return self.command, Path(version)
         if not self.command and Path(version).is_file() and version.endswith(".py"):
             return (version,), Path.cwd()
-        place = f"write {VERSION_WORD} in the command where it belongs"
+        place = f"write {VERSION_PLACEHOLDER} in the command where it belongs"
         if not Path(version).exists():
             raise UsageError(f"{version}: no such file or folder; if it is a value, {place}")
         if self.command:
             raise UsageError(f"{version}: not a folder to run the command in: {place}")
         raise UsageError(
             f"{version}: not a Python script: put its command after --, as in -- bash "
-            f"{VERSION_WORD}"
+            f"{VERSION_PLACEHOLDER}"
         )
 
 

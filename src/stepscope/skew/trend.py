@@ -64,7 +64,7 @@ class EveryNth:
         return self.others_ns < _LITTLE * self.long_ns
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """When, as "in every 3rd step"."""
         return f"{'' if self.only else 'most '}in every {ordinal(self.every)} step"
 
@@ -72,7 +72,7 @@ class EveryNth:
     def evidence(self) -> str:
         """When and how long."""
         return (
-            f"{self.words} ({_some(self.steps)}): {duration(self.long_ns)} in these, "
+            f"{self.text} ({_some(self.steps)}): {duration(self.long_ns)} in these, "
             f"{duration(self.others_ns)} in others"
         )
 
@@ -92,7 +92,7 @@ class Rising:
     last_ns: int
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """How."""
         return "more from step to step"
 
@@ -120,14 +120,14 @@ class FromOneStep:
     after_ns: int
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """Since when."""
         return f"since about step {self.step}"
 
     @property
     def evidence(self) -> str:
         """Since when, and from what to what."""
-        return f"{self.words}: {duration(self.before_ns)} before, {duration(self.after_ns)} then"
+        return f"{self.text}: {duration(self.before_ns)} before, {duration(self.after_ns)} then"
 
 
 @dataclass(frozen=True)
@@ -142,20 +142,20 @@ class InSomeSteps:
     of: int
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """In how many."""
         return f"in {len(self.steps)} of {self.of} steps"
 
     @property
     def evidence(self) -> str:
         """In which steps."""
-        return f"{self.words}: {_some(self.steps)}"
+        return f"{self.text}: {_some(self.steps)}"
 
 
-Course = EveryNth | Rising | FromOneStep | InSomeSteps
+Trend = EveryNth | Rising | FromOneStep | InSomeSteps
 
 
-def course_of(steps: Sequence[int], times_ns: Sequence[int], least_ns: float) -> Course | None:
+def trend_of(steps: Sequence[int], times_ns: Sequence[int], least_ns: float) -> Trend | None:
     """How times change over the steps; None where nothing is beyond chance.
 
     Args:
