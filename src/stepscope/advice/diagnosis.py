@@ -24,7 +24,13 @@ from stepscope.advice.job.imbalance import ODD_PARTS, imbalance, longer_parts, o
 from stepscope.advice.job.job_savings import limited_by_the_job, limited_to_transfers
 from stepscope.advice.job.late_ranks import causes_first, imbalance_first, lateness
 from stepscope.advice.job.pipeline import limited_by_the_stages, slow_stage, stage_first
-from stepscope.advice.job.reading import ComparedRankTask, EachRank, SummaryTask, answers, in_turn
+from stepscope.advice.job.reading import (
+    ComparedRankTask,
+    EachRank,
+    SummaryTask,
+    answers,
+    one_by_one,
+)
 from stepscope.advice.job.savings_of_waits import limited_by_the_next
 from stepscope.advice.job.stragglers import (
     describe_late_starts,
@@ -100,7 +106,7 @@ def diagnose(
     thresholds: Thresholds | None = None,
     scope: Scope | None = None,
     baseline: Trace | None = None,
-    each: EachRank = in_turn,
+    each: EachRank = one_by_one,
 ) -> Diagnosis:
     """Judge a run, rank by rank.
 
@@ -136,7 +142,7 @@ def diagnose(
             summaries = answers(read, tasks)
         else:
             # A baseline is a trace with its tables, which is not sent to another process.
-            with in_turn() as read_here:
+            with one_by_one() as read_here:
                 summaries = answers(read_here, tasks)
             notes = (*notes, *_notes_on_baseline(baseline, summaries))
     return diagnose_ranks(run, summaries, limits, matched, skew, notes)

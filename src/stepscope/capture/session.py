@@ -124,11 +124,11 @@ class CaptureSession:
         self._is_stopped = False
         self.is_forked = False
         self._must_end = False
-        self._wall = Containment(self._note, self._end_if_requested)
-        self.contain = self._wall.contain
-        self.admit = self._wall.admit
-        self._attempt = self._wall.attempt
-        self.steps = StepCore(self._wall)
+        self._containment = Containment(self._note, self._end_if_requested)
+        self.contain = self._containment.contain
+        self.admit = self._containment.admit
+        self._attempt = self._containment.attempt
+        self.steps = StepCore(self._containment)
         self.steps.when_off = self.tidy
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -224,7 +224,7 @@ class CaptureSession:
         steps.journal = journal
         steps.probe = torch.cuda.is_initialized if torch.cuda.is_available() else None
         layout = journal.rank
-        self._writer = StepWriter(steps, self._wall, journal.lines, layout.ring)
+        self._writer = StepWriter(steps, self._containment, journal.lines, layout.ring)
         self._start_memory(layout, journal)
         if self.config.memory_census and records(self.config.ranks, self.identity):
             from stepscope.capture.record.census import MemoryCensus
@@ -332,20 +332,20 @@ class CaptureSession:
         """End everything once, whatever happened. Never raises an `Exception`."""
         if not self._is_started or self.is_forked:
             return
-        with self._wall.lock:
+        with self._containment.lock:
             if self.steps.is_closing:
                 return
             self.steps.is_closing = True
             self.steps.wake()
         self._must_end = self._must_end or isinstance(error, TerminationSignalError)
         try:
-            self._wall.busy += 1
+            self._containment.busy += 1
             if self.journal is not None:
                 self._close(self.journal, error, note)
             elif self.config.enabled and self.config.announce and self.says_where:
                 print_lines(f"nothing was recorded: {self._failure or 'the capture did not start'}")
         finally:
-            self._wall.busy -= 1
+            self._containment.busy -= 1
             self._is_stopped = True
             self.steps.is_on = False
             ProcessClaim.give_back(self)
@@ -461,8 +461,8 @@ class CaptureSession:
 
     def _on_terminate(self, is_fatal: bool) -> bool:
         """Save what was recorded on SIGTERM; False if our own code has to finish first."""
-        if self._wall.busy or self.steps.busy:
-            self._must_end = self._wall.has_postponed = self.steps.has_postponed = True
+        if self._containment.busy or self.steps.busy:
+            self._must_end = self._containment.has_postponed = self.steps.has_postponed = True
             return False
         if is_fatal:
             self.finish(TerminationSignalError())

@@ -189,11 +189,13 @@ def command(
     if result_file is not None:
         write_result(result_file, outcome.launched)
     else:
-        _tell(outcome, settings, step_on, shows_report=shows_report)
+        _print_outcome(outcome, settings, step_on, shows_report=shows_report)
     return outcome.launched.exit_code
 
 
-def _tell(outcome: Outcome, settings: Settings, step_on: str, *, shows_report: bool) -> None:
+def _print_outcome(
+    outcome: Outcome, settings: Settings, step_on: str, *, shows_report: bool
+) -> None:
     """Report the outcome on standard error: standard output belongs to the script."""
     from stepscope.opening.reader import open_run
     from stepscope.report.launch import file_lines, outcome_lines, table_lines

@@ -25,7 +25,7 @@ from stepscope.trace.schema import Category
 _ROWS_AT_ONCE = 200_000
 _OF_LANE = re.compile(r"^(\w+) \(pid (.*), tid (.*)\)$", re.DOTALL)
 """Keys under which the reader keeps metadata of one process or thread."""
-_WORDS = {
+_RAW_CATEGORIES = {
     Category.RUNTIME: "cuda_runtime",
     Category.DRIVER: "cuda_driver",
     Category.DEVICE_SYNC: "cuda_sync",
@@ -119,7 +119,7 @@ def _names(trace: Trace) -> pl.DataFrame:
 def _category(raw: str | None, category: str) -> str:
     """The category as in the file, unless it means another one in this format."""
     if category_of(raw).value != category:
-        raw = _WORDS.get(Category(category), category)
+        raw = _RAW_CATEGORIES.get(Category(category), category)
     return "" if raw is None else f'"cat": {_text(raw)}, '
 
 

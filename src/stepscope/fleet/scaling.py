@@ -56,7 +56,7 @@ SCALING = Question(
 )
 _WARM = 3
 _STEP, _WAITING, _COMMUNICATION = "step", "waiting for other ranks", "exposed communication"
-_WORDS = {"wall_ns": _STEP, "wait_ns": _WAITING, "exposed_comm_ns": _COMMUNICATION}
+_LABELS = {"wall_ns": _STEP, "wait_ns": _WAITING, "exposed_comm_ns": _COMMUNICATION}
 _MOSTLY = 0.5
 _NOTABLE = 0.05  # of the first side's step
 _MOST_NAMED = 4
@@ -129,7 +129,7 @@ def _growth(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
     rows = []
     for name in (*PARTS, "wall_ns", "wait_ns"):
         before, after = _mean(first, name), _mean(second, name)
-        word = _WORDS.get(name) or name.removesuffix("_ns").replace("_", " ")
+        word = _LABELS.get(name) or name.removesuffix("_ns").replace("_", " ")
         share = (after - before) / step if step else None
         rows.append((word, before, after, after - before, share))
     return pl.DataFrame(rows, schema=GROWTH, orient="row")
@@ -176,10 +176,10 @@ def _verdict(
             ", mostly waiting for other ranks" if is_waiting else ", in the transfers themselves"
         )
     step_ns = growth.filter(pl.col("part") == _STEP)["a_ns"][0]
-    return f"{text}. {_who_grew(ranks, step_ns)}"
+    return f"{text}. {_slower_ranks(ranks, step_ns)}"
 
 
-def _who_grew(ranks: pl.DataFrame, step_ns: int) -> str:
+def _slower_ranks(ranks: pl.DataFrame, step_ns: int) -> str:
     notable = ranks.filter(pl.col("own_growth_ns") >= _NOTABLE * step_ns)
     if notable.is_empty():
         return "No rank takes notably longer by itself"

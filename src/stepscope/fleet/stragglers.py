@@ -356,8 +356,10 @@ def _verdict(
                 f"{recorded.steps} steps do not show what the {blame.steps} recorded in detail do"
             )
         alternating = find_alternating(compared.waits)
-        worth = blame.waits_ns >= _NOTABLE_WAITS * blame.step_ns * blame.steps * len(compared.ranks)
-        if alternating is not None and worth:
+        is_notable = blame.waits_ns >= _NOTABLE_WAITS * blame.step_ns * blame.steps * len(
+            compared.ranks
+        )
+        if alternating is not None and is_notable:
             text += f"; they take turns at being late: the others wait for {alternating.text()}"
         return text
     worst = notable.row(0, named=True)

@@ -23,7 +23,7 @@ _SUFFIXES: tuple[tuple[str, Callable[[Any], str]], ...] = (
     ("_bytes", units.size),
     ("_share", units.percent),
 )
-_WORDS = {"comm": "communication", "memcpy": "copies"}
+_ABBREVIATIONS = {"comm": "communication", "memcpy": "copies"}
 """Words for people instead of those in names of columns."""
 IDENTITIES = frozenset(
     {
@@ -49,7 +49,7 @@ def label(name: str) -> str:
         if name.endswith(suffix) and name != suffix[1:]:
             name = name.removesuffix(suffix) + ("" if suffix != "_share" else " %")
             break
-    return " ".join(_WORDS.get(word, word) for word in name.split("_") if word)
+    return " ".join(_ABBREVIATIONS.get(word, word) for word in name.split("_") if word)
 
 
 def headings(columns: Sequence[str], *, is_short: bool = False) -> dict[str, str]:

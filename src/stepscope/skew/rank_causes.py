@@ -23,7 +23,7 @@ _CLAUSES = {
 }
 
 
-def says_slow_link(text: str) -> bool:
+def means_slow_link(text: str) -> bool:
     """Whether a cause in words is a slow link."""
     return text in {cause_clause(SLOW_LINK), cause_clause(SLOW_LINK, several=True)}
 

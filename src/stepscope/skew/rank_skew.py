@@ -27,7 +27,7 @@ A rank's position comes from one of these, depending on what the records have:
   the sum of the two largest error bounds.
 
 A rank that comes late in every Nth step only, because it saves or logs then, is seldom last. So
-where the steps in which ranks come apart lie at one distance beyond chance (`skew.trend`), the
+where the steps in which ranks come apart lie at one distance beyond chance (`skew.course`), the
 ranks are compared in these steps, and what they cost is spread over all.
 
 Where the record has most of what the ranks are late by, a wait for input or the garbage collector,
@@ -66,15 +66,15 @@ from stepscope.run.step_record import (
     read_last_steps,
 )
 from stepscope.skew import equal_ranks
-from stepscope.skew.rank_causes import cause_clause
-from stepscope.skew.trend import (
+from stepscope.skew.course import (
+    Course,
     EveryNth,
     FromOneStep,
     Rising,
-    Trend,
+    course_of,
     every_nth,
-    trend_of,
 )
+from stepscope.skew.rank_causes import cause_clause
 
 STEP_BORDERS = "step borders"
 OFF_CPU = "time off the CPU"
@@ -188,7 +188,7 @@ class RankSkew:
     last_share: float
     error_ns: int
     ranks: tuple[RankWait, ...]
-    trend: Trend | None = None
+    course: Course | None = None
     chance: float = 0.0
     cause: str = ""
 
@@ -217,10 +217,10 @@ class RankSkew:
         """Who makes the others wait, why, and what that costs: the same words everywhere."""
         several = len(self.late) > 1
         when = ""
-        if isinstance(self.trend, EveryNth | FromOneStep):
-            when = f" {self.trend.text}"
-        elif isinstance(self.trend, Rising):
-            when = f", {self.trend.text}"
+        if isinstance(self.course, EveryNth | FromOneStep):
+            when = f" {self.course.text}"
+        elif isinstance(self.course, Rising):
+            when = f", {self.course.text}"
         why = f": {self.cause}" if self.cause else ""
         share = percent(self.saving_ns / self.step_ns) if self.step_ns else percent(0)
         return (
@@ -290,7 +290,7 @@ def _explained(
     others = [place for place in range(len(ranks)) if place not in late]
     if not others:
         return skew
-    part, judged = _judged(compared, skew.trend)
+    part, judged = _judged(compared, skew.course)
     culprits = (
         _without_followers([row for row, _ in judged], late, others, skew.wait_ns / part) or late
     )
@@ -314,7 +314,7 @@ def _explained(
     )
     if whole is not None and is_seen:
         compared = whole
-        part, judged = _judged(whole, skew.trend)
+        part, judged = _judged(whole, skew.course)
     positions = [places for _, places in judged]
     if is_recorded:
         saved = []
@@ -328,7 +328,7 @@ def _explained(
     else:
         return skew
     # A rank that pauses in every Nth step may come last by more than its record shows.
-    if compared is whole and (is_recorded or not isinstance(skew.trend, EveryNth)):
+    if compared is whole and (is_recorded or not isinstance(skew.course, EveryNth)):
         saved = [
             0.0 if is_unseen else one_ns
             for one_ns, is_unseen in zip(saved, _unseen_last(positions, skew.step_ns), strict=True)
@@ -337,14 +337,14 @@ def _explained(
 
 
 def _judged(
-    compared: _Compared, trend: Trend | None
+    compared: _Compared, course: Course | None
 ) -> tuple[float, list[tuple[list[StepRecord], list[int]]]]:
     """What part of all steps is long, and these, or all, with where each rank is in them."""
     steps = zip(compared.rows, compared.positions, strict=True)
-    if not isinstance(trend, EveryNth):
+    if not isinstance(course, EveryNth):
         return 1.0, list(steps)
-    part = _part(trend, [row[0].step for row in compared.rows])
-    return part, [(row, places) for row, places in steps if row[0].step in trend.steps]
+    part = _part(course, [row[0].step for row in compared.rows])
+    return part, [(row, places) for row, places in steps if row[0].step in course.steps]
 
 
 def _unseen_last(positions: Sequence[Sequence[int]], step_ns: int) -> list[bool]:
@@ -407,10 +407,10 @@ def saved_without(
     return max(row) - max(*left, *(row[j] for j in others))
 
 
-def _part(trend: EveryNth, steps: Sequence[int]) -> float:
+def _part(course: EveryNth, steps: Sequence[int]) -> float:
     """Of all steps, how many are long: of the compared ones, more or fewer may be due."""
-    due = [step for step in steps if step % trend.every == trend.steps[0] % trend.every]
-    return len(trend.steps) / len(due) / trend.every
+    due = [step for step in steps if step % course.every == course.steps[0] % course.every]
+    return len(course.steps) / len(due) / course.every
 
 
 def wait_by_design(ranks: Sequence[RankSteps]) -> bool:
@@ -685,7 +685,7 @@ def skew_of_positions(
             saving_ns=round(part * then.saving_ns),
             error_ns=round(part * error_ns),
             ranks=tuple(replace(one, wait_ns=round(part * one.wait_ns)) for one in then.ranks),
-            trend=found,
+            course=found,
         )
         # On average over all steps, the same wait shows as well.
         says_more = found.only and then.wait_ns > _MOSTLY * usual.wait_ns
@@ -698,7 +698,7 @@ def skew_of_positions(
             round(statistics.median(max(row[i] for i in late) - row[j] for j in others))
             for row in positions
         ]
-        usual = replace(usual, trend=trend_of(steps, waits, max(least_ns, error_ns)))
+        usual = replace(usual, course=course_of(steps, waits, max(least_ns, error_ns)))
     return _within_a_step(usual)
 
 

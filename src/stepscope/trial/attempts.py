@@ -162,7 +162,7 @@ class Bench:
         *,
         hung_s: float = math.inf,
         with_memory: bool = False,
-        in_turns: InTurns | None = None,
+        alternation: InTurns | None = None,
     ) -> Attempt:
         """Run the script once.
 
@@ -189,7 +189,7 @@ class Bench:
             "fixes": {fix: plan.value for fix, plan in variant.plans.items()},
             "steps": self.steps,
             "warm_up": self.warm_up,
-            "turns": in_turns.address if in_turns is not None else "",
+            "turns": alternation.address if alternation is not None else "",
             "notes": str(notes_folder),
             "guarded": place.guarded,
         }
@@ -202,8 +202,8 @@ class Bench:
                 lambda: any(note["has_ended"] for note in _notes(notes_folder)),
                 hung_s=hung_s,
             )
-            if in_turns is not None:
-                limits = replace(limits, meanwhile=in_turns.meanwhile)
+            if alternation is not None:
+                limits = replace(limits, meanwhile=alternation.meanwhile)
             start = Start(
                 command,
                 {**environment, **more},

@@ -14,7 +14,7 @@ from tests.support.rank_jobs import rank_of_job
 
 from stepscope.advice.diagnosis import diagnose
 from stepscope.advice.job import reading as read_ranks
-from stepscope.advice.job.reading import ComparedRankTask, in_turn
+from stepscope.advice.job.reading import ComparedRankTask, one_by_one
 from stepscope.advice.rank import diagnose_rank, opened_traces
 from stepscope.advice.rank.diagnose_rank import read_compared_rank, summarise_rank
 from stepscope.advice.rank.opened_traces import OpenedTraces
@@ -129,7 +129,7 @@ def test_no_more_traces_are_kept_than_there_is_room_for(job, loaded, monkeypatch
     tables = loading.load(one.windows[0].trace_path).tables()
     opened = OpenedTraces(5 * tables.size_bytes)  # one takes twice that, with what is derived
     monkeypatch.setattr(read_ranks, "OpenedTraces", lambda: opened)
-    with in_turn() as read:
+    with one_by_one() as read:
         read([ComparedRankTask(rank, Scope()) for rank in open_run(str(job)).ranks])
         assert (len(loaded), in_memory(loaded)) == (3, 2)
     assert in_memory(loaded) == 0

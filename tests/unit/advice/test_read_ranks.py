@@ -20,7 +20,7 @@ from tests.support.step_records import step_records, write_run
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.job.compared import match_ranks, recorded_steps
-from stepscope.advice.job.reading import ComparedRankTask, SummaryTask, in_turn
+from stepscope.advice.job.reading import ComparedRankTask, SummaryTask, one_by_one
 from stepscope.advice.rank import diagnose_rank
 from stepscope.advice.rank.summary import ComparedRank, RankSummary, Request, Waits
 from stepscope.advice.thresholds import Thresholds
@@ -414,7 +414,7 @@ def test_only_ranks_that_are_not_kept_are_given_to_other_processes(tmp_path, cac
 
     @contextmanager
     def each():
-        with in_turn() as read:
+        with one_by_one() as read:
 
             def counted(tasks):
                 given.append(len(tasks))

@@ -23,7 +23,7 @@ def skew(late: tuple[int, ...], wait_ns: int, saving_ns: int) -> RankSkew:
     waits = tuple(RankWait(rank, 0 if rank in late else wait_ns, 0) for rank in range(4))
     return RankSkew(
         basis=ARRIVALS, is_device=True, steps=10, step_ns=STEP_NS, late=late, wait_ns=wait_ns,
-        saving_ns=saving_ns, last_share=1.0, error_ns=0, ranks=waits, trend=None,
+        saving_ns=saving_ns, last_share=1.0, error_ns=0, ranks=waits, course=None,
     )  # fmt: skip
 
 

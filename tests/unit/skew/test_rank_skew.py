@@ -214,7 +214,7 @@ def test_a_pause_beside_all_phases_is_late_though_the_threads_run_unevenly():
         seen.append(dataclasses.replace(rank, records=records))
     skew = rank_skew(seen)
     assert skew.late == (1,)
-    assert skew.trend.text == "in every 4th step"
+    assert skew.course.text == "in every 4th step"
     saved = [a.dur_ns - b.dur_ns for a, b in zip(slow[0].records, fixed[0].records, strict=True)]
     assert skew.saving_ns == pytest.approx(sum(saved) / len(saved), rel=0.1)
 
@@ -443,8 +443,8 @@ def test_a_rank_that_is_late_in_every_third_step_is_late(meet, slow):
     assert skew.late[0] in slow
     assert set(skew.late) == set(slow)
     assert skew.is_notable
-    assert skew.trend.every == 3
-    assert {step % 3 for step in skew.trend.steps} == {1}
+    assert skew.course.every == 3
+    assert {step % 3 for step in skew.course.steps} == {1}
     with_it, without = (
         sum(one.dur_ns for one in job(each, steps=60, jitter_ms=1.0)[0].records[5:])
         for each in (ranks, [10.0] * 5)
@@ -458,7 +458,7 @@ def test_a_rank_that_is_late_in_every_third_step_is_late(meet, slow):
 def test_all_ranks_that_save_in_every_third_step_are_not_late():
     skew = rank_skew(job([_every_third(10.0)] * 4, steps=60, jitter_ms=1.0))
     assert not skew.is_notable
-    assert skew.trend is None
+    assert skew.course is None
 
 
 def test_a_rank_that_is_late_now_and_then_is_not_late():
@@ -466,25 +466,25 @@ def test_a_rank_that_is_late_now_and_then_is_not_late():
     rare = [10.0 + (30.0 if noise.random() < 0.15 else 0.0) for _ in range(60)]
     skew = rank_skew(job([10.0, 10.0, rare, 10.0], steps=60, jitter_ms=1.0))
     assert not skew.is_notable
-    assert skew.trend is None
+    assert skew.course is None
 
 
 def test_a_late_rank_that_gets_later_is_said_to():
     rising = [12.0 + 0.5 * step for step in range(60)]
     skew = rank_skew(job([10.0, rising, 10.0], steps=60, jitter_ms=1.0))
     assert skew.late == (1,)
-    assert skew.trend.per_step_ns == pytest.approx(0.5 * MS, rel=0.05)
+    assert skew.course.per_step_ns == pytest.approx(0.5 * MS, rel=0.05)
     assert "the others wait, more from step to step" in skew.accusation()
     steady = rank_skew(job([10.0, 25.0, 10.0], steps=60, jitter_ms=1.0))
     assert steady.late == (1,)
-    assert steady.trend is None
+    assert steady.course is None
 
 
 def test_a_rank_that_is_late_from_one_step_on_is_said_to_be():
     level = [11.0 if step < 25 else 30.0 for step in range(70)]
     skew = rank_skew(job([10.0, level, 10.0], steps=70, jitter_ms=1.0))
     assert skew.late == (1,)
-    assert abs(skew.trend.step - 25) <= 1
+    assert abs(skew.course.step - 25) <= 1
     assert "since about step 2" in skew.accusation()
 
 

@@ -110,7 +110,7 @@ class Placing:
         folder: Path,
         *,
         layout: str,
-        words: Mapping[str, str],
+        names: Mapping[str, str],
         snapshot_path: Path | None,
         placed: Callable[[list[Path]], object] | None,
     ) -> None:
@@ -118,16 +118,16 @@ class Placing:
         self._folder = folder
         self._root = folder.parent.parent
         self._layout = layout
-        self._words = words
+        self._names = names
         self._snapshot_path = snapshot_path
         self._placed = placed
         self._newest = -1
         self._has_placed = False
-        model = words.get("model_name", "").rstrip("/").rpartition("/")[2]
+        model = names.get("model_name", "").rstrip("/").rpartition("/")[2]
         rank = session.identity.rank
         self._fields = {
             "model": _plain(model, "model"),
-            "training": _plain(words.get("train_type", ""), "train"),
+            "training": _plain(names.get("train_type", ""), "train"),
             "rank": str(rank),
             "local": str(session.identity.local_rank),
             # The first rank has the plain name.
@@ -153,8 +153,8 @@ class Placing:
                 **self._fields,
                 "window": str(window.index),
                 # Steps done when the window ended, with those before a resumption.
-                "done": str(int(self._words.get("steps_before", "0")) + last + 1),
-                "leaf": self._words.get("leaf", ""),
+                "done": str(int(self._names.get("steps_before", "0")) + last + 1),
+                "leaf": self._names.get("leaf", ""),
                 "ns": str(time.time_ns()),
             }
             sources: dict[str, Path] = {}

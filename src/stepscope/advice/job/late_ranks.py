@@ -24,12 +24,12 @@ from stepscope.advice.rules.communication.ranks import is_late
 from stepscope.advice.thresholds import Thresholds
 from stepscope.run.figures import duration, rank_names, significant
 from stepscope.run.step_record import BACKWARD, COMMUNICATION
-from stepscope.skew.rank_causes import says_slow_link
-from stepscope.skew.rank_skew import RankSkew
-from stepscope.skew.trend import (
+from stepscope.skew.course import (
     EveryNth,
     Rising,
 )
+from stepscope.skew.rank_causes import means_slow_link
+from stepscope.skew.rank_skew import RankSkew
 
 _LINK = (
     "Look at the links of {0} first: communication takes far longer there than on the other ranks, "
@@ -68,7 +68,7 @@ class Lateness:
         return self.skew.late
 
     @property
-    def who(self) -> str:
+    def named_ranks(self) -> str:
         """The names of the ranks, as in "ranks 1 and 3"."""
         return rank_names(self.ranks)
 
@@ -82,14 +82,14 @@ class Lateness:
         """One clause for a verdict."""
         several = len(self.ranks) > 1
         when = growing = ""
-        if isinstance(self.skew.trend, Rising) or (
-            isinstance(self.skew.trend, EveryNth) and not self.skew.trend.only
+        if isinstance(self.skew.course, Rising) or (
+            isinstance(self.skew.course, EveryNth) and not self.skew.course.only
         ):
-            growing = f", {self.skew.trend.text}"
-        elif self.skew.trend is not None:
-            when = f" {self.skew.trend.text}"
+            growing = f", {self.skew.course.text}"
+        elif self.skew.course is not None:
+            when = f" {self.skew.course.text}"
         return (
-            f"{self.who} come{'' if several else 's'} late{when}, and the "
+            f"{self.named_ranks} come{'' if several else 's'} late{when}, and the "
             f"others wait {significant(self.skew.wait_ns / 1e6)} ms per step for "
             f"{'them' if several else 'it'}{growing}"
         )
@@ -175,12 +175,16 @@ def causes_first(
             others.append(one)
     below = max((one.saving_ns or 0 for one in others), default=0)
     causes = [
-        one if (one.saving_ns or 0) >= below else replace(one, placed=_MAKES_LATE.format(late.who))
+        one
+        if (one.saving_ns or 0) >= below
+        else replace(one, placed=_MAKES_LATE.format(late.named_ranks))
         for one in causes
     ]
     above = min((one.saving_ns or 0 for one in (*causes, *rank_findings, *others)), default=0)
     symptoms = [
-        one if (one.saving_ns or 0) <= above else replace(one, placed=_COMES_FROM.format(late.who))
+        one
+        if (one.saving_ns or 0) <= above
+        else replace(one, placed=_COMES_FROM.format(late.named_ranks))
         for one in symptoms
     ]
     return (*larger, *causes, *rank_findings, *others, *symptoms)
@@ -247,15 +251,15 @@ def is_slow_link(one: Finding, late: Lateness, findings: Sequence[Finding]) -> b
 
 def _of_slow_link(one: Finding, late: Lateness, limits: Thresholds) -> Finding:
     """A slow link's finding, with what the job gains if the link is as fast as the others."""
-    one = replace(one, advice=_LINK.format(late.who, one.advice))
+    one = replace(one, advice=_LINK.format(late.named_ranks, one.advice))
     hidden_ns, step_ns = one.saving_ns or 0, (one.saving_ns or 0) + (one.predicted_step_ns or 0)
     if not 0 < late.skew.saving_ns < hidden_ns:
         return one
     return replace(
         with_saving(one, min(late.skew.saving_ns, step_ns), limits),
         is_upper_bound=False,
-        assumption=f"communication takes no longer on {late.who} than on the next rank; hiding all "
-        f"of it as well saves up to {duration(hidden_ns)}",
+        assumption=f"communication takes no longer on {late.named_ranks} than on the next rank; "
+        f"hiding all of it as well saves up to {duration(hidden_ns)}",
         own_saving_ns=_own_saving_ns(one),
         next_rank=None,
     )
@@ -290,19 +294,21 @@ def _is_of_slow_link(one: Finding, late: Lateness) -> bool:
     """Whether it is about communication that is mostly long because of the late ranks' link."""
     if one.id not in OF_COMMUNICATION or one.rank not in late.ranks:
         return False
-    return says_slow_link(late.skew.cause) and late.skew.saving_ns >= _MOSTLY * (one.saving_ns or 0)
+    return means_slow_link(late.skew.cause) and late.skew.saving_ns >= _MOSTLY * (
+        one.saving_ns or 0
+    )
 
 
 def _is_slow_by_waiting(one: Finding, late: Lateness) -> bool:
     """Whether steps are long on a rank that waits, those in which others come late."""
-    if not isinstance(late.skew.trend, EveryNth) or one.rank in late.ranks or not one.steps:
+    if not isinstance(late.skew.course, EveryNth) or one.rank in late.ranks or not one.steps:
         return False
     is_of_all = one.id == "uneven-steps"
     is_of_waits = one.id == "slow-phase" and any(name in one.title for name in _WAITED_IN)
     if not is_of_all and not is_of_waits:
         return False
-    at = late.skew.trend.steps[0] % late.skew.trend.every
-    due = sum(step % late.skew.trend.every == at for step in one.steps)
+    at = late.skew.course.steps[0] % late.skew.course.every
+    due = sum(step % late.skew.course.every == at for step in one.steps)
     return due >= _MOSTLY * len(one.steps)
 
 

@@ -118,7 +118,7 @@ EachRank = Callable[[], AbstractContextManager[ReadsRanks]]
 
 
 @contextmanager
-def in_turn() -> Iterator[ReadsRanks]:
+def one_by_one() -> Iterator[ReadsRanks]:
     """Read one rank after the other here."""
     opened = OpenedTraces()
 

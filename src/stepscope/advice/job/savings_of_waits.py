@@ -150,7 +150,7 @@ def _with_limit(
     if gain_ns > _NOTABLY_LESS * one.saving_ns:
         return one
     if gain_ns / max(1, one.saving_ns + one.predicted_step_ns) < limits.saving_low:
-        return _worth_nothing(one, ranks, fixed)
+        return _saves_nothing(one, ranks, fixed)
     come = "come" if len(ranks) > 1 else "comes"
     return replace(
         with_saving(one, gain_ns, limits),
@@ -169,7 +169,7 @@ def _of_its_step(window_ns: float, one: Finding, rank: RankSummary) -> int:
     return round(window_ns * step_ns / max(1, rank.window_step_ns or step_ns))
 
 
-def _worth_nothing(one: Finding, ranks: Sequence[int], fixed: OnTime) -> Finding:
+def _saves_nothing(one: Finding, ranks: Sequence[int], fixed: OnTime) -> Finding:
     """A finding that says something of the job, but nothing that fixing its cause would bring."""
     named = rank_names(ranks)
     then = f"{one.advice[:1].lower()}{one.advice[1:]}"

@@ -33,6 +33,7 @@ from stepscope.analysis.ranks.local_time import COMPUTE, HOST
 from stepscope.analysis.record.metrics import SlowClock
 from stepscope.run.figures import duration
 from stepscope.run.step_record import BACKWARD, FORWARD
+from stepscope.skew.course import course_of, in_some_steps
 from stepscope.skew.rank_causes import (
     FEWEST_RANKS,
     LATE_START,
@@ -53,7 +54,6 @@ from stepscope.skew.rank_skew import (
     skew_of_positions,
     usual_step_ns,
 )
-from stepscope.skew.trend import in_some_steps, trend_of
 
 if TYPE_CHECKING:
     from stepscope.analysis.blame.compared import Compared
@@ -323,7 +323,7 @@ class InWindows:
                 RankWait(rank, round(ns / blame.steps), last)
                 for rank, ns, last in waited.iter_rows()
             ),
-            trend=trend_of(steps, waits, least_ns) or in_some_steps(steps, waits),
+            course=course_of(steps, waits, least_ns) or in_some_steps(steps, waits),
             cause=cause_clause(stragglers.cause, several=len(stragglers.ranks) > 1),
         )
 
@@ -354,7 +354,7 @@ class InWindows:
         )
         if not self.of_host or stragglers is None or stragglers.cause in (OTHER, SLOW_LINK):
             return skew
-        if set(skew.late) != set(stragglers.ranks) or skew.trend is not None:
+        if set(skew.late) != set(stragglers.ranks) or skew.course is not None:
             return skew
         if len(set(self.compared.matched.group.tolist())) > 1:
             return skew  # others may come late only because they waited for it in a smaller group
@@ -468,7 +468,7 @@ def _surest(recorded: RankSkew | None, seen: RankSkew | None) -> RankSkew | None
     """
     if recorded is None or seen is None:
         return recorded or seen
-    is_partly_seen = recorded.trend is None and recorded.basis != OFF_CPU
+    is_partly_seen = recorded.course is None and recorded.basis != OFF_CPU
     is_same = set(seen.late) == set(recorded.late) and is_partly_seen
     return seen if is_same and seen.wait_ns > recorded.wait_ns else recorded
 
@@ -491,7 +491,7 @@ def _with_stragglers(
         # What records name is known of many steps; on a CPU it is part of what computes, too.
         if stragglers.cause != OTHER and recorded.cause not in _NAMED_BY_RECORDS:
             recorded = replace(recorded, cause=seen.cause)
-        if windows.of_host or recorded.trend is not None:
+        if windows.of_host or recorded.course is not None:
             return recorded
         if is_whole and stragglers.cause != SLOW_LINK:
             return recorded
@@ -523,7 +523,7 @@ def without_inherited(recorded: RankSkew, excess_ns: Mapping[int, Mapping[str, f
     """
     own = {rank: sum(excess_ns.get(rank, {}).values()) for rank in recorded.late}
     most_ns = max(own.values())
-    if recorded.trend is not None or most_ns < _MOSTLY * recorded.wait_ns:
+    if recorded.course is not None or most_ns < _MOSTLY * recorded.wait_ns:
         return recorded
     late = tuple(rank for rank in recorded.late if own[rank] >= _MOSTLY * most_ns)
     main = {max(excess_ns[rank], key=excess_ns[rank].__getitem__) for rank in late}

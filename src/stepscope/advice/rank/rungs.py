@@ -180,7 +180,7 @@ class _Climber:
         is_slow = any(one.id == "full-precision-matmuls" for one in findings)
         faster = better if is_slow else None
         floors = window.floors(better)  # as the rule about precision asks, with or without finding
-        self._tell_what_is_known(floors, faster)
+        self._note_peaks(floors, faster)
         known = [kind for kind in floors.kinds if kind.known_ns >= _PARTLY * kind.total_ns > 0]
         if floors.known_share >= _PARTLY:
             changes = changes.and_also(self._at_floor(floors.floor_ns))
@@ -240,7 +240,7 @@ class _Climber:
         share = most / sum(limits) if most else None
         self.rungs.append(Rung(rung, fixed, step_ns, name if most else "", share, basis))
 
-    def _tell_what_is_known(self, floors: WorkFloors, faster: str | None) -> None:
+    def _note_peaks(self, floors: WorkFloors, faster: str | None) -> None:
         known = {peaks.name: peaks for peaks in floors.devices.values() if peaks is not None}
         self.device = ", ".join(known)
         types = [*floors.types, *([faster] if faster is not None else [])]

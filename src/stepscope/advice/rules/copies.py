@@ -170,7 +170,7 @@ def _calls_of_copies(window: WindowView) -> pl.DataFrame:
     )
 
 
-_WORDS = {
+_DIRECTIONS = {
     "host_to_device": "to the device",
     "device_to_host": "to the host",
     "device_to_device": "within the device",
@@ -221,7 +221,7 @@ def find_exposed_copies(subject: Subject, window: WindowView) -> list[Finding]:
         Evidence("exposed per step", window.per_device_step(exposed_ns), "ns"),
         Evidence("share of the device's time", share, "share"),
         Evidence("copies per step", len(copies) / window.steps, "count"),
-        Evidence("most of them", _WORDS.get(direction, "of a direction not recorded"), "text"),
+        Evidence("most of them", _DIRECTIONS.get(direction, "of a direction not recorded"), "text"),
     ]
     if bytes_moved and copying_ns:
         evidence += [

@@ -106,7 +106,7 @@ _BEFORE = (
     "Nothing was lost: the host runs ahead, and the GPU was still busy with earlier work when the "
     "recording began. Annotate the steps (profiler.step()): then no step includes this work."
 )
-_NOT_TOLD = (
+_NOT_UNDERSTOOD = (
     "Nothing was lost: `stepscope view`, `show` and `query` have all that the file holds. What "
     "limits the step shows in a recording of torch's profiler, or of a device whose lanes are "
     "understood."
@@ -152,7 +152,7 @@ def find_trace_incomplete(subject: Subject) -> list[Finding]:
     if window is not None and (loss := loss_of(window)).text:
         title = loss.text if severity is Severity.INFO else title or loss.text
         severity = Severity.MEDIUM
-        advice = _LOST if loss.launches else _NOT_TOLD
+        advice = _LOST if loss.launches else _NOT_UNDERSTOOD
         evidence += [
             Evidence("lanes not understood", count, "count")
             for problem, count, _ in subject.problems

@@ -136,9 +136,9 @@ def _of_stream(stream: _Stream, work: StepWork) -> tuple[Int64Array, ...]:
     took = stream.call_end_ns - stream.call_start_ns
     freeing = np.maximum(started - 1, 0)
     # A call that returns with the queue full had room from the start of the work before.
-    since_room = np.minimum(took, stream.call_end_ns - stream.start_ns[freeing])
+    since_free = np.minimum(took, stream.call_end_ns - stream.start_ns[freeing])
     may_be_full = (unstarted >= max(_FEWEST, most - _DEPTHS)) & (started > 0)
-    usual = _usual(np.where(may_be_full, since_room, took)[stream.is_linked])
+    usual = _usual(np.where(may_be_full, since_free, took)[stream.is_linked])
     is_slow = stream.is_linked & (took > usual + _BLOCKED_FROM_NS)
     is_behind = stream.is_linked & (started == 0)
     is_far = is_slow & (unstarted >= _FEWEST)

@@ -69,10 +69,10 @@ class HostCause(IntEnum):
     @property
     def word(self) -> str:
         """The name that answers show."""
-        return _WORDS.get(self, self.name.lower().replace("_", " "))
+        return _LABELS.get(self, self.name.lower().replace("_", " "))
 
 
-_WORDS = {
+_LABELS = {
     HostCause.PHASE: "annotated phase",
     HostCause.ONE_OFF: "one-off call",
     HostCause.COMMUNICATION: "waiting for communication",

@@ -85,7 +85,7 @@ _COMPLETE = _STATES.index(StepState.COMPLETE)
 
 
 @dataclass(frozen=True)
-class JudgedStep:
+class ClassifiedStep:
     """One step of a trace.
 
     Attributes:
@@ -116,12 +116,12 @@ class SteadySteps:
     median_ns: int
     is_of_devices: bool
     tail_ns: int
-    judged: tuple[JudgedStep, ...]
+    classified: tuple[ClassifiedStep, ...]
     one_off_ns: int = 0
 
-    def of_state(self, *states: StepState) -> tuple[JudgedStep, ...]:
+    def of_state(self, *states: StepState) -> tuple[ClassifiedStep, ...]:
         """The steps of some states."""
-        return tuple(one for one in self.judged if one.state in states)
+        return tuple(one for one in self.classified if one.state in states)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -191,8 +191,8 @@ def steady_steps(trace: Trace, scope: Scope | None = None) -> SteadySteps:
     waits = _input_waits(trace, host)
     states = _states(trace, host, durations, waits, is_of_devices=device is not None)
     chosen = wanted if asked.steps is not None else states == _COMPLETE
-    judged = tuple(
-        JudgedStep(int(number), _STATES[state], int(duration), int(wait))
+    classified = tuple(
+        ClassifiedStep(int(number), _STATES[state], int(duration), int(wait))
         for number, state, duration, wait in zip(numbers, states, durations, waits, strict=True)
     )
     if device is not None and not _have_work(trace, numbers[chosen]):
@@ -209,7 +209,7 @@ def steady_steps(trace: Trace, scope: Scope | None = None) -> SteadySteps:
         median_ns=round(float(np.median(durations[chosen]))) if chosen.any() else 0,
         is_of_devices=device is not None,
         tail_ns=loop_tail(trace) if device is None and chosen[-1] else 0,
-        judged=judged,
+        classified=classified,
         one_off_ns=once_ns,
     )
 

@@ -248,8 +248,8 @@ def _pools(numbers: list[int]) -> list[int]:
     pools: list[int] = []
     for place, number in enumerate(numbers):
         follows = place > 0 and number == numbers[place - 1] + 1
-        has_room = pools.count(pools[-1]) < _POOL if pools else False
-        pools.append(pools[-1] + (0 if follows and has_room else 1) if pools else 0)
+        is_open = pools.count(pools[-1]) < _POOL if pools else False
+        pools.append(pools[-1] + (0 if follows and is_open else 1) if pools else 0)
     return pools
 
 

@@ -101,7 +101,7 @@ class Schedule:
                 return step
         return max(first, self._origin + self.repeat * self.cycle) if self.repeat else first
 
-    def room_for(self, first: int, steps: int, warmup: int) -> int:
+    def free_step(self, first: int, steps: int, warmup: int) -> int:
         """The first step from `first` on where a window with its warm-up overlaps no scheduled one.
 
         It is `first` if the next cycle has no room.

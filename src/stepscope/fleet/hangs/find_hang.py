@@ -69,7 +69,7 @@ WAITING, QUEUED, DIFFERENT, NOT_THERE = "waiting", "queued", "different", "not t
 DONE, OVERWRITTEN, NO_DUMP = "done", "overwritten", "no dump"
 _MISSING = (QUEUED, DIFFERENT, NOT_THERE, NO_DUMP)
 _SILENT_ON_MESSAGES = "gloo"
-_MOST_TOLD = 4
+_MOST_LISTED = 4
 
 HANGING: dict[str, pl.DataType | type[pl.DataType]] = {
     "group": pl.String,
@@ -619,7 +619,7 @@ def _verdict(
     named = rank_names(root.ranks)
     if root.kind == DIFFERENT:
         odd = f"{first.problem}: " if first.problem else ""
-        return f"{hangs}: {odd}{_who_called_what(first)}"
+        return f"{hangs}: {odd}{_last_calls(first)}"
     if root.kind == _CIRCLE:
         return f"{named} wait for each other: {_circle(root)}"
     if root.kind == QUEUED:
@@ -690,7 +690,7 @@ def _lines(first: _Hanging, root: _Root, job: _Job) -> str:
 
 def _circle(root: _Root) -> str:
     parts = []
-    for one in root.hanging[:_MOST_TOLD]:
+    for one in root.hanging[:_MOST_LISTED]:
         waiting = [rank for rank in one.ranks(WAITING) if rank in root.ranks]
         if waiting:
             parts.append(f"{rank_names(waiting)} in {one.label}")
@@ -709,7 +709,7 @@ def _circle(root: _Root) -> str:
     return f"they call their operations in different orders ({', '.join(parts)})"
 
 
-def _who_called_what(one: _Hanging) -> str:
+def _last_calls(one: _Hanging) -> str:
     different = set(one.ranks(DIFFERENT))
     ways = ways_to_call(one.key, one.parts, with_outputs=bool(one.problem))
     parts = [

@@ -54,7 +54,7 @@ ANNOTATION_PREFIX = "stepscope:"
 _NAMES_OF_CACHES = r"(?i)kv_?cache|(?:^|[._])(?:k|v|key|value)s?_cache|cache_(?:k|v|key|value)s?\b"
 """Buffers of a module that hold keys and values."""
 
-_RECORDERS_WORDS = {
+_RECORDED_KINDS = {
     "parameter": MemoryCategory.PARAMETER,
     "optimizer_state": MemoryCategory.OPTIMIZER_STATE,
     "input": MemoryCategory.INPUT,
@@ -108,7 +108,7 @@ def categorise(replay: Replay, census: Census | None = None) -> Categories:
         phase=_phase(allocations, ranges),
         free_phase=_phase(allocations, ranges, "free_ns"),
         recorded=texts.gather(allocations["category"]).replace_strict(
-            {word: kind.value for word, kind in _RECORDERS_WORDS.items()},
+            {word: kind.value for word, kind in _RECORDED_KINDS.items()},
             default=None,
             return_dtype=CATEGORY,
         ),

@@ -26,7 +26,7 @@ from stepscope.memory.simulator.machine import (
     GIVE,
     LET_POOL_GO,
     RELEASE,
-    RELEASE_FOR_ROOM,
+    RELEASE_FOR_REQUEST,
     RELEASE_SEGMENT,
     REQUEST,
 )
@@ -153,7 +153,7 @@ def requests_of(replay: Replay, device: int, failed: pl.DataFrame | None = None)
         if segments is not None:
             parts.append(_part(RELEASE_SEGMENT, segments["event"], place=segments["address"]))
         else:
-            kind = RELEASE if release.cause is ReleaseCause.PROGRAM else RELEASE_FOR_ROOM
+            kind = RELEASE if release.cause is ReleaseCause.PROGRAM else RELEASE_FOR_REQUEST
             parts.append(_part(kind, pl.Series([release.last_event])))
     parts += _lives(replay, device, places)
     # Requests that failed may have a place of their own.

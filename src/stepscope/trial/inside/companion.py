@@ -38,7 +38,7 @@ _SEED = 20_240
 _LEAST_STEPS = 3
 """A fix that has taken effect nowhere after so many steps does not apply."""
 _MOST_LOSSES = 20_000
-TURN_S = 0.25
+SLICE_S = 0.25
 """How long a turn lasts at least; it ends at a step boundary."""
 _ASK = b"a"
 
@@ -68,7 +68,7 @@ class Companion:
         self._steps: int = request["steps"]
         self._warm_up: int = request["warm_up"]
         self._address: str = request["turns"]
-        self._turns: Turns | None = None
+        self._slices: TimeSlices | None = None
         self._notes = Path(request["notes"])
         self._patches = Patches()
         self._losses = LossWatch()
@@ -147,8 +147,8 @@ class Companion:
         if number >= self._steps or is_idle or has_failed:
             self._end()
         if self._address and number >= self._warm_up:
-            self._turns = self._turns or Turns(self._address)
-            if self._turns.wait():
+            self._slices = self._slices or TimeSlices(self._address)
+            if self._slices.wait():
                 self._recorder.restart_step()
 
     def _end(self) -> NoReturn:
@@ -189,7 +189,7 @@ class Companion:
             write_atomically(self._notes / f"{os.getpid()}.json", json.dumps(note).encode())
 
 
-class Turns:
+class TimeSlices:
     """The turns of this process with the other run of a round; see `trial.alternation`.
 
     Args:
@@ -226,7 +226,7 @@ class Turns:
         if not may_go:
             # The other has ended, or whoever gives turns: go on without.
             self._leave()
-        self._ends = time.monotonic() + TURN_S
+        self._ends = time.monotonic() + SLICE_S
         return True
 
     def _leave(self) -> None:

@@ -8,9 +8,9 @@ from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.finding import Evidence, Finding, Severity, severity_of
 from stepscope.advice.thresholds import Thresholds
 from stepscope.run.figures import duration, percent, rank_names
-from stepscope.skew.rank_causes import SLOW_STAGE, cause_clause, says_slow_link
+from stepscope.skew.course import Course, EveryNth, FromOneStep, InSomeSteps, Rising
+from stepscope.skew.rank_causes import SLOW_STAGE, cause_clause, means_slow_link
 from stepscope.skew.rank_skew import ARRIVALS, OFF_CPU, RECORDED_WAITS, STEP_BORDERS, RankSkew
-from stepscope.skew.trend import EveryNth, FromOneStep, InSomeSteps, Rising, Trend
 
 _ADVICE_ON_LATE = (
     "Compare what this rank does with the others: its wait for input, its forward, what it alone "
@@ -68,8 +68,8 @@ def find_late_rank(subject: Subject) -> list[Finding]:
     step_ns = subject.step_ns or skew.step_ns
     longer = [one for one in subject.longer_parts if one.more_ns >= _NOTABLY * skew.wait_ns]
     is_mostly_one = bool(longer) and longer[0].more_ns >= _MOSTLY * skew.wait_ns
-    says_the_same = is_mostly_one and f" {longer[0].name} takes" in skew.cause
-    how = _how(replace(skew, cause="") if says_the_same else skew)
+    is_same = is_mostly_one and f" {longer[0].name} takes" in skew.cause
+    how = _how(replace(skew, cause="") if is_same else skew)
     if is_mostly_one:
         there = "on them" if len(skew.late) > 1 else "on it"
         how += f", and '{longer[0].name}' takes {duration(longer[0].more_ns)} longer {there}"
@@ -86,7 +86,7 @@ def find_late_rank(subject: Subject) -> list[Finding]:
             Evidence("share of the step", skew.share, "share"),
             Evidence("who comes late", rank_names(skew.late), "text"),
             *([Evidence("why", skew.cause, "text")] if skew.cause else []),
-            *_trend(skew.trend),
+            *_course(skew.course),
             *(
                 Evidence(
                     f"'{one.name}' per step",
@@ -99,59 +99,59 @@ def find_late_rank(subject: Subject) -> list[Finding]:
             Evidence("steps compared", skew.steps, "count"),
             *([Evidence("clocks are right to", skew.error_ns, "ns")] if skew.error_ns else []),
         ),
-        steps=skew.trend.steps if isinstance(skew.trend, EveryNth | InSomeSteps) else (),
+        steps=skew.course.steps if isinstance(skew.course, EveryNth | InSomeSteps) else (),
         advice=_advice_on_late(skew, bool(longer) and longer[0].name == "compute"),
     )
 
 
 def _how(skew: RankSkew) -> str:
     several = len(skew.late) > 1
-    comes, trend = "come" if several else "comes", skew.trend
+    comes, course = "come" if several else "comes", skew.course
     if skew.basis == ARRIVALS:
         late = f"{comes} late"
-        if isinstance(trend, Rising):
+        if isinstance(course, Rising):
             late = f"{comes} later from step to step"
-        elif trend is not None:
-            is_part = isinstance(trend, EveryNth) and not trend.only
-            late += f"{',' if is_part else ''} {trend.text}"
+        elif course is not None:
+            is_part = isinstance(course, EveryNth) and not course.only
+            late += f"{',' if is_part else ''} {course.text}"
         why = f"; {skew.cause}" if skew.cause else ""
         return f"{late}: the others wait for {'them' if several else 'it'} at collectives{why}"
-    if isinstance(trend, EveryNth) and trend.only:
-        return f"{comes} last {trend.text}, and the others wait"
+    if isinstance(course, EveryNth) and course.only:
+        return f"{comes} last {course.text}, and the others wait"
     often = f"{percent(skew.last_share)} of the steps"
     if skew.basis == RECORDED_WAITS:
         last = round(skew.last_share * skew.steps)
         often = f"{'all' if last == skew.steps else f'{last} of'} {skew.steps} recorded steps"
     text = f"{comes} last in {often}, and the others wait"
-    if trend is not None:
-        return f"{text} {_longer(trend)}"
+    if course is not None:
+        return f"{text} {_longer(course)}"
     return f"{text}; {skew.cause}" if skew.cause else text
 
 
-def _longer(trend: Trend) -> str:
-    if isinstance(trend, FromOneStep):
-        return f"longer {trend.text}"
-    return "longer from step to step" if isinstance(trend, Rising) else trend.text
+def _longer(course: Course) -> str:
+    if isinstance(course, FromOneStep):
+        return f"longer {course.text}"
+    return "longer from step to step" if isinstance(course, Rising) else course.text
 
 
-def _trend(trend: Trend | None) -> tuple[Evidence, ...]:
-    if trend is None:
+def _course(course: Course | None) -> tuple[Evidence, ...]:
+    if course is None:
         return ()
-    is_growing = isinstance(trend, Rising | FromOneStep)
+    is_growing = isinstance(course, Rising | FromOneStep)
     label = "the wait grows" if is_growing else "the others wait"
-    return (Evidence(label, trend.evidence, "text"),)
+    return (Evidence(label, course.evidence, "text"),)
 
 
 def _advice_on_late(skew: RankSkew, is_compute: bool) -> str:
-    trend = skew.trend
-    if says_slow_link(skew.cause):
+    course = skew.course
+    if means_slow_link(skew.cause):
         return _BY_LINK
-    if isinstance(trend, EveryNth):
-        return _EVERY_NTH.format(trend.every)
-    if isinstance(trend, Rising):
+    if isinstance(course, EveryNth):
+        return _EVERY_NTH.format(course.every)
+    if isinstance(course, Rising):
         return _RISING
-    if isinstance(trend, FromOneStep):
-        return _FROM_ONE_STEP.format(trend.step)
+    if isinstance(course, FromOneStep):
+        return _FROM_ONE_STEP.format(course.step)
     return _BY_COMPUTE if is_compute else _ADVICE_ON_LATE
 
 

@@ -78,7 +78,7 @@ def _from_trace(subject: Subject) -> _Start | None:
         sum(max(0, step.dur_ns - usual_ns(step.step)) for step in slow),
         worst.dur_ns,
         steady.median_ns,
-        sum(step.dur_ns for step in steady.judged),
+        sum(step.dur_ns for step in steady.classified),
         extra_time(window, worst.step),
     )
 

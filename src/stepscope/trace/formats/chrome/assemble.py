@@ -50,7 +50,7 @@ from stepscope.trace.problems import Problems
 from stepscope.trace.schema import ARGS, COUNTERS, FLOWS, INSTANTS, METADATA, NAMES
 from stepscope.trace.tables import Frames
 
-_PHASE_WORDS = pl.Series("phase", [chr(code) for code in range(128)] + ["?"] * 128)
+_PHASE_LETTERS = pl.Series("phase", [chr(code) for code in range(128)] + ["?"] * 128)
 
 
 class Assembler:
@@ -231,7 +231,7 @@ def _flows_of(rows: Rows, wanted: npt.NDArray[np.bool_], ids: Ids) -> pl.DataFra
             pl.Series("name_id", ids.name[at]),
             pl.Series("lane_id", ids.lane[at]),
             pl.Series("time_ns", rows.time_ns[at]),
-            _PHASE_WORDS[rows.phase[at]],
+            _PHASE_LETTERS[rows.phase[at]],
             _texts_of(rows, at),
         ]
     )

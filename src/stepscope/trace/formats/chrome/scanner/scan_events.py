@@ -40,13 +40,13 @@ from stepscope.trace.formats.chrome.scanner.scan_patterns import (
 )
 from stepscope.trace.formats.chrome.scanner.scan_rows import (
     BETWEEN,
+    CAPACITY,
     COLUMNS,
     DATA,
     DURATION,
     END,
     FLOW,
     POSITION,
-    ROOM,
     ROWS,
     TIME,
     VIEWS,
@@ -130,7 +130,7 @@ def scan_events(block: Longs, name_table: Longs, lane_table: Longs, pattern_tabl
         `USED_UP`, `ENDED`, `HANDED_OVER` (the event at the position is unusual) or `FULL` (no space
         for another row or word).
     """
-    data, end, most_rows = long_at(block, DATA), long_at(block, END), long_at(block, ROOM)
+    data, end, most_rows = long_at(block, DATA), long_at(block, END), long_at(block, CAPACITY)
     at, between, row = long_at(block, POSITION), long_at(block, BETWEEN), long_at(block, ROWS)
     columns, views = long_at(block, COLUMNS), long_at(block, VIEWS)
     notes, credit = long_at(pattern_table, NOTES), long_at(pattern_table, CREDIT)

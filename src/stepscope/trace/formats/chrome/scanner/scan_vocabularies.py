@@ -31,7 +31,7 @@ FIRST_START, FIRST_LENGTH, SECOND_START, SECOND_LENGTH, HASH = range(5)
 VOCABULARY_FIELDS = 5
 
 # Description of a table for the scanner: addresses and numbers.
-SLOTS, MASK, WORDS, TEXTS, ROOM, COUNT, USED = range(7)
+SLOTS, MASK, ENTRIES, TEXTS, CAPACITY, COUNT, USED = range(7)
 
 
 @jit
@@ -44,7 +44,7 @@ def intern(
         The number; -1 if the table is full.
     """
     slots, mask = long_at(table, SLOTS), long_at(table, MASK)
-    vocabularies, texts = long_at(table, WORDS), long_at(table, TEXTS)
+    entries, texts = long_at(table, ENTRIES), long_at(table, TEXTS)
     first_size, second_size = max(first_length, 0), max(second_length, 0)
     value = hash_bytes(data, first, first + first_size)
     value ^= hash_bytes(data, second, second + second_size) >> np.uint64(7)
@@ -56,29 +56,27 @@ def intern(
         if number < 0:
             count, used = long_at(table, COUNT), long_at(table, USED)
             size = first_size + second_size
-            if 2 * count > mask or used + size > long_at(table, ROOM):
+            if 2 * count > mask or used + size > long_at(table, CAPACITY):
                 return -1
             copy_bytes(texts + used, data + first, first_size)
             copy_bytes(texts + used + first_size, data + second, second_size)
             put_long(slots, slot, count)
             word = count * VOCABULARY_FIELDS
-            put_long(vocabularies, word + FIRST_START, used)
-            put_long(vocabularies, word + FIRST_LENGTH, first_length)
-            put_long(vocabularies, word + SECOND_START, used + first_size)
-            put_long(vocabularies, word + SECOND_LENGTH, second_length)
-            put_long(vocabularies, word + HASH, hashed)
+            put_long(entries, word + FIRST_START, used)
+            put_long(entries, word + FIRST_LENGTH, first_length)
+            put_long(entries, word + SECOND_START, used + first_size)
+            put_long(entries, word + SECOND_LENGTH, second_length)
+            put_long(entries, word + HASH, hashed)
             put_long(table, COUNT, count + 1)
             put_long(table, USED, used + size)
             return count
         if (
-            long_at(vocabularies, word + HASH) == hashed
-            and long_at(vocabularies, word + FIRST_LENGTH) == first_length
-            and long_at(vocabularies, word + SECOND_LENGTH) == second_length
+            long_at(entries, word + HASH) == hashed
+            and long_at(entries, word + FIRST_LENGTH) == first_length
+            and long_at(entries, word + SECOND_LENGTH) == second_length
+            and same_bytes(data + first, texts + long_at(entries, word + FIRST_START), first_size)
             and same_bytes(
-                data + first, texts + long_at(vocabularies, word + FIRST_START), first_size
-            )
-            and same_bytes(
-                data + second, texts + long_at(vocabularies, word + SECOND_START), second_size
+                data + second, texts + long_at(entries, word + SECOND_START), second_size
             )
         ):
             return number
@@ -88,17 +86,19 @@ def intern(
 class ScannedVocabulary(Vocabulary[Pair]):
     """A table of words that the scanner fills."""
 
-    def __init__(self, most: int, room: int, read: Callable[[list[int], memoryview], Pair]) -> None:
+    def __init__(
+        self, most: int, capacity: int, read: Callable[[list[int], memoryview], Pair]
+    ) -> None:
         super().__init__()
         size = 2 * most  # a power of two, at most half full
         self._slots = np.full(size, -1, np.int64)
         self._words = np.empty((most + 1, VOCABULARY_FIELDS), np.int64)
-        self._texts = np.empty(room + PADDING, np.uint8)
+        self._texts = np.empty(capacity + PADDING, np.uint8)
         self._read: Callable[[list[int], memoryview], Pair] = read
         self.table = np.array(
             [
                 self._slots.ctypes.data, size - 1, self._words.ctypes.data,
-                self._texts.ctypes.data, room, 0, 0,
+                self._texts.ctypes.data, capacity, 0, 0,
             ],
             np.int64,
         )  # fmt: skip

@@ -9,23 +9,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.skew.trend import (
+from stepscope.skew.course import (
     EveryNth,
     FromOneStep,
     InSomeSteps,
     Rising,
     _by_chance,
+    course_of,
     in_some_steps,
-    trend_of,
 )
 
 MS = 1_000_000
 LEAST_NS = 2 * MS
 
 
-def trend(times_ms, steps=None):
+def course(times_ms, steps=None):
     times = [round(MS * ms) for ms in times_ms]
-    return trend_of(list(steps or range(len(times))), times, LEAST_NS)
+    return course_of(list(steps or range(len(times))), times, LEAST_NS)
 
 
 @given(
@@ -42,7 +42,7 @@ def test_the_distance_is_found_whatever_the_noise_and_the_outliers(every, times,
     due = [step % every == beginning % every for step in steps]
     noisy = [chance.expovariate(1 / 2) + 60 * is_due for is_due in due]
     noisy[chance.randrange(count)] += 500
-    found = trend(noisy, steps)
+    found = course(noisy, steps)
     assert isinstance(found, EveryNth)
     assert found.every == every
     assert {step % every for step in found.steps} == {beginning % every}
@@ -51,7 +51,7 @@ def test_the_distance_is_found_whatever_the_noise_and_the_outliers(every, times,
 
 def test_missing_steps_do_not_hide_the_distance():
     steps = [step for step in range(60) if step not in range(20, 28)]
-    found = trend([40 if step % 5 == 2 else 1 for step in steps], steps)
+    found = course([40 if step % 5 == 2 else 1 for step in steps], steps)
     assert isinstance(found, EveryNth)
     assert (
         found.evidence
@@ -61,12 +61,12 @@ def test_missing_steps_do_not_hide_the_distance():
 
 def test_of_every_second_step_nobody_knows_the_distance():
     steps = range(0, 120, 2)
-    assert trend([40 if step % 6 == 0 else 1 for step in steps], steps) is None
+    assert course([40 if step % 6 == 0 else 1 for step in steps], steps) is None
 
 
 @pytest.mark.parametrize("count", [3, 6, 9, 12])
 def test_few_regular_steps_may_be_chance(count):
-    assert trend([40 if step % 3 == 1 else 1 for step in range(count)]) is None
+    assert course([40 if step % 3 == 1 else 1 for step in range(count)]) is None
 
 
 @pytest.mark.parametrize(("count", "long_steps", "every"), [(12, 4, 3), (13, 4, 3), (12, 3, 4)])
@@ -99,7 +99,7 @@ def test_chance_has_no_course(draw, count):
     seen = 0
     for seed in range(100):
         chance = random.Random(seed)
-        seen += trend([max(0, draw(chance)) for _ in range(count)]) is not None
+        seen += course([max(0, draw(chance)) for _ in range(count)]) is not None
     assert seen <= 2
 
 
@@ -115,7 +115,7 @@ def test_what_grows_is_told_with_its_slope_despite_an_outlier(count, first, rise
     slope = rise / (count - 1)
     times = [first + slope * step + chance.uniform(0, rise / 20) for step in range(count)]
     times[chance.randrange(count)] += 1000
-    found = trend(times)
+    found = course(times)
     assert isinstance(found, Rising)
     assert found.per_step_ns == pytest.approx(slope * MS, rel=0.15)
     assert found.first_ns < found.last_ns
@@ -127,7 +127,7 @@ def test_a_second_level_is_no_slope(count, seed):
     chance = random.Random(seed)
     at = chance.randint(count // 3, 2 * count // 3)
     times = [(30 if step >= at else 4) + chance.uniform(0, 3) for step in range(count)]
-    found = trend(times)
+    found = course(times)
     assert isinstance(found, FromOneStep)
     assert abs(found.step - at) <= 1
     assert found.before_ns < 8 * MS
@@ -146,22 +146,22 @@ def test_a_second_level_is_no_slope(count, seed):
     ],
 )
 def test_what_does_not_grow_notably_says_nothing(times):
-    assert trend(times) is None
+    assert course(times) is None
 
 
 def test_long_records_are_looked_at_in_blocks():
     outliers = random.Random(3).sample(range(2000), 20)
     times = [2 + step / 50 + (300 if step in outliers else 0) for step in range(2000)]
-    found = trend(times)
+    found = course(times)
     assert isinstance(found, Rising)
     assert found.per_step_ns == pytest.approx(MS / 50, rel=0.02)
 
 
 def test_what_costs_more_is_told_of_two():
     rare = [5 + step + (400 if step % 40 == 7 else 0) for step in range(160)]
-    assert isinstance(trend(rare), Rising)
+    assert isinstance(course(rare), Rising)
     often = [5 + step / 20 + (40 if step % 4 == 1 else 0) for step in range(160)]
-    found = trend(often)
+    found = course(often)
     assert isinstance(found, EveryNth)
     assert not found.only or found.text == "in every 4th step"
 

@@ -152,10 +152,10 @@ class InSomeSteps:
         return f"{self.text}: {_some(self.steps)}"
 
 
-Trend = EveryNth | Rising | FromOneStep | InSomeSteps
+Course = EveryNth | Rising | FromOneStep | InSomeSteps
 
 
-def trend_of(steps: Sequence[int], times_ns: Sequence[int], least_ns: float) -> Trend | None:
+def course_of(steps: Sequence[int], times_ns: Sequence[int], least_ns: float) -> Course | None:
     """How times change over the steps; None where nothing is beyond chance.
 
     Args:
