@@ -8,7 +8,7 @@ import os
 import pickle
 
 import pytest
-from tests.support.one_by_one import waiting_for_the_first
+from tests.support.in_turn import waiting_for_the_first
 from tests.support.planted import SCENARIOS, dump
 
 from stepscope.advice.diagnosis import diagnose
