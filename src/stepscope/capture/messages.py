@@ -20,7 +20,7 @@ _IN_RUN = frozenset({"trace", "key_averages", "stacks", "memory_timeline", "pyth
 
 
 def print_lines(*lines: str) -> None:
-    """Print lines on standard error. Never raises: the stream may be closed, or a stranger's."""
+    """Print lines on standard error. Never raises: the stream may be closed, or replaced."""
     if sys.stderr is None:
         return
     with contextlib.suppress(Exception):

@@ -18,8 +18,7 @@ import click
 
 from stepscope._version import __version__
 from stepscope.errors import StepscopeError, UsageError, did_you_mean
-from stepscope.terminal.narrow_encodings import tolerate_narrow_encoding
-from stepscope.terminal.plain_text import escaped
+from stepscope.terminal.plain_text import escaped, tolerate_narrow_encoding
 from stepscope.terminal.working import command_begins
 
 VERBS: dict[str, str] = {

@@ -53,7 +53,7 @@ class RankPart:
     Attributes:
         name: Path of its trace.
         place: Its place among the traces given.
-        said: The rank that the trace itself tells; None: it does not.
+        stated_rank: The rank that the trace itself tells; None: it does not.
         host: The machine it ran on; None where nothing says so.
         first_ns: Its first event, on its own clock.
         arrivals: Its collectives, with what it did between them.

@@ -39,7 +39,7 @@ async def run_verb(arguments: Sequence[str], limits: Limits) -> str:
     """What a verb prints, and below it what it remarks on standard error.
 
     Args:
-        words: The words after `stepscope`.
+        arguments: The words after `stepscope`.
         limits: The bounds. A longer answer is cut after a whole line, and says so.
     """
     environment = environment_of()

@@ -50,8 +50,6 @@ class AmdSource(GpuSource):
 
 
 class _Gpu(Gpu):
-    """One GPU."""
-
     def __init__(self, smi: Any, index: int, handle: Any, count: int) -> None:
         self._smi = smi
         self._handle = handle

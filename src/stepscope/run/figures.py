@@ -1,6 +1,6 @@
 """Numbers, steps and errors within sentences, for people.
 
-The classes of errors may be a stranger's, and can raise anything while they are printed. The
+The classes of errors may be the user's, and can raise anything while they are printed. The
 functions for errors are called where nothing may fail: what an error fails to say is left out.
 """
 

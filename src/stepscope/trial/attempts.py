@@ -113,7 +113,7 @@ class Narration:
     """Says how the trials go.
 
     Attributes:
-        say: Prints a line.
+        print_message: Prints a line.
         first: What the attempt before the rounds is.
     """
 
@@ -171,7 +171,7 @@ class Bench:
             most_s: After so many seconds it is ended, whatever it does.
             hung_s: After so many seconds of CPUs to itself, it is taken to be hung (`Limits`).
             window_at: Step at which a window is recorded; None for none.
-            in_turns: How it takes turns with another run; None: it runs alone.
+            alternation: How it takes turns with another run; None: it runs alone.
         """
         notes_folder = self.folder / "notes" / name
         files = self.folder / "files" / name

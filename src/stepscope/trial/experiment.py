@@ -55,7 +55,7 @@ UNCHANGED = "as it is"
 LEAST_ROUNDS = 2
 MOST_ROUNDS = 6
 _DISTURBED_ROUNDS = 3
-"""If other programs disturbed the script as it is in so many rounds, they do so in all."""
+"""If other programs disturbed the unchanged script in so many rounds, they do so in all."""
 _WINDOW_STEPS = 5
 """Warm-up and recorded steps of the window of the diagnosis."""
 _BUDGET_SPENT = "the budget was spent"

@@ -232,9 +232,8 @@ def fill_by_loop(
         block_covered: Sum of the durations of each block.
         low: First slice of each row that overlaps the tile.
         high: One past the last of each row.
-        room: Where the items of each row begin in `out`, and where the last ones end. Slices out of
-            order, as in a damaged file, could have more than fit: the rest is left
-            out.
+        bounds: Where the items of each row begin in `out`, and where the last ones end. Slices out
+            of order, as in a damaged file, could have more than fit: the rest is left out.
         tile_start: A multiple of the step.
         level: Of the step.
         tile_end: Where the last bucket ends.

@@ -98,7 +98,7 @@ class Placing:
     Args:
         folder: This rank's folder in the run.
         layout: Name of the layout; empty for none.
-        words: The script's name for its model ("model_name") and its training ("train_type"), and
+        names: The script's name for its model ("model_name") and its training ("train_type"), and
             other parts of a layout's names.
         snapshot_path: Where to put the newest memory snapshot as well, or None.
         placed: Called with the files that were put in place for a window.

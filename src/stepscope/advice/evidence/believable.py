@@ -26,7 +26,7 @@ class Loss:
     """GPU work that a window lacks.
 
     Attributes:
-        words: What is missing; empty if nothing notable is.
+        text: What is missing; empty if nothing notable is.
         is_too_much: Whether there is no verdict.
         leaves_nothing: Whether no step is left to look for causes in.
     """

@@ -135,7 +135,7 @@ def pass_back_by_loop(
         causes: How many there are, late start apart.
 
     Rows and collectives are numbers that `Matched` has made, so they lie inside what is of each row
-    and each collective; no chain grows longer than its room.
+    and each collective; no chain grows longer than its array.
     """
     collective, previous, last_row = links
     work, transfers, unexplained = caused

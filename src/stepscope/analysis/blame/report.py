@@ -128,7 +128,7 @@ class Blame:
 
     Attributes:
         by_step: Columns `rank`, `step`, `caused_wait_ns`, for a map; only where there is any.
-        accused: Rows of `causes` that are worth acting on, the greatest gain first.
+        stragglers: Rows of `causes` that are worth acting on, the greatest gain first.
         unexplained_ns: What of them nothing unusual caused.
         step_ns: Mean step time, as replayed.
         together: Ranks that are late together; None where one of them explains the waits.

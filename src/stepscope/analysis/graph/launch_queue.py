@@ -50,8 +50,8 @@ class LaunchQueue:
         lane: Thread of each launch with a dependency.
         after_ns: When its call returned.
         work: Row of the GPU work whose start freed its place; -1: work before these steps.
-        leaves_ns: From the end of that work to the moment when it made room: never positive. For
-            work before these steps, when the call returned.
+        leaves_ns: From the end of that work to the moment when it freed a place in the queue: never
+            positive. For work before these steps, when the call returned.
         previous_lane: Thread of each launch that depends on work of the steps before, as it would
             be if these steps came again.
         previous_after_ns: When its call returned.
@@ -87,7 +87,7 @@ class _Stream(NamedTuple):
 
 
 def find_launch_queue(trace: Trace, work: StepWork) -> LaunchQueue:
-    """Find the launches of some steps that depend on room in a queue."""
+    """Find the launches of some steps that depend on a free place in a queue."""
     parts = [_of_stream(stream, work) for stream in _streams(trace, work)]
     none = np.zeros(0, np.int64)
     columns = [

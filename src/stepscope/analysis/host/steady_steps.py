@@ -108,7 +108,7 @@ class SteadySteps:
         tail_ns: What was taken off the end of the file's last step, as the end of the loop.
         one_off_ns: What was taken off the steps that count, together, because one-off calls kept
             the devices idle.
-        judged: Every step of the trace, in order.
+        classified: Every step of the trace, in order.
     """
 
     steps: tuple[int, ...]

@@ -203,7 +203,7 @@ class _Root:
     """What a hang goes back to.
 
     Attributes:
-        kind: DIFFERENT, NOT_THERE, _CIRCLE, NO_DUMP, QUEUED, OVERWRITTEN, or WAITING where all are
+        kind: DIFFERENT, NOT_THERE, _CYCLE, NO_DUMP, QUEUED, OVERWRITTEN, or WAITING where all are
             in it.
         ranks: The ranks that cause it.
         hanging: The operations that show it.
@@ -214,8 +214,8 @@ class _Root:
     hanging: tuple[_Hanging, ...]
 
 
-_CIRCLE = "circle"
-_BY_EVIDENCE = (DIFFERENT, NOT_THERE, _CIRCLE, QUEUED, NO_DUMP, OVERWRITTEN, WAITING)
+_CYCLE = "circle"
+_BY_EVIDENCE = (DIFFERENT, NOT_THERE, _CYCLE, QUEUED, NO_DUMP, OVERWRITTEN, WAITING)
 """Roots, those with the best evidence first."""
 
 
@@ -241,7 +241,7 @@ def find_hang(dumps: Sequence[Dump], ranks: int | None = None) -> Hang:
         first = min(missing.values(), key=lambda one: (one.since_ns, one.label))
         ordered.sort(key=lambda one: one is not first)
     differing = differing_calls(job.recorded)
-    notes = completed_with_different_calls(job.recorded, differing, job.label)
+    notes = completed_with_different_calls(job.recorded, differing, job.labels)
     have_differed = bool(notes)
     notes += [note for dump in dumps for note in dump.notes]
     if job.missing:
@@ -258,8 +258,8 @@ def find_hang(dumps: Sequence[Dump], ranks: int | None = None) -> Hang:
         hanging=_hanging_table(ordered),
         members=_members_table(ordered),
         ranks=_ranks_table(job, ordered, root.ranks, missing),
-        mismatched=mismatched_table(job.recorded, differing, job.label),
-        operations=operations_table(job.recorded, job.label),
+        mismatched=mismatched_table(job.recorded, differing, job.labels),
+        operations=operations_table(job.recorded, job.labels),
         scope=AnsweredScope(Scope(), (), (), sum(len(dump.entries) for dump in dumps)),
         notes=tuple(notes),
     )
@@ -269,7 +269,7 @@ class _Job:
     """All dumps together.
 
     Attributes:
-        words: What to call each group, by its name.
+        labels: What to call each group, by its name.
         ranks: All ranks of the job.
         missing: Of these, those without a dump.
         recorded: What each rank did in each operation.
@@ -278,7 +278,7 @@ class _Job:
 
     def __init__(self, by_rank: dict[int, Dump], ranks: int | None) -> None:
         self.dumps = by_rank
-        self.label: dict[str, str] = {}
+        self.labels: dict[str, str] = {}
         listed: set[int] = set()
         for dump in by_rank.values():
             for group in {*dump.groups, *(entry.group for entry in dump.entries)}:
@@ -311,7 +311,7 @@ class _Job:
 
     def _group(self, group: Group, rank: int) -> Group:
         """The group without its description, and with its ranks where any dump lists them."""
-        self.label.setdefault(group.name, group.label)
+        self.labels.setdefault(group.name, group.label)
         fitting = [one for one in self._known[group.name] if rank in one.ranks]
         ranks = group.ranks or (fitting[0].ranks if len(fitting) == 1 else ())
         found = Group(group.name, ranks=ranks)
@@ -381,7 +381,7 @@ class _Job:
         usual = parts[ways_to_call(key, parts)[0].ranks[0]]
         return _Hanging(
             key=key,
-            group=self.label[key.group.name],
+            group=self.labels[key.group.name],
             operation=operation_name(key, usual),
             inputs=describe_inputs(usual),
             did=did,
@@ -464,7 +464,7 @@ class _Job:
             return list(key.group.ranks)
         users = self._users[key.group]
         # The default group, which older dumps give no ranks, is that of all.
-        is_default = "default" in self.label[key.group.name] or key.group.name == "0"
+        is_default = "default" in self.labels[key.group.name] or key.group.name == "0"
         return list(self.ranks) if is_default else sorted(users)
 
 
@@ -496,7 +496,7 @@ def _root(hanging: Sequence[_Hanging], job: _Job) -> _Root:
         common = set.intersection(*(set(one.ranks) for one in same))
         if len(common) == 1:
             return _Root(kind, tuple(common), tuple(one.hanging[0] for one in same))
-    if kind in (WAITING, _CIRCLE, DIFFERENT):
+    if kind in (WAITING, _CYCLE, DIFFERENT):
         return min(same, key=lambda one: min((h.since_ns for h in one.hanging), default=0))
     ranks = tuple(sorted({rank for one in same for rank in one.ranks}))
     return _Root(kind, ranks, tuple(one for root in same for one in root.hanging))
@@ -514,7 +514,7 @@ def _root_of(
         shown = tuple(by_key[node] for node in nodes if isinstance(node, Key))
         if any(inside & set(one.ranks(OVERWRITTEN)) for one in shown):
             return _Root(OVERWRITTEN, (), shown)
-        return _Root(_CIRCLE, tuple(sorted(ranks)), shown)
+        return _Root(_CYCLE, tuple(sorted(ranks)), shown)
     (node,) = nodes
     if isinstance(node, int):
         waited = tuple(one for one in by_key.values() if one.did.get(node) in _ABSENT)
@@ -620,7 +620,7 @@ def _verdict(
     if root.kind == DIFFERENT:
         odd = f"{first.problem}: " if first.problem else ""
         return f"{hangs}: {odd}{_last_calls(first)}"
-    if root.kind == _CIRCLE:
+    if root.kind == _CYCLE:
         return f"{named} wait for each other: {_circle(root)}"
     if root.kind == QUEUED:
         return (

@@ -190,7 +190,7 @@ def operations_table(
     """Every operation with what each rank did in it.
 
     Args:
-        words: What to call each group, by its name.
+        labels: What to call each group, by its name.
     """
     rows = []
     for key, parts in recorded.items():

@@ -200,7 +200,7 @@ def _unmap(machine: Machine, block: int) -> None:
 
 @jit_helper
 def _grow(machine: Machine, size: int, group: int) -> int:
-    """Asks the device for room; a block that is in no order, or `NONE`."""
+    """Asks the device for a segment; a block that is on no free list, or `NONE`."""
     _, _, numbers, config, _, _, _, _ = machine
     asked = segment_bytes(size, as_long(config[LARGE_SEGMENT]))
     if config[LIMIT] and numbers[RESERVED] + asked > config[LIMIT]:

@@ -70,7 +70,7 @@ class Release:
     last_event: int
     cause: ReleaseCause
     asked_event: int | None
-    """The event for which room was needed; None where the program released."""
+    """The event that needed the memory; None where the program released."""
 
 
 def releases_of(replay: Replay, device: int) -> list[Release]:

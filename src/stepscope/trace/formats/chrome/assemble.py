@@ -21,27 +21,25 @@ from stepscope.trace.formats.chrome.names_and_lanes import (
     categories_of,
 )
 from stepscope.trace.formats.chrome.pairing import Pairing
-from stepscope.trace.formats.chrome.phases import (
+from stepscope.trace.formats.chrome.rows import (
     BEGIN_ROLE,
     COUNTER_ROLE,
     END_ROLE,
     EVENT_ROLE,
     FLOW_ROLE,
-    HAS_NAME,
-    INSTANT_ROLE,
-    METADATA_ROLE,
-    ROLE_OF_PHASE,
-    UNKNOWN_ROLE,
-)
-from stepscope.trace.formats.chrome.rows import (
     HAS_BYTES,
     HAS_CORRELATION,
     HAS_DURATION,
     HAS_EXTERNAL,
     HAS_FLOW,
+    HAS_NAME,
     HAS_TIME,
+    INSTANT_ROLE,
     INT64_MAX,
     INT64_MIN,
+    METADATA_ROLE,
+    ROLE_OF_PHASE,
+    UNKNOWN_ROLE,
     Ids,
     LanePair,
     Rows,

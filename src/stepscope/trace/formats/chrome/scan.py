@@ -151,7 +151,7 @@ class Scan:
             self._scan_copy(self._repaired)
 
     def larger(self) -> Scan:
-        """Scans the same piece again from the start, with more room."""
+        """Scans the same piece again from the start, with larger buffers."""
         if int(self.state[ROWS]) < len(self.views):
             vocabularies = Vocabularies(self.vocabularies.scale * 4)
             return Scan(self.piece, self.between, self.buffers, vocabularies, self.scale).run()

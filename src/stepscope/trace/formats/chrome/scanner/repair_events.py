@@ -260,7 +260,7 @@ def _repair_event(
 def repair(job: Longs) -> int:
     """Copies text between the events of a list, with these repaired, as far as it can.
 
-    It stays inside the copy, as it looks at the room that is left before it writes `MARGIN` bytes,
+    It stays inside the copy, as it checks the space that is left before it writes `MARGIN` bytes,
     and inside the log.
 
     Args:
