@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms
-from tests.support.meeting_ranks import steady_step_ns, write_ranks
 from tests.support.one_step import check_diagnosis
 from tests.support.pipeline_traces import SEND_RECV, Pipeline, pipeline_traces
 from tests.support.planted import GEMM, MM_FLOAT, PLAIN
+from tests.support.ranks_that_wait import steady_step_ns, write_ranks
 from tests.support.simulator.pipelines import (
     random_pipeline,
     simulate_pipeline,

@@ -50,7 +50,7 @@ def test_this_process_reads_only_for_a_baseline_what_others_would_read(run, monk
         with one_by_one() as read:
             yield read
 
-    monkeypatch.setattr("stepscope.advice.diagnosis.in_turn", noting)
+    monkeypatch.setattr("stepscope.advice.diagnosis.one_by_one", noting)
     alone = diagnose(run, each=one_by_one)
     assert opened == []
     baseline = load(run.ranks[0].windows[-1].trace_path)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import polars as pl
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
-from tests.support.meeting_ranks import meet, steady_step_ns
+from tests.support.ranks_that_wait import meet, steady_step_ns
 from tests.support.stragglers import find_stragglers
 
 from stepscope.analysis.ranks.clocks import Clock
