@@ -98,7 +98,7 @@ class Placing:
     Args:
         folder: This rank's folder in the run.
         layout: Name of the layout; empty for none.
-        names: The script's name for its model ("model_name") and its training ("train_type"), and
+        words: The script's name for its model ("model_name") and its training ("train_type"), and
             other parts of a layout's names.
         snapshot_path: Where to put the newest memory snapshot as well, or None.
         placed: Called with the files that were put in place for a window.
@@ -110,7 +110,7 @@ class Placing:
         folder: Path,
         *,
         layout: str,
-        names: Mapping[str, str],
+        words: Mapping[str, str],
         snapshot_path: Path | None,
         placed: Callable[[list[Path]], object] | None,
     ) -> None:
@@ -118,16 +118,16 @@ class Placing:
         self._folder = folder
         self._root = folder.parent.parent
         self._layout = layout
-        self._names = names
+        self._words = words
         self._snapshot_path = snapshot_path
         self._placed = placed
         self._newest = -1
         self._has_placed = False
-        model = names.get("model_name", "").rstrip("/").rpartition("/")[2]
+        model = words.get("model_name", "").rstrip("/").rpartition("/")[2]
         rank = session.identity.rank
         self._fields = {
             "model": _plain(model, "model"),
-            "training": _plain(names.get("train_type", ""), "train"),
+            "training": _plain(words.get("train_type", ""), "train"),
             "rank": str(rank),
             "local": str(session.identity.local_rank),
             # The first rank has the plain name.
@@ -153,8 +153,8 @@ class Placing:
                 **self._fields,
                 "window": str(window.index),
                 # Steps done when the window ended, with those before a resumption.
-                "done": str(int(self._names.get("steps_before", "0")) + last + 1),
-                "leaf": self._names.get("leaf", ""),
+                "done": str(int(self._words.get("steps_before", "0")) + last + 1),
+                "leaf": self._words.get("leaf", ""),
                 "ns": str(time.time_ns()),
             }
             sources: dict[str, Path] = {}
