@@ -11,8 +11,8 @@ Definitions
     divided by the number of steps; or what a step is shorter by in the steady state
     (`gains.RepeatedSteps`), where that is known to be less by a fifth or more. A late start counts
     once in the recording, not in each step, and is nothing in the steady state.
-    Stragglers: a rank and cause whose gain in the recording is at least a fiftieth of the mean step,
-    and half of that in the steady state as well, and whose excess is more than chance gives
+    Stragglers: a rank and cause whose gain in the recording is at least a fiftieth of the mean
+    step, and half of that in the steady state as well, and whose excess is more than chance gives
     (`beyond_chance.py`). Of computation in a few steps it is a twentieth: what slows a rank down
     for some steps, such as its clock, makes them alike, which that test takes for a habit.
     On healthy ranks somebody is always last, but not for long, and without that rank the next one
