@@ -51,8 +51,8 @@ from stepscope.report.outputs import Layout, Output
     budget="30m",
     scratch="stepscope-gate",
     kept="the runs and logs",
-    who="versions",
-    whose="runs",
+    writers="versions",
+    copiers="runs",
 )
 @format_option("comparison", INTEGERS)
 @output_option

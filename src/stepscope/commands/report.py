@@ -179,7 +179,7 @@ def _show_run(run: Run, asked: Request, output: Output, sink: CommandSink, layou
             output,
             layout,
             lambda: ["report", asked, identity_of_run(run)],
-            lambda told: _write_diagnosis(run, asked, output, told, layout),
+            lambda recording: _write_diagnosis(run, asked, output, recording, layout),
         )
 
 

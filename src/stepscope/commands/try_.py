@@ -40,8 +40,8 @@ from stepscope.report.outputs import output as output_of
     budget="10m",
     scratch="stepscope-try",
     kept="the runs, logs and files of the trials",
-    who="script",
-    whose="trials",
+    writers="script",
+    copiers="trials",
 )
 @click.option(
     "--fail-on",

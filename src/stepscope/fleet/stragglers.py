@@ -364,12 +364,12 @@ def _verdict(
         return text
     worst = notable.row(0, named=True)
     suspects = [worst["rank"], *(worst["indistinguishable_from"] or ())]
-    who = "transfers are slow at times, and no rank stands out as the cause"
+    cause = "transfers are slow at times, and no rank stands out as the cause"
     if len(suspects) < len(compared.ranks):
-        who = f"rank {worst['rank']} makes the others wait: {cause_clause(worst['cause'])}"
+        cause = f"rank {worst['rank']} makes the others wait: {cause_clause(worst['cause'])}"
     share = worst["gain_ns"] / blame.step_ns if blame.step_ns else 0
     gain = f"{duration(worst['gain_ns'])} less, {percent(share)} of {step}"
-    return f"{who}. Without that a step would take {gain}"
+    return f"{cause}. Without that a step would take {gain}"
 
 
 def _of_two(compared: Compared, blame: Blame) -> str:

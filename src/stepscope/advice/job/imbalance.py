@@ -205,11 +205,11 @@ def odd_parts(partitions: Sequence[tuple[int, Partition]], limits: Thresholds) -
     for rank, mine in partitions:
         step_ns = mine.total_ns / max(1, mine.steps)
         for part in mine.parts:
-            among = means.get((mine.basis, part.name), [])
-            if len(among) < 2:
+            means_of_part = means.get((mine.basis, part.name), [])
+            if len(means_of_part) < 2:
                 continue
             taken = mine.per_step_ns(part)
-            usual = round(_median_without(among, _mean_ns(mine, part.name)))
+            usual = round(_median_without(means_of_part, _mean_ns(mine, part.name)))
             is_long = taken >= limits.odd_rank_factor * usual
             if is_long and taken - usual >= max(1, limits.odd_rank_share * step_ns):
                 rows.append((rank, part.name, taken, usual))

@@ -96,8 +96,8 @@ def _number(replay: Replay, device: int, event: int | None) -> int:
 
 def _at(things: pl.DataFrame, device: int, event: int, end: str) -> pl.DataFrame:
     began = pl.col("start_event").is_null() | (pl.col("start_event") <= event)
-    goes_on = pl.col(end).is_null() | (pl.col(end) > event)
-    return things.filter((pl.col("device") == device) & began & goes_on)
+    is_not_over = pl.col(end).is_null() | (pl.col(end) > event)
+    return things.filter((pl.col("device") == device) & began & is_not_over)
 
 
 def _segments(replay: Replay, device: int, event: int) -> pl.DataFrame:

@@ -155,10 +155,10 @@ def _data_table(block: DataTable, rows: int) -> Mapping[str, Any] | None:
     }
 
 
-def _finding(one: ShownFinding, among: Findings) -> dict[str, Any]:
+def _finding(one: ShownFinding, findings: Findings) -> dict[str, Any]:
     finding = one.finding
     whose = ""
-    if one.where and finding.rank != among.shown_rank:
+    if one.where and finding.rank != findings.shown_rank:
         whose = f" of rank {finding.rank}'s {'file' if finding.is_of_whole_file else 'step'}"
     steps = ", ".join(map(str, finding.steps[:_MOST_STEPS]))
     more = " …" if len(finding.steps) > _MOST_STEPS else ""
