@@ -90,6 +90,11 @@ def shortened_list(names: Sequence[str], most: int = 8) -> str:
     return f"{', '.join(names[:most])}{more}"
 
 
+def first_of(items: Sequence[object], most: int) -> str:
+    """The first items of a list, and whether there are more: "3, 5, 9, …"."""
+    return ", ".join([*map(str, items[:most]), *(["…"] if len(items) > most else [])])
+
+
 def rank_names(numbers: Iterable[int]) -> str:
     """Ranks in order, those that follow one another as a range: "ranks 3, 16 to 23".
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from stepscope.run.figures import rank_names
+from stepscope.run.figures import first_of, rank_names
 
 _FEWEST_STEPS = 3
 _MOST_FOR_ONE = 0.5
@@ -29,9 +29,8 @@ class AlternatingRanks:
     def text(self) -> str:
         """In how many steps each rank is late, as "rank 1 in 3, rank 0 in 2 of 5 steps"."""
         steps = sum(count for _, count in self.steps_by_rank)
-        named = [f"rank {rank} in {count}" for rank, count in self.steps_by_rank[:_MOST_NAMED]]
-        more = ", …" if len(self.steps_by_rank) > _MOST_NAMED else ""
-        return f"{', '.join(named)}{more} of {steps} steps"
+        named = [f"rank {rank} in {count}" for rank, count in self.steps_by_rank]
+        return f"{first_of(named, _MOST_NAMED)} of {steps} steps"
 
 
 def find_alternating(waits: pl.DataFrame) -> AlternatingRanks | None:

@@ -54,7 +54,7 @@ from stepscope.analysis.selection.outlier_steps import (
 )
 from stepscope.analysis.selection.partition import ONE_OFF
 from stepscope.analysis.selection.scope import Scope, memoized
-from stepscope.run.figures import duration, significant
+from stepscope.run.figures import duration, first_of, significant
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import are_among
@@ -142,7 +142,7 @@ class SteadySteps:
         for state, why in _WHY.items():
             steps = [one.step for one in self.of_state(state)]
             if steps:
-                which = f"{'steps' if len(steps) > 1 else 'step'} {_listed(steps)}"
+                which = f"{'steps' if len(steps) > 1 else 'step'} {first_of(steps, 8)}"
                 words.append(f"not part of the steady step: {which} ({why})")
         if self.tail_ns:
             words.append(
@@ -404,8 +404,3 @@ def _longest_run(host: pl.DataFrame, usable: BoolArray) -> BoolArray:
     counts = np.bincount(run[usable])
     best: BoolArray = usable & (run == int(np.argmax(counts)))
     return best
-
-
-def _listed(steps: list[int]) -> str:
-    shown = ", ".join(map(str, steps[:8]))
-    return f"{shown}, …" if len(steps) > 8 else shown

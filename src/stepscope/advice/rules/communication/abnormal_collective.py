@@ -40,7 +40,7 @@ from stepscope.analysis.abnormal_collectives import (
 )
 from stepscope.analysis.communication import analyse_communication
 from stepscope.analysis.graph.replay import unchanged
-from stepscope.run.figures import binary_size, ordinal
+from stepscope.run.figures import binary_size, first_of, ordinal
 
 _FEWEST_STEPS = 3
 _MOSTLY = 0.8
@@ -79,8 +79,7 @@ class SamePlace:
             f"{ordinal(place)} {kind} of {count}"
             for kind, place, count in zip(self.kinds, self.places, self.counts, strict=True)
         ]
-        more = ", …" if len(named) > _MOST_NAMED else ""
-        return f"{', '.join(named[:_MOST_NAMED])}{more}, in {self.steps} of {self.of} steps"
+        return f"{first_of(named, _MOST_NAMED)}, in {self.steps} of {self.of} steps"
 
 
 def of_each_step(window: WindowView, odd: pl.DataFrame) -> SamePlace | None:
