@@ -214,8 +214,8 @@ def _spikes(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> list[F
         steps=phase.slow_steps,
         advice=(
             f"Compare what '{phase.name}' does in steps {first_of(phase.slow_steps, 5)} with the "
-            "others: periodic work (saving, logging, evaluation), changing shapes, or something else on "
-            "the machine. Record a window over one of them."
+            "others: periodic work (saving, logging, evaluation), changing shapes, or something "
+            "else on the machine. Record a window over one of them."
         ),
     )
 
