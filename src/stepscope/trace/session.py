@@ -64,9 +64,9 @@ class Session:
 class kept(Generic[Value]):  # noqa: N801 - used as a decorator, like `property`
     """A property that is worked out once, and kept in the session of its holder."""
 
-    def __init__(self, make: Callable[[Any], Value]) -> None:
-        self._make = make
-        self.__doc__ = make.__doc__
+    def __init__(self, func: Callable[[Any], Value]) -> None:
+        self.func = func
+        self.__doc__ = func.__doc__
 
     @overload
     def __get__(self, holder: None, owner: type[Any] | None = None) -> kept[Value]: ...
@@ -78,4 +78,4 @@ class kept(Generic[Value]):  # noqa: N801 - used as a decorator, like `property`
         if holder is None:
             return self
         session: Session = holder.session
-        return session.once(self._make.__name__, lambda: self._make(holder))
+        return session.once(self.func.__name__, lambda: self.func(holder))
