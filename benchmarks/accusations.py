@@ -78,7 +78,7 @@ class Outcome:
     on_gpu: bool
     has_record: bool
     planted: tuple[int, ...]
-    accused: tuple[int, ...]
+    stragglers: tuple[int, ...]
     has_cause: bool
     found: tuple[str, ...]
     true: float
@@ -95,23 +95,23 @@ class Outcome:
     def is_right(self) -> bool:
         """Whether exactly the planted ranks are named."""
         if self.plant == "imbalance":
-            return not self.accused and "imbalance" in self.found
+            return not self.stragglers and "imbalance" in self.found
         if self.plant in NOBODY:
-            return not self.accused
-        if not self.accused and self.true < LEAST:
+            return not self.stragglers
+        if not self.stragglers and self.true < LEAST:
             return True
-        return set(self.accused) == set(self.planted)
+        return set(self.stragglers) == set(self.planted)
 
     @property
     def is_explained(self) -> bool:
         """Whether that is so, and the report says why if it names anybody."""
-        has_no_cause = self.plant in NOBODY or not self.accused
+        has_no_cause = self.plant in NOBODY or not self.stragglers
         return self.is_right and (self.has_cause or has_no_cause)
 
     @property
     def is_same(self) -> bool:
         """Whether the report and `stragglers` agree."""
-        if set(self.accused) != set(self.blamed):
+        if set(self.stragglers) != set(self.blamed):
             return False
         return abs((self.promised or 0) - (self.blamed_gain or 0)) <= CLOSE_OF_STEP
 
@@ -161,12 +161,12 @@ def judge(
         between = stragglers_of_job(read_job(resolve_path(str(path)).last_traces()))
     late = [one for one in diagnosis.findings if one.id == "late-rank"]
     late += [one for one in diagnosis.findings if one.id == "uneven-stages" and one.saving_ns]
-    accused: tuple[int, ...] = ()
+    stragglers: tuple[int, ...] = ()
     promised = None
     for one in late:
         seen = {item.label: item.value for item in one.evidence}
         named = seen.get("who comes late") or seen["computes longest"]
-        accused = ranks_in(str(named))
+        stragglers = ranks_in(str(named))
         promised = (one.saving_ns or 0) / times.step_ns
         basis = str(seen.get("taken from")).removeprefix("time in ")
         is_windows = basis in (ARRIVALS, RECORDED_WAITS)
@@ -176,7 +176,9 @@ def judge(
         " ".join((one.id, one.title, *(str(item.value) for item in one.evidence),
                   *(item.label for item in one.evidence if item.label.startswith("'"))))
         for one in diagnosis.findings
-        if one in late or one.id == "imbalance" or (one.rank in accused and one.severity.is_weighty)
+        if one in late
+        or one.id == "imbalance"
+        or (one.rank in stragglers and one.severity.is_weighty)
     )  # fmt: skip
     pattern = _CAUSES.get(plant, "").format(every=job.plant.every)
     notable = between.causes.filter("is_notable")
@@ -191,7 +193,7 @@ def judge(
         isinstance(job, PipelineJob) or job.on_gpu,
         not isinstance(job, PipelineJob) and job.has_record,
         job.plant.ranks,
-        accused,
+        stragglers,
         bool(re.search(pattern, words, re.IGNORECASE)),
         tuple(dict.fromkeys(one.id for one in diagnosis.findings)),
         true,
@@ -319,7 +321,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
         ]  # fmt: skip
         leads = [one for one in these if one.symptom_leads]
         lines.append(
-            f"{plant:12}{len(these):6}{_share([bool(o.accused) for o in these]):>9}"
+            f"{plant:12}{len(these):6}{_share([bool(o.stragglers) for o in these]):>9}"
             f"{_share([o.is_right for o in these]):>12}"
             f"{_share([o.is_explained for o in these]):>11}"
             f"{_share(close):>8}{len(named) / len(these):>12.0%}"
@@ -335,7 +337,7 @@ def summary(outcomes: Sequence[Outcome]) -> str:
     right = [one.is_explained for one in planted]
     close = [one.is_close for one in planted if one.is_close is not None]
     return (
-        f"healthy accused {_share([bool(o.accused) for o in nobody])} (stragglers "
+        f"healthy accused {_share([bool(o.stragglers) for o in nobody])} (stragglers "
         f"{_share([bool(o.blamed) for o in nobody])}); right rank or group and cause "
         f"{_share(right)}; gain within 10% {_share(close)}; report and stragglers agree "
         f"{_share([one.is_same for one in outcomes])}; {len(outcomes)} jobs, "

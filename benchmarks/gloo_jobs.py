@@ -85,7 +85,7 @@ class Outcome:
 
     plant: str
     number: int
-    accused: tuple[int, ...]
+    stragglers: tuple[int, ...]
     is_right: bool
     verdict: str
 
@@ -114,7 +114,7 @@ def judge(work: tuple[str, int]) -> Outcome:
         (run,) = (folder / "runs").iterdir()
         diagnosis = diagnose(open_run(str(run)))
     late = [one for one in diagnosis.findings if one.id == "late-rank"]
-    accused = tuple(
+    stragglers = tuple(
         rank
         for one in late
         for item in one.evidence
@@ -122,9 +122,9 @@ def judge(work: tuple[str, int]) -> Outcome:
         for rank in ranks_in(str(item.value))
     )
     why = " ".join((diagnosis.verdict, *(one.title for one in late)))
-    is_right = set(accused) == set(CULPRITS[plant])
+    is_right = set(stragglers) == set(CULPRITS[plant])
     is_right = is_right and bool(re.search(CAUSES.get(plant, ""), why))
-    return Outcome(plant, number, accused, is_right, diagnosis.verdict)
+    return Outcome(plant, number, stragglers, is_right, diagnosis.verdict)
 
 
 def main() -> None:
@@ -153,7 +153,7 @@ def main() -> None:
         found = known + in_pieces.append(map(judge, missing), asked.out)
     for one in found:
         if not one.is_right:
-            print(f"{one.plant} {one.number}: accused {one.accused}; {one.verdict}")
+            print(f"{one.plant} {one.number}: accused {one.stragglers}; {one.verdict}")
     print("| Plant | Jobs | Right |", "|---|--:|--:|", sep="\n")
     for plant in CULPRITS:
         right = [one.is_right for one in found if one.plant == plant]

@@ -57,8 +57,7 @@ def report(path: Path) -> dict[str, float]:
 
     keep_freed_memory()  # before numpy is imported, as the command does
     from stepscope.advice import diagnosis
-    from stepscope.advice.rank import judging as rank_judging
-    from stepscope.advice.rank import window_judging
+    from stepscope.advice.rank import diagnose_rank, diagnose_window
     from stepscope.commands import report as command
     from stepscope.commands.main import main
     from stepscope.report.outputs import Output
@@ -81,8 +80,8 @@ def report(path: Path) -> dict[str, float]:
 
         setattr(place, name, wrapper)
 
-    count("load", rank_judging, "load")
-    count("findings", window_judging, "with_findings")
+    count("load", diagnose_rank, "load")
+    count("findings", diagnose_window, "with_findings")
     count("render", Output, "write")
     sys.stdout = sys.stderr
     if main(["report", str(path)]):

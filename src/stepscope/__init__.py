@@ -74,11 +74,11 @@ def __getattr__(name: str) -> object:
     if home is None:
         raise AttributeError(f"module 'stepscope' has no attribute {name!r}")
     if "IPython" in sys.modules and name in {"Diagnosis", "diagnose", "load", "open_run"}:
-        _tell_notebook()
+        _register_notebook()
     return getattr(importlib.import_module(home), name)
 
 
-def _tell_notebook() -> None:
+def _register_notebook() -> None:
     """Let the notebook show results, if this is one."""
     shell = getattr(sys.modules["IPython"], "get_ipython", lambda: None)()
     if getattr(shell, "display_formatter", None) is not None:

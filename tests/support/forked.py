@@ -25,7 +25,7 @@ PRELOADED = [
     "polars",
     "stepscope.advice.diagnosis",
     "stepscope.advice.rank.findings",
-    "stepscope.advice.rank.window_judging",
+    "stepscope.advice.rank.diagnose_window",
     "stepscope.report.diagnosis",
     "stepscope.report.render.markdown",
     "stepscope.trace.formats.chrome.format",

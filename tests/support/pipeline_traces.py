@@ -41,15 +41,15 @@ class Pipeline:
     has_engine: bool = False
 
 
-Meeting = tuple[int, int, str, int]
+ComparedRank = tuple[int, int, str, int]
 """Sending stage, receiving stage, direction and number over the whole trace."""
 
 
 def pipeline_traces(job: Pipeline) -> list[GpuTrace]:
     """One trace per stage, on one clock."""
-    known: dict[tuple[int, Meeting], int] = {}
+    known: dict[tuple[int, ComparedRank], int] = {}
     for _ in range(_MOST_ROUNDS):
-        begun: dict[tuple[int, Meeting], int] = {}
+        begun: dict[tuple[int, ComparedRank], int] = {}
         traces = [_stage(job, stage, known, begun) for stage in range(job.stages)]
         found = {
             (stage, meeting): max(begun[meeting[0], meeting], begun[meeting[1], meeting])
@@ -66,8 +66,8 @@ def pipeline_traces(job: Pipeline) -> list[GpuTrace]:
 def _stage(
     job: Pipeline,
     stage: int,
-    lengths: dict[tuple[int, Meeting], int],
-    begun: dict[tuple[int, Meeting], int],
+    lengths: dict[tuple[int, ComparedRank], int],
+    begun: dict[tuple[int, ComparedRank], int],
 ) -> GpuTrace:
     t = GpuTrace(rank=stage, world_size=job.stages, device=stage)
     passed: dict[tuple[int, str], int] = {}

@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path
 
 from tests.support.gpu_trace import COMM_STREAM, GpuTrace, ms, us
-from tests.support.meeting_ranks import steady_step_ns, write_ranks
 from tests.support.planted import GEMM, MM, optimizer
 from tests.support.rank_programs import Meet, Program, run_ranks
+from tests.support.ranks_that_wait import steady_step_ns, write_ranks
 
 _UNRECORDED_PERIODS = 2
 _TENSOR = 2

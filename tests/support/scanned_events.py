@@ -22,7 +22,7 @@ from stepscope.trace.formats.chrome.scan import Scan
 from stepscope.trace.formats.chrome.scanner.scan_patterns import CREDIT
 from stepscope.trace.formats.chrome.scanner.scan_pieces import piece_of
 from stepscope.trace.formats.chrome.scanner.scan_rows import BETWEEN, POSITION
-from stepscope.trace.formats.chrome.scanner.scan_words import Words
+from stepscope.trace.formats.chrome.scanner.scan_vocabularies import Vocabularies
 from stepscope.trace.formats.chrome.tolerant.event_text import Between
 
 _COLUMNS = {
@@ -64,7 +64,7 @@ def scanned(
     text: bytes,
     *,
     with_patterns: bool,
-    words: Words | None = None,
+    vocabularies: Vocabularies | None = None,
     between: Between = Between.START,
 ) -> Found:
     """Scans the elements of a list of events, up to the first one that it hands over.
@@ -72,15 +72,15 @@ def scanned(
     Args:
         text: The elements.
         with_patterns: Whether events are compared with earlier ones.
-        words: The words and patterns of earlier texts, to go on with.
+        vocabularies: The names and patterns of earlier texts, to go on with.
         between: The state before the text.
     """
-    words = words or Words()
+    vocabularies = vocabularies or Vocabularies()
     if not with_patterns:
-        words.patterns.table[CREDIT] = -1
-    before = words.patterns.recognised
+        vocabularies.patterns.table[CREDIT] = -1
+    before = vocabularies.patterns.recognised
     buffers = Buffers()
-    scan = Scan(piece_of(text, 0, buffers), between, buffers, words).run()
+    scan = Scan(piece_of(text, 0, buffers), between, buffers, vocabularies).run()
     found = scan.rows()
     has = found.flags
     rows: dict[str, list[Any]] = {
@@ -94,7 +94,7 @@ def scanned(
     for column, bit in _COLUMNS.items():
         values = np.where((has & bit) != 0, getattr(found, column), 0)
         rows[column] = values.tolist()
-    recognised = words.patterns.recognised - before
+    recognised = vocabularies.patterns.recognised - before
     return Found(scan.status, int(scan.state[POSITION]), int(scan.state[BETWEEN]), rows, recognised)
 
 

@@ -175,16 +175,16 @@ def _explaining(shared: list[Flag]) -> Iterator[None]:
         raise
 
 
-def _shared_in(dialect: Dialect, words: list[str]) -> list[Flag]:
+def _shared_in(dialect: Dialect, arguments: list[str]) -> list[Flag]:
     """The flags on a command line that the script's own parser gets, too."""
-    given = {word.partition("=")[0] for word in words}
+    given = {word.partition("=")[0] for word in arguments}
     return [flag for flag in dialect.flags if flag.is_shared and not given.isdisjoint(flag.names)]
 
 
-def _take_flags(dialect: Dialect, words: list[str]) -> tuple[argparse.Namespace, list[str]]:
+def _take_flags(dialect: Dialect, arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     own = tuple(flag for flag in dialect.flags if not flag.is_shared)
-    _, rest = _parser_of(dataclasses.replace(dialect, flags=own)).parse_known_args(words)
-    return _parser_of(dialect).parse_known_args(words)[0], rest
+    _, rest = _parser_of(dataclasses.replace(dialect, flags=own)).parse_known_args(arguments)
+    return _parser_of(dialect).parse_known_args(arguments)[0], rest
 
 
 def _parser_of(dialect: Dialect) -> argparse.ArgumentParser:

@@ -151,7 +151,7 @@ class EngineWatch(EngineFollower):
         self.detach()
         if self._flops is not None:
             self._flops.write()
-            self._flops.say_if_missed()
+            self._flops.warn_if_missed()
         if self._memory:
             text = "".join(self._memory)
             self._profiler.session.add_text(MEMORY_KIND, MEMORY_FILE, text)
@@ -285,12 +285,12 @@ class FlopsProfile:
         """End the profile and keep its text."""
         try:
             profile.stop_profile()
-            with contextlib.redirect_stdout(io.StringIO()) as said:
+            with contextlib.redirect_stdout(io.StringIO()) as text:
                 profile.print_model_profile(profile_step=self._step)
             forward_s = getattr(profile, "get_total_duration", float)()
             profile.end_profile()
             self._latency_ns["fwd"] = round(forward_s * 1e9)
-            self._text = said.getvalue()
+            self._text = text.getvalue()
         except Exception as error:  # noqa: BLE001 - as above
             log.warning("stepscope: no flops profile of DeepSpeed: %s", error)
 
@@ -322,7 +322,7 @@ class FlopsProfile:
         title = f"Latencies of step {self._step} (first micro-batch, with the device synchronised):"
         return "\n".join(["", title, *lines, ""])
 
-    def say_if_missed(self) -> None:
+    def warn_if_missed(self) -> None:
         """Warn at the end of the capture if the step was never reached."""
         if not self._is_over:
             log.warning(
@@ -349,9 +349,9 @@ def see_memory_usage(message: str) -> str:
     except ImportError:
         return ""
     # Newer versions print, older ones use DeepSpeed's logger.
-    with contextlib.redirect_stdout(io.StringIO()) as said, _heard(said):
+    with contextlib.redirect_stdout(io.StringIO()) as text, _heard(text):
         theirs(message, force=True)
-    return said.getvalue()
+    return text.getvalue()
 
 
 def memory_overview() -> str:

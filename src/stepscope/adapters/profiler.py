@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stepscope.capture.containment import attempt
-from stepscope.capture.messages import say
+from stepscope.capture.messages import print_lines
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import ConfigError
 from stepscope.capture.ranks import ProcessClaim, RankIdentity
@@ -158,7 +158,7 @@ class Profiler:
         config = settings.config(**more)
         if not config.enabled:
             for line in settings.without_effect():
-                say(line)
+                print_lines(line)
         if config.enabled:
             for line in misspelled_variables():
                 log.warning("stepscope: %s", line)

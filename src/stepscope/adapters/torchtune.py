@@ -69,13 +69,13 @@ def setup_torch_profiler(
         "num_cycles": num_cycles,
     }
     steps = {name: SCHEDULE[name] if value is None else value for name, value in asked.items()}
-    words = [word for word, wanted in (("cpu", cpu), ("cuda", cuda), ("xpu", xpu)) if wanted]
+    names = [word for word, wanted in (("cpu", cpu), ("cuda", cuda), ("xpu", xpu)) if wanted]
     section = {
         "enabled": True,
         "output_dir": str(output_dir or OUTPUT_DIR),
-        "cpu": cpu or not words,
-        "cuda": cuda or not words,
-        "xpu": xpu or not words,
+        "cpu": cpu or not names,
+        "cuda": cuda or not names,
+        "xpu": xpu or not names,
         "profile_memory": profile_memory,
         "with_stack": with_stack or profile_memory,
         "record_shapes": record_shapes or profile_memory,
@@ -85,7 +85,7 @@ def setup_torch_profiler(
     shared = ("output_dir", "profile_memory", "with_stack", "record_shapes", "with_flops")
     options: dict[str, Any] = {
         **{name: section[name] for name in shared},
-        "activities": _activities(words),
+        "activities": _activities(names),
         "memory_timeline": "trace" if profile_memory else "off",
         "wait": steps["wait_steps"],
         "warmup": steps["warmup_steps"],
@@ -107,12 +107,12 @@ def take_over() -> Callable[[], None]:
     return replaced.restore
 
 
-def _activities(words: list[str]) -> str | tuple[str, ...]:
+def _activities(names: list[str]) -> str | tuple[str, ...]:
     """The option `activities`: the requested devices, which may be all, that torch supports."""
     from torch.profiler import supported_activities
 
     supported = {activity.name.lower() for activity in supported_activities()}
-    chosen = tuple(word for word in words if word in supported)
+    chosen = tuple(word for word in names if word in supported)
     return chosen or "auto"
 
 

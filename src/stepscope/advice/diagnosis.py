@@ -12,13 +12,7 @@ import polars as pl
 
 from stepscope.advice.evidence.specific_causes import specific_first, stalls_in_order
 from stepscope.advice.evidence.subject import Imbalance, LongerPart, SlowStage, Subject
-from stepscope.advice.finding import Finding, heavier
-from stepscope.advice.job.accused import (
-    find_late,
-    late_starts_in_words,
-    throttled_ranks,
-    with_throttled,
-)
+from stepscope.advice.finding import Finding, raise_severity
 from stepscope.advice.job.compared import (
     RankComparison,
     RankMatch,
@@ -27,11 +21,23 @@ from stepscope.advice.job.compared import (
     recorded_steps,
 )
 from stepscope.advice.job.imbalance import ODD_PARTS, imbalance, longer_parts, odd_parts
+from stepscope.advice.job.job_savings import limited_by_the_job, limited_to_transfers
 from stepscope.advice.job.late_ranks import causes_first, imbalance_first, lateness
 from stepscope.advice.job.pipeline import limited_by_the_stages, slow_stage, stage_first
-from stepscope.advice.job.reading import EachRank, MeetingTask, SummaryTask, answers, in_turn
-from stepscope.advice.job.worth import limited_by_the_job, limited_to_transfers
-from stepscope.advice.job.worth_of_waits import limited_by_the_next
+from stepscope.advice.job.reading import (
+    ComparedRankTask,
+    EachRank,
+    SummaryTask,
+    answers,
+    one_by_one,
+)
+from stepscope.advice.job.savings_of_waits import limited_by_the_next
+from stepscope.advice.job.stragglers import (
+    describe_late_starts,
+    find_late,
+    throttled_ranks,
+    with_throttled,
+)
 from stepscope.advice.rank.summary import RankSummary, Request
 from stepscope.advice.rules import OF_THE_RUN, RULES
 from stepscope.advice.thresholds import Thresholds
@@ -45,7 +51,7 @@ from stepscope.opening.reader import Run, one_job, open_run
 from stepscope.skew.rank_skew import ARRIVALS, RECORDED_WAITS, RankSkew, rank_skew
 
 if TYPE_CHECKING:
-    from stepscope.advice.job.accused import InWindows
+    from stepscope.advice.job.stragglers import InWindows
     from stepscope.advice.rank.window_details import WindowDetails
     from stepscope.analysis.blame.lanes import JobLanes
     from stepscope.analysis.record.step_strip import StepStrip
@@ -101,7 +107,7 @@ def diagnose(
     thresholds: Thresholds | None = None,
     scope: Scope | None = None,
     baseline: Trace | None = None,
-    each: EachRank = in_turn,
+    each: EachRank = one_by_one,
 ) -> Diagnosis:
     """Judge a run, rank by rank.
 
@@ -123,24 +129,24 @@ def diagnose(
     limits, asked = thresholds or Thresholds(), scope or Scope()
     run = one_job(run if isinstance(run, Run) else open_run(run))
     with each() as read:
-        alone = [MeetingTask(rank, asked) for rank in run.ranks]
-        meetings = answers(read, alone) if len(alone) > 1 else []
-        matched, notes = match_ranks(meetings)
-        skew = rank_skew(recorded_steps(meetings)) if asked.steps is None else None
+        alone = [ComparedRankTask(rank, asked) for rank in run.ranks]
+        compared_ranks = answers(read, alone) if len(alone) > 1 else []
+        matched, notes = match_ranks(compared_ranks)
+        skew = rank_skew(recorded_steps(compared_ranks)) if asked.steps is None else None
         request = Request(asked, limits, skew is not None, baseline)
         waits = [None if matched is None else matched.waits_of(rank.rank) for rank in run.ranks]
         tasks = [
-            SummaryTask(rank, request, waited, met)
-            for rank, waited, met in zip_longest(run.ranks, waits, meetings)
+            SummaryTask(rank, request, waited, with_arrivals)
+            for rank, waited, with_arrivals in zip_longest(run.ranks, waits, compared_ranks)
         ]
         if baseline is None:
             summaries = answers(read, tasks)
         else:
             # A baseline is a trace with its tables, which is not sent to another process.
-            with in_turn() as read_here:
+            with one_by_one() as read_here:
                 summaries = answers(read_here, tasks)
             notes = (*notes, *_notes_on_baseline(baseline, summaries))
-    return judge(run, summaries, limits, matched, skew, notes)
+    return diagnose_ranks(run, summaries, limits, matched, skew, notes)
 
 
 def _notes_on_baseline(baseline: Trace, ranks: Sequence[RankSummary]) -> tuple[str, ...]:
@@ -154,7 +160,7 @@ def _notes_on_baseline(baseline: Trace, ranks: Sequence[RankSummary]) -> tuple[s
     return (f"nothing was compared with the baseline: {lacking} no collectives on a GPU",)
 
 
-def judge(
+def diagnose_ranks(
     run: Run,
     ranks: Sequence[RankSummary],
     limits: Thresholds,
@@ -175,25 +181,25 @@ def judge(
     if has_stages:
         skew = None
     is_recorded = matched is not None and any(rank.steps is not None for rank in ranks)
-    steps = recorded_steps([rank.meeting for rank in ranks]) if is_recorded else ()
+    steps = recorded_steps([rank.compared for rank in ranks]) if is_recorded else ()
     windows = between = None
     if matched is not None:
         windows, between = compare_summaries(matched, ranks, steps)
         if windows.is_comparable:
-            notes = (*notes, *late_starts_in_words(windows.compared, windows.blame.step_ns))
+            notes = (*notes, *describe_late_starts(windows.compared, windows.blame.step_ns))
     ranks = limited_by_the_next(ranks, between, limits)
-    judged = find_late(windows, skew, limits, steps)
+    late_ranks = find_late(windows, skew, limits, steps)
     sampled = ((rank.rank, clock_of(rank.metrics)) for rank in ranks if rank.metrics is not None)
     slow = slow_clocks(
         {rank: clock for rank, clock in sampled if clock is not None}, limits.throttled_gpu
     )
     computing = {rank.rank: ns for rank in ranks if (ns := rank.compute_ns)}
-    judged = with_throttled(judged, throttled_ranks(slow, computing))
-    stage = slow_stage(ranks, windows, judged)
+    late_ranks = with_throttled(late_ranks, throttled_ranks(slow, computing))
+    stage = slow_stage(ranks, windows, late_ranks)
     if stage is not None and stage.saving_ns is not None:
-        judged = None
-    recorded = judged if judged is not None and judged.basis != ARRIVALS else None
-    late = lateness(judged, limits, ranks, between)
+        late_ranks = None
+    recorded = late_ranks if late_ranks is not None and late_ranks.basis != ARRIVALS else None
+    late = lateness(late_ranks, limits, ranks, between)
     if not has_stages and windows is not None and windows.of_host and windows.is_comparable:
         ranks = limited_to_transfers(ranks, windows, limits)
     if has_stages:
@@ -202,7 +208,7 @@ def judge(
         ranks = limited_by_the_job(ranks, between, recorded, limits, late)
     unequal = imbalance(ranks, between) if late is None else None
     paced = {rank.rank for rank in ranks if rank.has_recorded_pace}
-    findings = specific_first(_findings(ranks, limits, judged, unequal, stage, slow), paced)
+    findings = specific_first(_findings(ranks, limits, late_ranks, unequal, stage, slow), paced)
     if late is None:
         findings = imbalance_first(findings)
     findings = stage_first(stalls_in_order(causes_first(findings, late, ranks, limits)))
@@ -215,7 +221,7 @@ def judge(
     odd = pl.DataFrame(schema=ODD_PARTS)
     if between is not None or any(rank.manifest is not None for rank in run.ranks):
         odd = odd_parts(partitions, limits)
-    known = judged or skew
+    known = late_ranks or skew
     return Diagnosis(
         run, verdict, tuple(ranks), findings, between, odd, shown, known, notes, windows
     )
@@ -269,7 +275,9 @@ def _severest_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     ordered = list(findings)
     for place, one in enumerate(findings):
         if one.placed.startswith("above"):
-            ordered[place] = heavier(one, [below.severity for below in findings[place + 1 :]])
+            ordered[place] = raise_severity(
+                one, [below.severity for below in findings[place + 1 :]]
+            )
     return tuple(sorted(ordered, key=lambda one: one.severity.place))
 
 

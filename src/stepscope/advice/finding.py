@@ -208,7 +208,7 @@ def severity_of(share: float, limits: Thresholds) -> Severity:
     return Severity.MEDIUM if share >= limits.saving_medium else Severity.LOW
 
 
-def heavier(finding: Finding, others: Sequence[Severity]) -> Finding:
+def raise_severity(finding: Finding, others: Sequence[Severity]) -> Finding:
     """The finding, at least as severe as others that come from the same."""
     return replace(finding, severity=min((finding.severity, *others), key=lambda one: one.place))
 

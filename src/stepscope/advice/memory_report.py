@@ -21,7 +21,7 @@ from stepscope.memory.program.lines import NO_STACK
 from stepscope.memory.questions.composition import by_line
 from stepscope.memory.questions.table import MemoryAnswer, answer, question
 from stepscope.memory.view import MemoryView, held_at
-from stepscope.run.figures import binary_size, percent, some_in_words
+from stepscope.run.figures import binary_size, percent, shortened_list
 from stepscope.terminal.working import working
 
 _RANK = re.compile(r"rank[-_]?(\d{1,6})", re.IGNORECASE)
@@ -150,7 +150,7 @@ def _verdict(view: MemoryView, findings: Sequence[Finding]) -> str:
     if large is not None and _bytes_of(large) > line["allocated_bytes"]:
         lines = [str(one.value) for one in large.evidence if one.label == MADE_AT]
         known = [one for one in lines if one != NO_STACK]
-        return f"{what}; {large.title}{f', made at {some_in_words(known, 2)}' if known else ''}"
+        return f"{what}; {large.title}{f', made at {shortened_list(known, 2)}' if known else ''}"
     return f"{NOTHING}: {what}; {place}"
 
 

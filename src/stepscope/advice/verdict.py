@@ -15,7 +15,7 @@ from stepscope.advice.rank.summary import RankSummary
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.record.summary import BY_RECORD, StepSummary
 from stepscope.analysis.selection.partition import INPUT, OTHER
-from stepscope.run.figures import duration, percent, plural, ranks_in_words, sentence, some_in_words
+from stepscope.run.figures import duration, percent, plural, rank_names, sentence, shortened_list
 from stepscope.run.step_record import CHECKPOINT, EVALUATION
 
 _NOTABLE = 0.1
@@ -65,27 +65,27 @@ def verdict_of(
         ranks: The ranks, at least one.
         findings: Their findings, in the order of a report.
     """
-    words, whose = _limit_of(ranks, findings, limits, late)
+    text, whose = _limit_of(ranks, findings, limits, late)
     steps = whose.steps
     if steps is not None and steps.holds_few_steps and not steps.holds_only_first_steps:
         count = len(steps.steps)
         were = "was" if count == 1 else "were"
-        words += f". {_OF_FEW_STEPS.format(plural(count, 'step'), were)}"
+        text += f". {_OF_FEW_STEPS.format(plural(count, 'step'), were)}"
     if whose.is_first_step_alone:
-        words += f". {_OF_FIRST_STEP}"
+        text += f". {_OF_FIRST_STEP}"
     if (once := _once(findings, whose)) is not None:
-        if words.startswith(_NOTHING):
-            words = f"{once.id}: {once.title}. Apart from that, {words.removeprefix(_NOTHING)}"
+        if text.startswith(_NOTHING):
+            text = f"{once.id}: {once.title}. Apart from that, {text.removeprefix(_NOTHING)}"
         else:
-            words += f". Left out of this: {once.title}"
-    outside = _outside(findings, words)
+            text += f". Left out of this: {once.title}"
+    outside = _outside(findings, text)
     if outside is None and steps is not None and (beside := _beside(steps)):
-        words += f". {beside}"
-    if whose.clock_lag_ns and words != _ON_ANOTHER_CLOCK:
-        words += f". {_LAGGING.format(duration(whose.clock_lag_ns))}"
+        text += f". {beside}"
+    if whose.clock_lag_ns and text != _ON_ANOTHER_CLOCK:
+        text += f". {_LAGGING.format(duration(whose.clock_lag_ns))}"
     if outside is not None:
-        words = f"{_first(outside, ranks)}. In the steps, {words}"
-    return words, whose
+        text = f"{_first(outside, ranks)}. In the steps, {text}"
+    return text, whose
 
 
 def _limit_of(
@@ -132,17 +132,15 @@ def _limit_of(
             if best.is_of_whole_file:
                 step = "the whole file" if len(ranks) == 1 else f"rank {best.rank}'s file"
             fixing = "fixing it" if late is None else _fixing(best, late, findings)
-            words = (
-                f"{best.id}: {best.title}; {fixing} saves {best.up_to}{percent(share)} of {step}"
-            )
+            text = f"{best.id}: {best.title}; {fixing} saves {best.up_to}{percent(share)} of {step}"
             if best.next_rank is not None:
-                words += f", until rank {best.next_rank} limits the step"
+                text += f", until rank {best.next_rank} limits the step"
             if late is not None and is_cause(best, late, findings):
-                words += f". {sentence(late.words())}"
+                text += f". {sentence(late.text())}"
             elif late is not None and is_slow_link(best, late, findings):
                 whose_own = "its" if len(late.ranks) == 1 else "their"
-                words += f". {sentence(late.words())}: {whose_own} communication takes longer"
-            return words, whose
+                text += f". {sentence(late.text())}: {whose_own} communication takes longer"
+            return text, whose
     judged = [rank for rank in ranks if rank.partition is not None]
     if not judged:
         return _CUT_OFF, max(ranks, key=lambda rank: (rank.is_cut_off, rank.step_ns or 0))
@@ -158,52 +156,50 @@ def _limit_of(
     share_of_largest = percent(partition.share(largest))
     whole = "the whole file" if slowest.is_whole_file else "the step"
     if slowest.rank in slowed and slowest.host is not None:
-        words = (
+        text = (
             f"uncertain: recording made the steps {slowed[slowest.rank]:.1f}× as long; "
             f"{share_of_largest} of a recorded step is {largest.name}"
         )
     elif (compiles := _mostly_compiling(findings, slowest)) is not None:
-        words = f"{compiles.id}: {compiles.title}; record later to see steady steps"
+        text = f"{compiles.id}: {compiles.title}; record later to see steady steps"
     elif (bubble := _of_pipeline(findings, slowest)) is not None:
-        words = f"{bubble.id}: {bubble.title}"
+        text = f"{bubble.id}: {bubble.title}"
     elif (unknown := _unknown(findings)) is not None:
-        words = f"{unknown.id}: {unknown.title}; not estimated: {NO_BATCH_PACE}"
+        text = f"{unknown.id}: {unknown.title}; not estimated: {NO_BATCH_PACE}"
         slowest = _rank_of(ranks, unknown)
     elif (uneven := _uneven(findings, slowest)) is not None:
         beyond = next(item.value for item in uneven.evidence if item.unit == "share")
-        words = (
+        text = (
             f"{uneven.id}: {uneven.title}; what they take beyond it is {percent(float(beyond))} "
             "of the time"
         )
     elif (held_up := _held_up(findings, slowest)) is not None:
-        words = f"{held_up.id}: {held_up.title}; {held_up.saving_reason}"
+        text = f"{held_up.id}: {held_up.title}; {held_up.saving_reason}"
     elif largest.name in _USEFUL:
         is_bound = largest.name == "compute" and partition.share(largest) >= 1 - _NOTABLE
-        words = "GPU-bound: " if is_bound else _NOTHING
-        words += f"{share_of_largest} of {whole} is {largest.name}"
+        text = "GPU-bound: " if is_bound else _NOTHING
+        text += f"{share_of_largest} of {whole} is {largest.name}"
         if largest.name == "compute" and slowest.compute is not None:
-            words += f" ({slowest.compute.in_words()})"
+            text += f" ({slowest.compute.describe()})"
         elif slowest.compute is not None and slowest.compute.is_on_cpu:
-            words += f". Of what the CPU computes, {slowest.compute.in_words()}"
-            words += _overhead(slowest.compute)
+            text += f". Of what the CPU computes, {slowest.compute.describe()}"
+            text += _overhead(slowest.compute)
         if (odd := _outside_steady_steps(findings, slowest)) is not None:
             where = odd.id if odd.rank == slowest.rank else f"{odd.id} on rank {odd.rank}"
-            words += f". Outside the steady steps: {odd.title} ({where})"
+            text += f". Outside the steady steps: {odd.title} ({where})"
     else:
         name = largest.name
         if name == OTHER and partition.basis == BY_RECORD:
             phases = [part.name for part in partition.parts if part.name not in (INPUT, OTHER)]
-            name = f"outside {some_in_words(phases, 4)}" if phases else name
-        words = (
-            f"{share_of_largest} of {whole} is {name}, and no single finding saves a tenth of it"
-        )
-        words += _overhead(slowest.compute)
-    return words, slowest
+            name = f"outside {shortened_list(phases, 4)}" if phases else name
+        text = f"{share_of_largest} of {whole} is {name}, and no single finding saves a tenth of it"
+        text += _overhead(slowest.compute)
+    return text, slowest
 
 
 def _overhead(compute: ComputeSummary | None) -> str:
-    words = "" if compute is None else compute.overhead_in_words()
-    return words and f". {words}"
+    text = "" if compute is None else compute.describe_overhead()
+    return text and f". {text}"
 
 
 def _rank_of(ranks: Sequence[RankSummary], finding: Finding) -> RankSummary:
@@ -259,7 +255,7 @@ def _fixing(best: Finding, late: Lateness, findings: Sequence[Finding]) -> str:
     if not is_cause(best, late, findings):
         return "fixing it"
     having = {one.rank for one in findings if one.id == best.id and one.rank in late.ranks}
-    return f"fixing it on {ranks_in_words(having)}" if len(having) > 1 else "fixing it"
+    return f"fixing it on {rank_names(having)}" if len(having) > 1 else "fixing it"
 
 
 def _of_pipeline(findings: Sequence[Finding], shown: RankSummary) -> Finding | None:

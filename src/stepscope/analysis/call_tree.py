@@ -189,11 +189,11 @@ def _ordered(nodes: pl.DataFrame, paths: Paths) -> pl.DataFrame:
     before = np.cumsum(size[node]) - size[node]
     new_family = np.concatenate(([True], (parent[1:] != parent[:-1]) | (depth[1:] != depth[:-1])))
     first = np.maximum.accumulate(np.where(new_family, np.arange(number), 0))
-    among_siblings = before - before[first]
+    is_sibling = before - before[first]
     for level in range(len(levels) - 1):
         mine = slice(levels[level], levels[level + 1])
         above = np.where(parent[mine] >= 0, place[parent[mine]] + 1, 0)
-        place[node[mine]] = above + among_siblings[mine]
+        place[node[mine]] = above + is_sibling[mine]
     return (
         by_cost.with_columns(
             node=pl.Series(place[node]),

@@ -26,9 +26,9 @@ import numpy as np
 import orjson
 import polars as pl
 
+from stepscope.analysis.calls.call_sites import names_of_events, sites_of_work
 from stepscope.analysis.calls.moved_bytes import STREAMING, bytes_of_operators
 from stepscope.analysis.calls.operands import argument_texts
-from stepscope.analysis.calls.places import names_of_events, places_of_work
 from stepscope.analysis.flops import analyse_flops
 from stepscope.analysis.hardware.devices import memory_speeds, peaks_of
 from stepscope.analysis.operators import analyse_operators
@@ -62,7 +62,7 @@ KINDS: dict[str, str] = {
 """What the groups of computing kernels are called."""
 
 
-def kind_words(group: str) -> str:
+def kind_label(group: str) -> str:
     """What a group of events is called (`classify`)."""
     return KINDS.get(group, group.replace("_", " "))
 
@@ -118,7 +118,7 @@ def compute(trace: Trace, scope: Scope | None = None) -> Compute:
     rows = work.members_of("compute", "name_id", "device", "dur_ns", "group", "launch", "op")
     arithmetic = analyse_flops(trace, work.answered.asked)
     rows = rows.with_columns(
-        operator=names_of_events(trace, rows["op"]), place=places_of_work(trace, rows)
+        operator=names_of_events(trace, rows["op"]), place=sites_of_work(trace, rows)
     )
     products = arithmetic.operators.select(
         pl.col("name").alias("operator"),

@@ -77,8 +77,8 @@ def purpose_of(trace: Trace) -> Purpose:
     name_id = trace.columns("name_id")["name_id"].to_numpy()
     if products.any() or int(computes[name_id].sum()) >= _LEAST_OPERATORS:
         operators = int(names_that(trace, is_operator)[name_id].sum())
-        words = f"no backward pass and no optimizer among {plural(operators, 'operator')}"
-        return Purpose(Work.INFERENCE, words, engine, library)
+        text = f"no backward pass and no optimizer among {plural(operators, 'operator')}"
+        return Purpose(Work.INFERENCE, text, engine, library)
     return Purpose(Work.UNKNOWN, "too few operators were recorded", engine, library)
 
 

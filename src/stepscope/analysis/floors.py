@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.analysis.calls.call_sites import names_of_events
 from stepscope.analysis.calls.collectives import POINT_TO_POINT
 from stepscope.analysis.calls.moved_bytes import least_bytes
 from stepscope.analysis.calls.operands import of_each_way
 from stepscope.analysis.calls.operands_of_work import operands_as_categories
-from stepscope.analysis.calls.places import names_of_events
 from stepscope.analysis.communication import analyse_communication
 from stepscope.analysis.flops import analyse_flops
 from stepscope.analysis.hardware.devices import DevicePeaks, peaks_of

@@ -365,9 +365,13 @@ def _remarks(
     for device in work.answered.devices:
         known = peaks.get(device)
         if known is None:
-            said = f"'{recorded[device]}'" if recorded.get(device) else "without a name in the file"
-            names.append(f"device {device}: unknown ({said})")
-            notes.append(f"device {device} {said} is unknown: no peak, so no roofline and no MFU")
+            recorded_name = (
+                f"'{recorded[device]}'" if recorded.get(device) else "without a name in the file"
+            )
+            names.append(f"device {device}: unknown ({recorded_name})")
+            notes.append(
+                f"device {device} {recorded_name} is unknown: no peak, so no roofline and no MFU"
+            )
         else:
             names.append(f"device {device}: {known.name}")
     if table.is_empty():

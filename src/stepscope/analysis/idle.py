@@ -42,8 +42,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.calls.call_sites import frames_at, names_of_events
 from stepscope.analysis.calls.parents import operators_of_events
-from stepscope.analysis.calls.places import frames_at, names_of_events
 from stepscope.analysis.host.activity import host_activity
 from stepscope.analysis.host.idle_gaps import (
     BY_DEVICE,
@@ -68,7 +68,7 @@ from stepscope.trace.model import Trace
 
 LONGEST = 10
 MOST_DETAILS = 50
-_SAID_BY_NOTE = (WAITING, LATENCY, REFILLING, GRAPH_STARTS, IN_GRAPH, BY_DEVICE, LOST)
+_EXPLAINED_BY_NOTE = (WAITING, LATENCY, REFILLING, GRAPH_STARTS, IN_GRAPH, BY_DEVICE, LOST)
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ def _causes(inside: pl.DataFrame, idle_ns: int, total_ns: int) -> pl.DataFrame:
 def _with_activity(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     names = trace.name_rows["name"][rows["name_id"]]
     # Which work waited says less than why it did, and refilling is no matter of single operators.
-    by_note = pl.col("note").is_in([NOTES[code] for code in _SAID_BY_NOTE])
+    by_note = pl.col("note").is_in([NOTES[code] for code in _EXPLAINED_BY_NOTE])
     note = pl.col("note").cast(pl.String)
     return rows.hstack([names]).with_columns(
         activity=pl.when(by_note)

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from stepscope.analysis.calls.call_sites import names_of_events, outermost_operators
 from stepscope.analysis.calls.operands import argument_texts, numbers_in
-from stepscope.analysis.calls.places import names_of_events, outermost_operators
 from stepscope.analysis.calls.runtime_calls import GraphPlace, graph_places
 from stepscope.analysis.hardware.tensor_cores import TensorCoreUse, tensor_core_use
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.places import call_places, names_of_events
+from stepscope.analysis.calls.call_sites import call_sites, names_of_events
 from stepscope.analysis.calls.runtime_calls import TO_DEVICE, blocking_copies, is_first_of_launch
 from stepscope.analysis.counters import sum_of
 from stepscope.analysis.selection.gpu_work import events_in_steps, gpu_work
@@ -245,7 +245,7 @@ def _blocking(trace: Trace, work: pl.DataFrame, asked: Scope) -> pl.DataFrame:
     placed = pl.concat(
         [
             trace.columns("name_id", "dur_ns")[blocking],
-            call_places(trace, pl.Series(blocking)),
+            call_sites(trace, pl.Series(blocking)),
             pl.DataFrame({"waited_ns": intervals.covered(busy, starts, ends)}),
         ],
         how="horizontal",
@@ -293,7 +293,7 @@ def _copies(trace: Trace, work: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFram
     held = blocking_copies(trace, work).filter(
         pl.col("group") == TO_DEVICE, pl.col("launch").is_not_null()
     )
-    places = call_places(trace, held["launch"]).drop("event")
+    places = call_sites(trace, held["launch"]).drop("event")
     pageable = (
         pl.concat([held, places], how="horizontal")
         .group_by("operator", "frame")

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.calls.allocations import memory_events
-from stepscope.analysis.calls.places import call_places
+from stepscope.analysis.calls.call_sites import call_sites
 from stepscope.analysis.selection.gpu_work import check_steps, notes_on_steps
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UsageError
@@ -343,7 +343,7 @@ def _named_places(trace: Trace, operators: Int64Array) -> pl.DataFrame:
         return pl.DataFrame(
             schema={"operator": pl.String, "inner_operator": pl.String, "frame": pl.String}
         )
-    places = call_places(trace, events)
+    places = call_sites(trace, events)
     ids = trace.columns("name_id")["name_id"].gather(events)
     inner = trace.name_rows["name"].gather(ids)
     mask = pl.Series(known)

@@ -152,13 +152,13 @@ def _one(
 ) -> Answer:
     import polars as pl
 
-    from stepscope.trace.problems import LACKS_END, losses_in_words
+    from stepscope.trace.problems import LACKS_END, describe_losses
 
     name = as_shown(described.name)
     with working(f"Answering {question.name} of {name}"):
         trace = described.open()  # freed on return, before the next one is opened
         result = question.ask_of_run(trace, described.step_record, scope, baseline)
-        losses = losses_in_words(trace.all_problems)
+        losses = describe_losses(trace.all_problems)
         if trace.lacks_end:
             losses = (*losses, LACKS_END)
         if losses:

@@ -83,7 +83,7 @@ def step_table(trace: Trace, scope: Scope | None = None) -> StepTable:
     last = trace.steps["step"].last()
     is_last = pl.lit(value=False) if last is None else pl.col("step") == last
     states = pl.DataFrame(
-        [(one.step, one.state.value) for one in steady.judged],
+        [(one.step, one.state.value) for one in steady.classified],
         schema={"step": pl.Int32, "state": pl.String},
         orient="row",
     )

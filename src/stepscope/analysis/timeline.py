@@ -36,7 +36,7 @@ from stepscope.analysis.idle import IdleCauses, idle_times
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
 from stepscope.analysis.selection.partition import (
     BUSY_PARTS,
-    IDLE_WORDS,
+    IDLE_LABELS,
     ONE_OFF,
     OTHER,
     Part,
@@ -245,7 +245,7 @@ def _overlap_share() -> pl.Expr:
     )
 
 
-_IDLE = {cause: words for cause, words in IDLE_WORDS.items() if cause != ONE_OFF}
+_IDLE = {cause: label for cause, label in IDLE_LABELS.items() if cause != ONE_OFF}
 _BUSY = dict(zip(BUSY_PARTS, ("compute_ns", "exposed_comm_ns", "exposed_memcpy_ns"), strict=True))
 
 
@@ -282,7 +282,7 @@ def break_down_devices(line: Timeline, idle: IdleCauses) -> Breakdown:
     steps = line.scope.asked.steps
     parts = tuple(
         [Part(name, getattr(line, column)) for name, column in _BUSY.items()]
-        + [Part(words, idle.of(cause)) for cause, words in _IDLE.items()]
+        + [Part(label, idle.of(cause)) for cause, label in _IDLE.items()]
     )
     devices = max(1, len(line.scope.devices))
     whose = "the GPU's time" if devices == 1 else f"the time of {devices} GPUs, their mean"
@@ -311,7 +311,7 @@ def _device_steps(line: Timeline, idle: IdleCauses, parts: tuple[Part, ...]) -> 
         *((pl.col(column).sum() // devices).alias(name) for name, column in _BUSY.items()),
     )
     gaps = idle.steps.group_by("step", maintain_order=True).agg(
-        *((pl.col(f"{cause}_ns").sum() // devices).alias(words) for cause, words in _IDLE.items()),
+        *((pl.col(f"{cause}_ns").sum() // devices).alias(label) for cause, label in _IDLE.items()),
         once_ns=pl.col(f"{ONE_OFF}_ns").sum() // devices,
     )
     table = busy.join(gaps, on="step", how="left", maintain_order="left")

@@ -120,7 +120,7 @@ def _without(graph: StepGraph) -> dict[str, Changes]:
     waits = graph.edge_kind == EdgeKind.SYNC
     if waits.any():
         changes["waiting for the GPU"] = start.drop_edges(waits)
-    for words, kinds in (
+    for name, kinds in (
         ("communication", (NodeKind.COMMUNICATION,)),
         ("copies and fills", (NodeKind.MEMCPY, NodeKind.MEMSET)),
         ("computation on the GPU", (NodeKind.COMPUTE,)),
@@ -128,7 +128,7 @@ def _without(graph: StepGraph) -> dict[str, Changes]:
     ):
         nodes = np.isin(graph.kind, kinds)
         if nodes.any():
-            changes[words] = start.scale_work(nodes, 0.0)
+            changes[name] = start.scale_work(nodes, 0.0)
     if graph.is_gpu.any():
         changes["all host work"] = start.drop_edges(waits).scale_host(everything)
     return changes

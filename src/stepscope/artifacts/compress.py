@@ -9,7 +9,7 @@ from typing import IO
 from isal import igzip
 
 from stepscope.artifacts.job import blocks_with_names
-from stepscope.run.figures import error_in_words
+from stepscope.run.figures import describe_error
 from stepscope.run.files import replacing
 from stepscope.run.manifest import ArtifactRecord
 
@@ -26,7 +26,7 @@ def make_file(kind: str, path: Path, fill: Callable[[Path], object]) -> Artifact
         return ArtifactRecord.of(kind, path, path.parent.parent)
     except Exception as error:  # noqa: BLE001 - one artifact must not affect the others
         relative = f"{path.parent.name}/{path.name}"
-        return ArtifactRecord(kind, relative, problem=error_in_words(error))
+        return ArtifactRecord(kind, relative, problem=describe_error(error))
 
 
 _BLOCK_BYTES = 4 << 20

@@ -19,8 +19,8 @@ from typing import Any
 from stepscope.artifacts.calls import WindowCalls, gather
 from stepscope.artifacts.compress import check_compressed, compress, make_file
 from stepscope.artifacts.job import FinishJob, RawTrace, RawTraceError
-from stepscope.run.figures import error_in_words
-from stepscope.run.helper_processes import go_last
+from stepscope.run.figures import describe_error
+from stepscope.run.helper_processes import lower_priority
 from stepscope.run.manifest import ArtifactRecord, FinishedRecord, write_record
 
 Maker = Callable[[FinishJob, WindowCalls, dict[str, Any]], list[ArtifactRecord]]
@@ -91,7 +91,7 @@ def _make_one(
         make: Maker = importlib.import_module(f"stepscope.artifacts.{name}").make
         return make(job, window, options)
     except Exception as error:  # noqa: BLE001 - as above
-        return [ArtifactRecord(name, name, problem=error_in_words(error))]
+        return [ArtifactRecord(name, name, problem=describe_error(error))]
 
 
 def _make_trace(job: FinishJob) -> ArtifactRecord:
@@ -134,7 +134,7 @@ def _problem_of(job: FinishJob, raw: RawTrace, window: WindowCalls) -> str:
 
 def main() -> int:
     """Finish the window described by the only argument."""
-    go_last()
+    lower_priority()
     finish(FinishJob.decode(sys.argv[1]))
     return 0
 

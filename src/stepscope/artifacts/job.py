@@ -139,11 +139,11 @@ class RawTrace:
             try:
                 event = orjson.loads(piece)
             except orjson.JSONDecodeError:
-                event = self._mend(piece)
+                event = self._repair(piece)
             if isinstance(event, dict):
                 yield event
 
-    def _mend(self, piece: bytes) -> object:
+    def _repair(self, piece: bytes) -> object:
         """Read an event with invalid text in a name, or count it as broken."""
         try:
             return orjson.loads(piece.decode("utf-8", errors="replace"))

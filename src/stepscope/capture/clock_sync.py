@@ -47,7 +47,7 @@ class ClockRounds:
     ) -> None:
         self._identity = identity
         self._has_come = False
-        self._all_who_came = 0
+        self._joined_ranks = 0
         self._read_clock = read_clock
         self._found = found
         self._round = 0
@@ -60,10 +60,10 @@ class ClockRounds:
             if time.monotonic() < self._next_s:
                 return
             self._round += 1
-            self._all_who_came += self._tell(store, prefix, is_over)
+            self._joined_ranks += self._announce(store, prefix, is_over)
             # At first, some ranks may not be there yet.
             others = self._identity.world_size - 1
-            is_waited_for = self._all_who_came < others and self._round < _FIRST_ROUNDS
+            is_waited_for = self._joined_ranks < others and self._round < _FIRST_ROUNDS
             self._next_s = time.monotonic() + (_SOON_S if is_waited_for else _EVERY_S)
             return
         if self._has_come and self._identity.local_rank:
@@ -89,15 +89,17 @@ class ClockRounds:
                 store.set(f"{key}/ask", b"?")
                 _wait(store, f"{key}/answer", _PATIENCE_S, is_over, is_first=question == 0)
                 answer_ns = int(store.get(f"{key}/answer"))
-                told_ns = self._read_clock()
+                announced_ns = self._read_clock()
                 _remove(store, f"{key}/ask", f"{key}/answer")
-                offset_ns = answer_ns - (asked_ns + told_ns) // 2
-                samples.append(ClockSample(told_ns, offset_ns, (told_ns - asked_ns + 1) // 2))
+                offset_ns = answer_ns - (asked_ns + announced_ns) // 2
+                samples.append(
+                    ClockSample(announced_ns, offset_ns, (announced_ns - asked_ns + 1) // 2)
+                )
         except Exception as error:  # noqa: BLE001 - a store can fail in many ways
             log.debug("stepscope: rank 0 did not answer with its time: %s", error)
         return samples
 
-    def _tell(self, store: Any, prefix: str, is_over: Callable[[], bool]) -> int:
+    def _announce(self, store: Any, prefix: str, is_over: Callable[[], bool]) -> int:
         """Announce a round, and answer every rank that joins; returns how many did."""
         came = 0
         store.set(f"{prefix}round", str(self._round).encode())

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from stepscope.run.figures import error_in_words
+from stepscope.run.figures import describe_error
 
 log = logging.getLogger("stepscope")
 
@@ -74,32 +74,32 @@ class Containment:
         self._failures[kind] += 1
         if self._failures[kind] > _MOST_FAILURES:
             return
-        words = error_in_words(error)
+        text = describe_error(error)
         with contextlib.suppress(Exception):  # a training's own log handlers can fail
-            log.warning("stepscope: %s failed: %s", where, words)
+            log.warning("stepscope: %s failed: %s", where, text)
             log.debug("stepscope: %s failed", where, exc_info=error)
         with contextlib.suppress(Exception):
-            self._note(where, words)
+            self._note(where, text)
 
 
 class _Contained:
     """A block of contained work. Not a generator, because every step of the training enters one."""
 
-    __slots__ = ("_lock", "_wall", "_where")
+    __slots__ = ("_containment", "_lock", "_where")
 
-    def __init__(self, wall: Containment, where: str, lock: threading.RLock | None) -> None:
-        self._wall = wall
+    def __init__(self, containment: Containment, where: str, lock: threading.RLock | None) -> None:
+        self._containment = containment
         self._where = where
         self._lock = lock
 
     def __enter__(self) -> None:
-        wall = self._wall
-        wall.busy += 1
+        containment = self._containment
+        containment.busy += 1
         if self._lock is not None:
             try:
                 self._lock.acquire()
             except BaseException:
-                wall.busy -= 1
+                containment.busy -= 1
                 raise
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:
@@ -107,13 +107,13 @@ class _Contained:
             self._lock.release()
         try:
             if isinstance(error, Exception):
-                self._wall.failed(self._where, error)
+                self._containment.failed(self._where, error)
                 return True
             return False
         finally:
-            self._wall.busy -= 1
-            if self._wall.has_postponed:
-                self._wall.resume()
+            self._containment.busy -= 1
+            if self._containment.has_postponed:
+                self._containment.resume()
 
 
 def attempt(call: Callable[..., _Result], *given: Any) -> _Result | None:

@@ -12,7 +12,7 @@ from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import OptionNames
 from stepscope.capture.ranks import NOBODY, RankIdentity, records
 from stepscope.capture.signals import TerminationSignalError
-from stepscope.run.figures import plural, ranks_in_words, said_by
+from stepscope.run.figures import error_message, plural, rank_names
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import WindowRecord, exit_text
 
@@ -44,7 +44,7 @@ def describe_end(
         text = f"{name_of(error)} in step {step}"
         # The name of an exit code contains it.
         has_message = not isinstance(error, SystemExit) or isinstance(error.code, str)
-        message = said_by(error).strip().split("\n")[0] if has_message else ""
+        message = error_message(error).strip().split("\n")[0] if has_message else ""
         text += f": {message}" if message else ""
     elif step == 0:
         text = "step() was never called: call it at the end of each iteration, or use watch()"
@@ -133,7 +133,7 @@ class Recorded:
             ]
         return [*sentences, *self._missed_cycles()]
 
-    def _ranks_in_words(self, option: Sequence[int]) -> tuple[str, str]:
+    def _rank_texts(self, option: Sequence[int]) -> tuple[str, str]:
         """What was given for `ranks`, and which ranks there are."""
         separator = " " if "ranks" in self.names.flags else ","
         last = self.identity.world_size - 1
@@ -148,14 +148,14 @@ class Recorded:
         absent = sorted(rank for rank in option if rank >= self.identity.world_size)
         if not absent:
             return []
-        given, here = self._ranks_in_words(option)
-        return [f"there is no {ranks_in_words(absent)}, which {given} names: {here}"]
+        given, here = self._rank_texts(option)
+        return [f"there is no {rank_names(absent)}, which {given} names: {here}"]
 
     def _other_ranks(self) -> str:
         option, world_size = self.config.ranks, self.identity.world_size
         if isinstance(option, str):
             return f"this rank records no windows ({self.names.setting('ranks', option)})"
-        given, here = self._ranks_in_words(option)
+        given, here = self._rank_texts(option)
         there = sorted(rank for rank in option if rank < world_size)
         if not there:
             return (
@@ -209,12 +209,12 @@ class Recorded:
         waits = cycles - 1 if config.skip_first_wait else cycles
         spare = steps - cycles * work
         if spare < 0:
-            room = steps // cycles
-            if room < 1:
+            steps_left = steps // cycles
+            if steps_left < 1:
                 return ""
             sum_of = f"the sum of {names.name('warmup')} and {names.name('active')}"
             waiting = names.setting("wait", 0)
-            return f", or set {waiting} and lower {sum_of} to {room}"
+            return f", or set {waiting} and lower {sum_of} to {steps_left}"
         skip_first = min(config.skip_first, spare)
         wait = min(config.wait, (spare - skip_first) // waits) if waits else config.wait
         changes = []

@@ -19,8 +19,8 @@ _MOST_WINDOWS = 5
 _IN_RUN = frozenset({"trace", "key_averages", "stacks", "memory_timeline", "python_memory"})
 
 
-def say(*lines: str) -> None:
-    """Print lines on standard error. Never raises: the stream may be closed, or a stranger's."""
+def print_lines(*lines: str) -> None:
+    """Print lines on standard error. Never raises: the stream may be closed, or replaced."""
     if sys.stderr is None:
         return
     with contextlib.suppress(Exception):
@@ -73,7 +73,7 @@ class WindowAnnouncer:
         steps = steps_text(plan.first_step, plan.last_step)
         doing = f"recording {steps}" if step >= plan.first_step else f"warming up to record {steps}"
         cause = "" if plan.cause == "schedule" else f" (requested by {plan.cause})"
-        self._say(f"window {plan.index}: {doing}{self._as_logged(plan)}{cause}")
+        self._print(f"window {plan.index}: {doing}{self._as_logged(plan)}{cause}")
 
     def saved(self, record: WindowRecord, placed: Sequence[Path]) -> None:
         """Report a window whose files exist, with those that a layout put beside the run."""
@@ -89,11 +89,11 @@ class WindowAnnouncer:
         text += f", training paused for {duration(record.pause_ns)}"
         files = [*placed, *(Path(item.path) for item in good if item.kind == "tensorboard")]
         if files:
-            self._say(f"{text}:", *(f"  {self._relative(path)}" for path in files))
+            self._print(f"{text}:", *(f"  {self._relative(path)}" for path in files))
         else:
-            self._say(f"{text}: {self._in_run(good)}")
+            self._print(f"{text}: {self._in_run(good)}")
         if record.index + 1 == _MOST_WINDOWS:
-            self._say("further windows are saved without a message; manifest.json lists them all")
+            self._print("further windows are saved without a message; manifest.json lists them all")
 
     def _as_logged(self, plan: WindowPlan) -> str:
         """What the memory log calls these steps: it counts from 1, as the Trainer does."""
@@ -107,8 +107,8 @@ class WindowAnnouncer:
     def _announces(self, index: int) -> bool:
         return self._is_on and index < _MOST_WINDOWS
 
-    def _say(self, *lines: str) -> None:
-        say(*(self._where + line for line in lines))
+    def _print(self, *lines: str) -> None:
+        print_lines(*(self._where + line for line in lines))
 
     def _in_run(self, artifacts: Iterable[ArtifactRecord]) -> str:
         """The window's folder and the files in it."""

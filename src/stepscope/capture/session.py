@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.capture.containment import Containment
-from stepscope.capture.messages import WindowAnnouncer, say
+from stepscope.capture.messages import WindowAnnouncer, print_lines
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import IN_CODE
 from stepscope.capture.ranks import (
@@ -123,12 +123,12 @@ class CaptureSession:
         self._failure = ""
         self._is_stopped = False
         self.is_forked = False
-        self._is_told_to_end = False
-        self._wall = Containment(self._note, self._end_if_told)
-        self.contain = self._wall.contain
-        self.admit = self._wall.admit
-        self._attempt = self._wall.attempt
-        self.steps = StepCore(self._wall)
+        self._must_end = False
+        self._containment = Containment(self._note, self._end_if_requested)
+        self.contain = self._containment.contain
+        self.admit = self._containment.admit
+        self._attempt = self._containment.attempt
+        self.steps = StepCore(self._containment)
         self.steps.when_off = self.tidy
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -225,7 +225,7 @@ class CaptureSession:
         steps.journal = journal
         steps.probe = torch.cuda.is_initialized if torch.cuda.is_available() else None
         layout = journal.rank
-        self._writer = StepWriter(steps, self._wall, journal.lines, layout.ring)
+        self._writer = StepWriter(steps, self._containment, journal.lines, layout.ring)
         self._start_memory(layout, journal)
         if self.config.memory_census and records(self.config.ranks, self.identity):
             from stepscope.capture.record.census import MemoryCensus
@@ -334,20 +334,20 @@ class CaptureSession:
         """End everything once, whatever happened. Never raises an `Exception`."""
         if not self._is_started or self.is_forked:
             return
-        with self._wall.lock:
+        with self._containment.lock:
             if self.steps.is_closing:
                 return
             self.steps.is_closing = True
             self.steps.wake()
-        self._is_told_to_end = self._is_told_to_end or isinstance(error, TerminationSignalError)
+        self._must_end = self._must_end or isinstance(error, TerminationSignalError)
         try:
-            self._wall.busy += 1
+            self._containment.busy += 1
             if self.journal is not None:
                 self._close(self.journal, error, note)
             elif self.config.enabled and self.config.announce and self.says_where:
-                say(f"nothing was recorded: {self._failure or 'the capture did not start'}")
+                print_lines(f"nothing was recorded: {self._failure or 'the capture did not start'}")
         finally:
-            self._wall.busy -= 1
+            self._containment.busy -= 1
             self._is_stopped = True
             self.steps.is_on = False
             ProcessClaim.give_back(self)
@@ -396,7 +396,7 @@ class CaptureSession:
             if steps.device is not None and steps.device.problem:
                 journal.note("timing steps", steps.device.problem, steps.number)
             verdict = self._writer.tally.verdict() if self._writer is not None else ""
-            if self.identity.rank == 0 and verdict and not self._is_told_to_end:
+            if self.identity.rank == 0 and verdict and not self._must_end:
                 with self.contain("comparing the ranks"):
                     from stepscope.capture.ending import late_ranks
 
@@ -421,10 +421,14 @@ class CaptureSession:
             if self.config.announce and self.identity.rank == 0:
                 if self.says_where:
                     recorded = self._recorded()
-                    told = "next: stepscope report" if recorded.can_be_judged else "the run:"
-                    say(*recorded.sentences(), *filter(None, [verdict]), f"{told} {run}")
+                    next_command = (
+                        "next: stepscope report" if recorded.can_be_judged else "the run:"
+                    )
+                    print_lines(
+                        *recorded.sentences(), *filter(None, [verdict]), f"{next_command} {run}"
+                    )
                 elif steps.number:
-                    say(*self._recorded().sentences())
+                    print_lines(*self._recorded().sentences())
 
     def _recorded(self) -> Recorded:
         from stepscope.capture.ending import Recorded
@@ -439,7 +443,7 @@ class CaptureSession:
 
     def _patience_s(self) -> float:
         """How long the end waits for files: less if the process has been told to terminate."""
-        if self._is_told_to_end:
+        if self._must_end:
             return min(self.config.grace_s, self.config.export_timeout_s)
         return self.config.export_timeout_s
 
@@ -459,8 +463,8 @@ class CaptureSession:
 
     def _on_terminate(self, is_fatal: bool) -> bool:
         """Save what was recorded on SIGTERM; False if our own code has to finish first."""
-        if self._wall.busy or self.steps.busy:
-            self._is_told_to_end = self._wall.has_postponed = self.steps.has_postponed = True
+        if self._containment.busy or self.steps.busy:
+            self._must_end = self._containment.has_postponed = self.steps.has_postponed = True
             return False
         if is_fatal:
             self.finish(TerminationSignalError())
@@ -469,8 +473,8 @@ class CaptureSession:
                 self.steps.windows.flush("SIGTERM came", self.steps.number)
         return True
 
-    def _end_if_told(self) -> None:
+    def _end_if_requested(self) -> None:
         """Handle a postponed SIGTERM once none of our own code is running."""
         self.steps.has_postponed = self.steps.busy > 0
-        if self._is_told_to_end and self._signals is not None and not self.steps.busy:
+        if self._must_end and self._signals is not None and not self.steps.busy:
             self._attempt("ending on a signal", self._signals.resume)

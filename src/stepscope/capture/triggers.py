@@ -233,7 +233,7 @@ class TriggerDesk:
         first = step + lead
         if coming is not None:
             first = max(first, coming.last_step + 1 + self._warmup)
-        first = self._schedule.room_for(first, trigger.steps, self._warmup)
+        first = self._schedule.free_step(first, trigger.steps, self._warmup)
         agreed = self._agreed = dataclasses.replace(trigger, first_step=first)
         if has_others:
             number = self._next_agreed

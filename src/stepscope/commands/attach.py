@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stepscope.adapters.external.options import py_spy_options, read_py_spy
-from stepscope.commands.messages import say
+from stepscope.commands.messages import print_message
 from stepscope.commands.options import SecondsOption
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def command(
         seconds,
         place,
         output,
-        say,
+        print_message,
     )
     click.echo(str(path))
 

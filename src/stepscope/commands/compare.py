@@ -47,9 +47,9 @@ class _TakingSeveral(click.Command):
         return super().parse_args(ctx, list(_repeated(args)))
 
 
-def _repeated(words: Iterable[str]) -> Iterator[str]:
+def _repeated(arguments: Iterable[str]) -> Iterator[str]:
     option, is_first, is_over = "", False, False
-    for word in words:
+    for word in arguments:
         if is_over or (word.startswith("-") and word != "-"):
             is_over = is_over or word == "--"
             option, is_first = word if word in _SEVERAL and not is_over else "", True

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from stepscope.commands.messages import telling_what_stays
+from stepscope.commands.messages import naming_folder_if_interrupted
 from stepscope.commands.options import format_option
 from stepscope.commands.sinks import StandardSink
 from stepscope.report.outputs import Output
@@ -45,6 +45,6 @@ def command(output_dir: Path, steps: int, output: Output) -> None:
     is_told = output.format.is_for_people
     screen = sink.console(keeps_padding=True) if is_told else messages
     narration = Narration(screen, messages, shows_report=is_told)
-    with telling_what_stays(output_dir):
+    with naming_folder_if_interrupted(output_dir):
         outcome = run_demo(output_dir, steps, narration)
     output.write(outcome, sink)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from stepscope.commands.messages import say
+from stepscope.commands.messages import print_message
 from stepscope.commands.options import SecondsOption, format_option
 from stepscope.commands.sinks import StandardSink
 from stepscope.report.outputs import Output
@@ -88,7 +88,7 @@ def command(
         settings.config()  # raises for options that conflict
         output_of("settings", output.format.name).write(settings, StandardSink())
         for line in misspelled_variables():
-            say(line)
+            print_message(line)
         return 0
     from stepscope.doctor.check import State, worst
     from stepscope.doctor.examination import examine

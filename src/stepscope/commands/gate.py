@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from stepscope.commands.messages import say, telling_what_stays
+from stepscope.commands.messages import naming_folder_if_interrupted, print_message
 from stepscope.commands.options import (
     INTEGERS,
     format_option,
@@ -51,8 +51,8 @@ from stepscope.report.outputs import Layout, Output
     budget="30m",
     scratch="stepscope-gate",
     kept="the runs and logs",
-    who="versions",
-    whose="runs",
+    writers="versions",
+    copiers="runs",
 )
 @format_option("comparison", INTEGERS)
 @output_option
@@ -84,16 +84,18 @@ def command(
     from stepscope.report.comparison import CheckedComparison
     from stepscope.trace.paths import resolve_path
     from stepscope.trial.attempts import Narration
-    from stepscope.trial.turns import Request, run_in_turns
+    from stepscope.trial.interleaved import Request, run_interleaved
 
     budget_s = seconds_of(budget)
     checks = [FailOn.parse(condition) for condition in conditions]
     request = Request((before, after), command_line, scratch, runs, steps, budget_s, writable)
-    with telling_what_stays(scratch):
-        turns = run_in_turns(request, Narration(say, "rehearsal"))
-    sides = [[resolve_path(str(run)) for run in side] for side in (turns.before, turns.after)]
-    found = compare_runs(sides[0], sides[1], None, Scope(), in_rounds=turns.is_alternating)
-    comparison = dataclasses.replace(found, notes=(*found.notes, *turns.notes))
+    with naming_folder_if_interrupted(scratch):
+        interleaved = run_interleaved(request, Narration(print_message, "rehearsal"))
+    sides = [
+        [resolve_path(str(run)) for run in side] for side in (interleaved.before, interleaved.after)
+    ]
+    found = compare_runs(sides[0], sides[1], None, Scope(), in_rounds=interleaved.is_alternating)
+    comparison = dataclasses.replace(found, notes=(*found.notes, *interleaved.notes))
     checked = CheckedComparison(comparison, tuple(one.check(comparison) for one in checks))
     with sink_for(file) as sink:
         output.write(checked, sink, Layout(rows=rows))

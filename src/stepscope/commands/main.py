@@ -18,8 +18,7 @@ import click
 
 from stepscope._version import __version__
 from stepscope.errors import StepscopeError, UsageError, did_you_mean
-from stepscope.terminal.narrow_encodings import tolerate_narrow_encoding
-from stepscope.terminal.plain_text import escaped
+from stepscope.terminal.plain_text import escaped, tolerate_narrow_encoding
 from stepscope.terminal.working import command_begins
 
 VERBS: dict[str, str] = {
@@ -181,11 +180,11 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
     _prepare_streams()
     if (owners := sys.modules.get("stepscope.trace.store.owners")) is not None:
         owners.BELIEF.was_asked = False
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    debugging = _Debugging(_wants_debug(words))
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    debugging = _Debugging(_wants_debug(argv))
     try:
         result = command.main(
-            args=words, prog_name="stepscope", standalone_mode=False, obj=debugging
+            args=argv, prog_name="stepscope", standalone_mode=False, obj=debugging
         )
     except _OutputClosedError:
         _discard_output()
@@ -198,36 +197,36 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
     except click.ClickException as error:
         error.show()
         if isinstance(error, click.NoSuchOption):
-            _hint_at_files(words)
+            _hint_at_files(argv)
         return error.exit_code
     except StepscopeError as error:
-        _say(str(error), debugging.is_on)
+        _print_error(str(error), debugging.is_on)
         return error.exit_code
     except MemoryError:
-        _say(_OUT_OF_MEMORY, debugging.is_on)
+        _print_error(_OUT_OF_MEMORY, debugging.is_on)
         return _UNEXPECTED
     except OSError as error:
         if error.errno in _CLOSED and error.filename:
-            _say(f"{error.filename}: {error.strerror}", debugging.is_on)
+            _print_error(f"{error.filename}: {error.strerror}", debugging.is_on)
             return UsageError.exit_code
         if error.errno not in _FULL:
-            return _fail(error, words, command, debugging.is_on)
-        _say(
+            return _fail(error, argv, command, debugging.is_on)
+        _print_error(
             f"{error.filename or 'the output'}: cannot be written: {error.strerror}",
             debugging.is_on,
         )
         return UsageError.exit_code
     except Exception as error:  # noqa: BLE001 - the last resort: one line instead of a traceback
-        return _fail(error, words, command, debugging.is_on)
+        return _fail(error, argv, command, debugging.is_on)
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # what Polars raises for damaged columns
             raise
-        return _fail(error, words, command, debugging.is_on)
-    _say_if_compiled_anew()
+        return _fail(error, argv, command, debugging.is_on)
+    _announce_recompilation()
     return result if isinstance(result, int) and not isinstance(result, bool) else 0
 
 
-def _fail(error: BaseException, words: list[str], command: click.Command, is_debug: bool) -> int:
+def _fail(error: BaseException, argv: list[str], command: click.Command, is_debug: bool) -> int:
     """Say that something unexpected went wrong; run the verb again if a store may be why.
 
     A store's contents may not hold, or it may be gone, since another process replaced it.
@@ -236,44 +235,44 @@ def _fail(error: BaseException, words: list[str], command: click.Command, is_deb
     belief = getattr(sys.modules.get("stepscope.trace.store.owners"), "BELIEF", None)
     if belief is None or not belief.was_asked or belief.is_lost:
         hint = "" if is_debug else " (--debug shows where)"
-        _say(f"unexpected {type(error).__name__}: {error}{hint}", is_debug)
+        _print_error(f"unexpected {type(error).__name__}: {error}{hint}", is_debug)
         return _UNEXPECTED
-    _say(
+    _print_error(
         "a store may be why this failed: it is run again, on the traces themselves", is_debug=False
     )
     belief.is_lost = True
     try:
-        return main(words, command)
+        return main(argv, command)
     finally:
         belief.is_lost = False
 
 
-def _hint_at_files(words: Sequence[str]) -> None:
+def _hint_at_files(argv: Sequence[str]) -> None:
     """Say how to write a file whose name was taken for options."""
-    for word in words:
+    for word in argv:
         if len(word) > 1 and word.startswith("-") and Path(word).exists():
             click.echo(f"For the file of that name, write ./{escaped(word)}", err=True)
 
 
-def _say_if_compiled_anew() -> None:
+def _announce_recompilation() -> None:
     """Say, after a verb that compiled code, that it was for nothing, and how to keep it."""
     compiler = sys.modules.get("stepscope.trace.machine.build")
     # A thread may still be importing it, as when Ctrl-C ends a viewer that has just begun. It is
     # defined last there.
     compiles_anew = getattr(compiler, "compiles_anew", None)
     if compiles_anew is not None and compiles_anew():
-        _say(
+        _print_error(
             "compiled code cannot be kept, so each command compiles it again: set"
             " STEPSCOPE_COMPILED to a writable directory",
             is_debug=False,
         )
 
 
-def _wants_debug(words: Sequence[str]) -> bool:
+def _wants_debug(argv: Sequence[str]) -> bool:
     """Whether --debug is on before the verb. Checked before click parses, because that can fail."""
     if os.environ.get("STEPSCOPE_DEBUG", "").lower() in {"1", "true", "yes", "on"}:
         return True
-    for word in words:
+    for word in argv:
         if not word.startswith("-"):
             return False
         if word == "--debug":
@@ -281,7 +280,7 @@ def _wants_debug(words: Sequence[str]) -> bool:
     return False
 
 
-def _say(message: str, is_debug: bool) -> None:
+def _print_error(message: str, is_debug: bool) -> None:
     """Print an error on one line, below its traceback with --debug."""
     if is_debug:
         traceback.print_exc()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepscope.commands.messages import say
+from stepscope.commands.messages import print_message
 from stepscope.commands.sinks import StandardSink
 from stepscope.errors import UnreadableInputError
 
@@ -176,7 +176,7 @@ def command(
         )
         with _live_run(path, output_dir, chosen) as look:
             writers = destinations.writers(Watch(look, _findings_of))
-            export(writers, interval_s or 15.0, count, say)
+            export(writers, interval_s or 15.0, count, print_message)
     elif live or path is not None or not (query or filename or pid):
         if query is not None or pid is not None:
             raise click.UsageError("--live shows one RUN: stepscope monitor --live [RUN]")
@@ -195,7 +195,7 @@ def command(
         answer(
             asked,
             lambda lines: click.echo(lines, nl=False),
-            lambda note: say(f"{note.what}: {note.why}"),
+            lambda note: print_message(f"{note.what}: {note.why}"),
         )
     return 0
 

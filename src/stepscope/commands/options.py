@@ -309,13 +309,15 @@ table_options = _together(
 """`--table` and `--columns`, as `table` and `columns`: a part of an answer."""
 
 
-def process_options(*, budget: str, scratch: str, kept: str, who: str, whose: str) -> Decorator:
+def process_options(
+    *, budget: str, scratch: str, kept: str, writers: str, copiers: str
+) -> Decorator:
     """`--budget`, `--scratch` and `--allow-writes`, of verbs that run a training several times.
 
     Args:
         kept: What lies in that folder.
-        who: Who may write elsewhere.
-        whose: Who copies folders.
+        writers: Who may write elsewhere.
+        copiers: Who copies folders.
     """
     return _together(
         click.option(
@@ -339,8 +341,8 @@ def process_options(*, budget: str, scratch: str, kept: str, who: str, whose: st
             multiple=True,
             metavar="PATH",
             type=click.Path(path_type=Path),
-            help=f"Let the {who} write there, though it is outside the folders that {whose} copy."
-            " Repeatable.",
+            help=f"Let the {writers} write there, though it is outside the folders that {copiers} "
+            "copy. Repeatable.",
         ),
     )
 

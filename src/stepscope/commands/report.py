@@ -116,7 +116,7 @@ def command(
         with sink_for(file) as sink:
             drawn = output_of("metrics", output.format.name)
             drawn.write(summarise_metrics(metrics), sink, Layout(names=names))
-        _say_replaced(names)
+        _print_replaced_names(names)
         return
     runs = resolve_runs(rest) if rest else []
     check_one_document(len(snapshots) + len(runs), output)
@@ -130,7 +130,7 @@ def command(
             if number:
                 sink.write("\n")
             _show_run(run, Request(limits, scope, known), output, sink, layout)
-    _say_replaced(names)
+    _print_replaced_names(names)
 
 
 def _shared_output(output: Output, file: str | None) -> tuple[Output, str]:
@@ -142,7 +142,7 @@ def _shared_output(output: Output, file: str | None) -> tuple[Output, str]:
     return output_of("diagnosis", HTML.name), file or SHARED_FILE
 
 
-def _say_replaced(names: Pseudonyms | None) -> None:
+def _print_replaced_names(names: Pseudonyms | None) -> None:
     """Say on the terminal, and not in the page, which name became which."""
     if names is None:
         return
@@ -179,7 +179,7 @@ def _show_run(run: Run, asked: Request, output: Output, sink: CommandSink, layou
             output,
             layout,
             lambda: ["report", asked, identity_of_run(run)],
-            lambda told: _write_diagnosis(run, asked, output, told, layout),
+            lambda recording: _write_diagnosis(run, asked, output, recording, layout),
         )
 
 

@@ -13,7 +13,7 @@ import click
 from stepscope.adapters.external.options import external_options, take_tool
 from stepscope.adapters.options.dialect import OPTIONS
 from stepscope.capture.options.option import flags_of_run
-from stepscope.commands.messages import say
+from stepscope.commands.messages import print_message
 from stepscope.commands.options import grouped
 from stepscope.commands.sinks import StandardSink
 from stepscope.errors import StepscopeError
@@ -165,7 +165,7 @@ def command(
     names = flags_of_run(name for name in OPTIONS if name not in LEFT_OUT)
     settings = dataclasses.replace(resolve(find_dialect("native"), given), own_names=names)
     for line in misspelled_variables():
-        say(line)
+        print_message(line)
     flags = as_flags(given, step_on)
     if dry_run:
         from stepscope.adapters.external.memray import MemrayOptions
@@ -174,14 +174,14 @@ def command(
         folder = Path(settings.value("output_dir")).absolute() / "external"
         click.echo(shlex.join(tool_command(tool, folder, command_line, flags, settings)))
         if isinstance(tool, MemrayOptions):
-            say("memray counts from inside each process that imports torch")
+            print_message("memray counts from inside each process that imports torch")
         elif isinstance(tool, NsysOptions) and tool.output:
-            say(f"afterwards, the report is put in {report_file(tool.output)} as well")
+            print_message(f"afterwards, the report is put in {report_file(tool.output)} as well")
         return 0
     if result_file is not None:
         write_beginning(result_file)
     elif is_watched(sys.stderr):  # importing torch is silent for seconds
-        say(f"recording {shlex.join(command_line)}")
+        print_message(f"recording {shlex.join(command_line)}")
     if tool is None:
         outcome = Outcome(launch(command_line, settings, step_on))
     else:
@@ -189,11 +189,13 @@ def command(
     if result_file is not None:
         write_result(result_file, outcome.launched)
     else:
-        _tell(outcome, settings, step_on, shows_report=shows_report)
+        _print_outcome(outcome, settings, step_on, shows_report=shows_report)
     return outcome.launched.exit_code
 
 
-def _tell(outcome: Outcome, settings: Settings, step_on: str, *, shows_report: bool) -> None:
+def _print_outcome(
+    outcome: Outcome, settings: Settings, step_on: str, *, shows_report: bool
+) -> None:
     """Report the outcome on standard error: standard output belongs to the script."""
     from stepscope.opening.reader import open_run
     from stepscope.report.launch import file_lines, outcome_lines, table_lines
@@ -204,17 +206,17 @@ def _tell(outcome: Outcome, settings: Settings, step_on: str, *, shows_report: b
         counts_steps=step_on == "optimizer",
         memray_chose_recorder=recorder.origin == "--memray",
     ):
-        say(line)
+        print_message(line)
     for run in outcome.launched.runs:
         if shows_report:
             _report(run)
         else:
-            say(f"recorded; next: stepscope report {run}")
+            print_message(f"recorded; next: stepscope report {run}")
         if recorder.value == "tracemalloc":
             for line in table_lines(open_run(run)):
-                say(line)
+                print_message(line)
     for line in file_lines(outcome):
-        say(line)
+        print_message(line)
 
 
 def _report(run: Path) -> None:
@@ -228,5 +230,5 @@ def _report(run: Path) -> None:
         click.echo(err=True)
         output("diagnosis", "table").write(diagnosis, StandardSink(is_error=True))
     except StepscopeError as error:
-        say(f"no report: {error}")
-    say(f"the run: {run}")
+        print_message(f"no report: {error}")
+    print_message(f"the run: {run}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from stepscope.commands.messages import say, telling_what_stays
+from stepscope.commands.messages import naming_folder_if_interrupted, print_message
 from stepscope.commands.options import (
     INTEGERS,
     format_option,
@@ -40,8 +40,8 @@ from stepscope.report.outputs import output as output_of
     budget="10m",
     scratch="stepscope-try",
     kept="the runs, logs and files of the trials",
-    who="script",
-    whose="trials",
+    writers="script",
+    copiers="trials",
 )
 @click.option(
     "--fail-on",
@@ -87,11 +87,11 @@ def command(
     budget_s = seconds_of(budget)
     checks = [GainCheck.parse(condition) for condition in conditions]
     request = Request(command_line, scratch, steps, budget_s, only, writable)
-    with telling_what_stays(scratch):
-        record = try_fixes(request, Narration(say))
+    with naming_folder_if_interrupted(scratch):
+        record = try_fixes(request, Narration(print_message))
     with sink_for(file) as sink:
         output.write(record, sink)
     failed = [reason for check in checks if (reason := check.reason(record)) is not None]
     for reason in failed:
-        say(f"failed: {reason}")
+        print_message(f"failed: {reason}")
     return 1 if failed else 0

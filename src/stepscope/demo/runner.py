@@ -156,7 +156,7 @@ def train(
         arguments += ["--wait-us", str(wait_us)]
     if not has_window:
         arguments.append("--without-window")
-    told: dict[str, object] = {"wait_us": wait_us}
+    message: dict[str, object] = {"wait_us": wait_us}
     log_path = output_dir / f"{run_name}.log"
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
@@ -171,25 +171,25 @@ def train(
     ):
         try:
             for line in process.stdout or ():
-                told.update(_read(line))
-                if "step" in told:
-                    progress(int(str(told["step"])), steps)
+                message.update(_read(line))
+                if "step" in message:
+                    progress(int(str(message["step"])), steps)
         except BaseException:
             # Ctrl-C reaches the training as well, but imports of torch can swallow it.
             process.kill()
             raise
-    if process.returncode != 0 or "run" not in told:
+    if process.returncode != 0 or "run" not in message:
         last = log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
         raise DemoError(
             f"the demo's training ended with exit code {process.returncode}: "
             f"{last[0] if last else 'no message'} (full log: {log_path})"
         )
-    run = open_run(str(told["run"]))
+    run = open_run(str(message["run"]))
     return TrainingOutcome(
         diagnosis=diagnose(run),
-        loss=float(str(told["loss"])),
-        device=str(told["device"]),
-        wait_us=int(str(told["wait_us"])),
+        loss=float(str(message["loss"])),
+        device=str(message["device"]),
+        wait_us=int(str(message["wait_us"])),
         steps=steps_of(run.ranks[0].steps, warm_up=2),
     )
 
@@ -236,7 +236,7 @@ def workers_needed(finding: Finding) -> int:
 
 def _read(line: str) -> dict[str, object]:
     try:
-        told = json.loads(line)
+        message = json.loads(line)
     except ValueError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return message if isinstance(message, dict) else {}

@@ -146,11 +146,11 @@ def train(
         for number, batch in enumerate(profiler.watch(loader), start=1):
             loss = trainer.step(batch, profiler)
             profiler.count(samples=_BATCH, tokens=_BATCH * _LENGTH, loss=loss)
-            tell(step=number, steps=steps)
-    tell(run=str(profiler.run_path), loss=loss, device=str(trainer.device))
+            print_line(step=number, steps=steps)
+    print_line(run=str(profiler.run_path), loss=loss, device=str(trainer.device))
 
 
-def tell(**what: object) -> None:
+def print_line(**what: object) -> None:
     """Print one line for the command that started this process."""
     print(json.dumps(what), flush=True)  # noqa: T201
 
@@ -169,7 +169,7 @@ def main() -> None:
     if wait_us is None:
         step_s = calibrate()
         wait_us = round(step_s * _WAIT_PER_COMPUTE / _BATCH * 1e6)
-        tell(wait_us=wait_us, calibrated_step_us=round(step_s * 1e6))
+        print_line(wait_us=wait_us, calibrated_step_us=round(step_s * 1e6))
     train(
         arguments.output_dir,
         arguments.run_name,

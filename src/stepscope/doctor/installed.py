@@ -82,10 +82,10 @@ def _torch_failed(report: TorchReport) -> Check:
     if re.match(r"ModuleNotFoundError: No module named '(torch|stepscope)'", why):
         detail = "not installed: this Python can read runs and traces, but not record"
         return absent("torch", detail, "pip install torch, in the environment that trains")
-    words = f"; last line: {report.last_line}" if report.last_line else ""
+    text = f"; last line: {report.last_line}" if report.last_line else ""
     return problem(
         "torch",
-        f"importing torch failed: {why}{words}",
+        f"importing torch failed: {why}{text}",
         'run `python -c "import torch"`; if it fails, reinstall torch; if it is only slow (a cold '
         "network disk), try again with a longer --timeout",
     )

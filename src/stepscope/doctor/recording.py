@@ -44,9 +44,9 @@ def _device(machine: Machine, torch: dict[str, Any], found: dict[str, Any]) -> C
             "nothing to fix: host work and step times are still recorded",
         )
     if kind is not None:
-        words = {"cuda": "CUDA", "rocm": "ROCm", "xpu": "XPU"}
+        label = {"cuda": "CUDA", "rocm": "ROCm", "xpu": "XPU"}
         counts = [f"{names.count(name)} × {name}" for name in dict.fromkeys(names)]
-        return ok("GPU", f"{words[kind]}: {', '.join(counts)}")
+        return ok("GPU", f"{label[kind]}: {', '.join(counts)}")
     if machine.read(_DRIVER_VERSION_FILE) is not None and not torch.get("cuda"):
         return warning(
             "GPU",
@@ -164,9 +164,9 @@ def _kernels(report: TorchReport, kind: str) -> Check:
         "rocm": "check that the user may open /dev/kfd and /dev/dri (groups render and video)",
         "xpu": "check that this torch is built with XPU's profiler (PTI); see the line Kineto",
     }
-    words = f"; torch said: {report.last_line}" if report.last_line else ""
+    label = f"; torch said: {report.last_line}" if report.last_line else ""
     return problem(
-        "kernels", f"the GPU worked, but no kernels were recorded{words}", remedies[kind]
+        "kernels", f"the GPU worked, but no kernels were recorded{label}", remedies[kind]
     )
 
 

@@ -102,8 +102,8 @@ def _run(
                 return TorchReport(stopped_in="torch", reason=f"it could not be started: {error}")
             reason = _await(process, time_left, timeout_seconds)
         lines = output.read_bytes().decode("utf-8", "replace").splitlines()
-        said = complaints.read_bytes().decode("utf-8", "replace").splitlines()
-    return read_report(lines, reason, [line for line in said if line.strip()])
+        messages = complaints.read_bytes().decode("utf-8", "replace").splitlines()
+    return read_report(lines, reason, [line for line in messages if line.strip()])
 
 
 def read_report(lines: Sequence[str], reason: str, complaints: Sequence[str]) -> TorchReport:

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import polars as pl
 
-from stepscope.advice.evidence.places import place_of
+from stepscope.advice.evidence.locations import location_of
 from stepscope.advice.finding import Finding
 from stepscope.analysis.counters import Series, counters_of
 from stepscope.analysis.host.idle_gaps import idle_segments
@@ -56,7 +56,7 @@ def overlays_of(
     """
     segments = idle_segments(trace)
     sets = device_sets(gpu_work(trace).table)
-    placed = [(place_of(finding, trace, segments, sets), finding) for finding in findings]
+    placed = [(location_of(finding, trace, segments, sets), finding) for finding in findings]
     found = pl.DataFrame(
         [
             (None, finding.title, place.start_ns, place.end_ns - place.start_ns, _details(finding))

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.errors import UsageError
-from stepscope.run.figures import steps_in_words
+from stepscope.run.figures import step_ranges
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.model import Trace
 from stepscope.trace.tables import Tables
@@ -61,7 +61,7 @@ def _in_steps(
     missing = sorted(set(steps) - set(known["step"].to_list()))
     if missing:
         have = trace.steps["step"].unique().sort().to_list()
-        has = f"it has {steps_in_words(have)}" if have else "it has none"
+        has = f"it has {step_ranges(have)}" if have else "it has none"
         raise UsageError(f"{trace.path}: has no step {missing[0]}; {has}")
     of = trace.derived.select(pl.col("step").is_in(list(steps)).fill_null(False)).collect()["step"]
     mine = of.to_numpy()

@@ -25,7 +25,7 @@ from stepscope.trace.schema import Category
 _ROWS_AT_ONCE = 200_000
 _OF_LANE = re.compile(r"^(\w+) \(pid (.*), tid (.*)\)$", re.DOTALL)
 """Keys under which the reader keeps metadata of one process or thread."""
-_WORDS = {
+_RAW_CATEGORIES = {
     Category.RUNTIME: "cuda_runtime",
     Category.DRIVER: "cuda_driver",
     Category.DEVICE_SYNC: "cuda_sync",
@@ -48,14 +48,14 @@ def export(asked: Request) -> Exported:
 
     if len(asked.sources) == 1:
         with file_writer(asked.destination) as write:
-            said = one(asked.sources[0], write)
-        return Exported((asked.destination,), said, tuple(notes))
-    said = ""
+            note = one(asked.sources[0], write)
+        return Exported((asked.destination,), note, tuple(notes))
+    note = ""
     with folder_writer(asked.destination) as folder:
         for source in asked.sources:
             with folder.file(f"rank{source.rank:05d}.json.gz") as write:
-                said = one(source, write)
-    return Exported(tuple(folder.files), said, tuple(notes))
+                note = one(source, write)
+    return Exported(tuple(folder.files), note, tuple(notes))
 
 
 def write_chrome(cut: Cut, write: Callable[[bytes], object]) -> int:
@@ -119,7 +119,7 @@ def _names(trace: Trace) -> pl.DataFrame:
 def _category(raw: str | None, category: str) -> str:
     """The category as in the file, unless it means another one in this format."""
     if category_of(raw).value != category:
-        raw = _WORDS.get(Category(category), category)
+        raw = _RAW_CATEGORIES.get(Category(category), category)
     return "" if raw is None else f'"cat": {_text(raw)}, '
 
 

@@ -15,7 +15,7 @@ from stepscope.fleet.engines.outcome import Engine
 from stepscope.fleet.job import Job, read_job
 from stepscope.fleet.pipeline import PipelineBubbles, find_bubbles
 from stepscope.fleet.what_if.tables import what_if_of_operations
-from stepscope.run.figures import some_in_words
+from stepscope.run.figures import shortened_list
 from stepscope.trace.paths import TraceRef
 
 
@@ -36,7 +36,7 @@ def ask_of_job(
     job = read_job(traces, scope, engine)
     result = question.ask_job(job)
     names = [part.name for part in job.parts]
-    shown = some_in_words(names)
+    shown = shortened_list(names)
     first = min(part.first_ns for part in job.parts)
     left_out = len(traces) - len(names)
     return Answers(question, len(traces), [Answer(shown, first, result)], left_out)
@@ -47,8 +47,8 @@ def pipeline_of_job(job: Job) -> PipelineBubbles:
     found = find_bubbles(job.pipelines, job.scope, job.notes)
     if len(job.parts) < 2:
         return found
-    met = compare_ranks([part.arrivals for part in job.parts])
-    return replace(found, lanes=job_lanes(job.met, met))
+    compared = compare_ranks([part.arrivals for part in job.parts])
+    return replace(found, lanes=job_lanes(job.arrived, compared))
 
 
 def is_of_operations(paths: Sequence[str]) -> bool:

@@ -1,7 +1,8 @@
 """Reads the ranks of a run in several processes of this machine, as many as memory allows.
 
-A rank is read by `advice.rank.judging`, wherever that happens, and only its summary returns. For
-few ranks with small traces, starting processes takes longer than it saves, so this process does it.
+A rank is read by `advice.rank.diagnose_rank`, wherever that happens, and only its summary returns.
+For few ranks with small traces, starting processes takes longer than it saves, so this process does
+it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.advice.job.reading import Answer, EachRank, ReadsRanks, Task, in_turn
+from stepscope.advice.job.reading import Answer, EachRank, ReadsRanks, Task, one_by_one
 from stepscope.advice.rank.opened_traces import KEPT_BYTES, OpenedTraces
 from stepscope.fleet.engines.outcome import ranks_done
 from stepscope.opening.reader import Run
@@ -42,7 +43,7 @@ def reader_for(run: Run) -> EachRank:
         [one.trace_path for one in rank.windows if one.trace_path is not None] for rank in run.ranks
     ]
     workers = workers_for([paths[-1] for paths in windows if paths])
-    return in_turn if workers < 2 else InProcesses(workers)
+    return one_by_one if workers < 2 else InProcesses(workers)
 
 
 def workers_for(traces: Sequence[Path]) -> int:

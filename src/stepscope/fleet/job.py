@@ -22,7 +22,7 @@ from stepscope.analysis.blame.lanes import read_pieces
 from stepscope.analysis.host.steady_steps import steady_steps
 from stepscope.analysis.ranks.arrivals import read_arrivals
 from stepscope.analysis.ranks.rank_arrivals import RankArrivals
-from stepscope.analysis.record.meetings import MeetingSteps
+from stepscope.analysis.record.compared_steps import ComparedSteps
 from stepscope.analysis.record.metrics import GpuClock, clock_of, summarise_metrics
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UnreadableInputError, UsageError
@@ -32,7 +32,7 @@ from stepscope.fleet.pipeline import read_pipeline
 from stepscope.fleet.rank_steps import STEPS, read_steps
 from stepscope.opening.discover import rank_of
 from stepscope.opening.remote import as_shown
-from stepscope.run.figures import rank_ranges_in_words, ranks_in_words
+from stepscope.run.figures import rank_names, rank_range_names
 from stepscope.run.layout import MANIFEST_FILE
 from stepscope.run.manifest import RankManifest, read_rank
 from stepscope.run.step_record import read_steps as read_step_record
@@ -41,7 +41,7 @@ from stepscope.skew.rank_skew import rank_steps
 from stepscope.trace.arrays.packed_columns import PackedColumns, table_of_ranks
 from stepscope.trace.model import Trace
 from stepscope.trace.paths import TraceRef
-from stepscope.trace.problems import losses_in_words
+from stepscope.trace.problems import describe_losses
 
 _MOST_NAMED = 8
 
@@ -53,7 +53,7 @@ class RankPart:
     Attributes:
         name: Path of its trace.
         place: Its place among the traces given.
-        said: The rank that the trace itself tells; None: it does not.
+        stated_rank: The rank that the trace itself tells; None: it does not.
         host: The machine it ran on; None where nothing says so.
         first_ns: Its first event, on its own clock.
         arrivals: Its collectives, with what it did between them.
@@ -69,7 +69,7 @@ class RankPart:
 
     name: str
     place: int
-    said: int | None
+    stated_rank: int | None
     host: str | None
     first_ns: int
     arrivals: RankArrivals
@@ -79,7 +79,7 @@ class RankPart:
     gpu_clock: GpuClock | None = None
     losses: tuple[str, ...] = ()
     steady: tuple[int, ...] = ()
-    record: tuple[RankManifest, MeetingSteps] | None = None
+    record: tuple[RankManifest, ComparedSteps] | None = None
 
     @property
     def rank(self) -> int:
@@ -124,7 +124,7 @@ class Job:
         return {part.rank: part.pipeline for part in self.parts if part.pipeline is not None}
 
     @property
-    def met(self) -> list[tuple[RankArrivals, PackedColumns | None]]:
+    def arrived(self) -> list[tuple[RankArrivals, PackedColumns | None]]:
         """Of each rank its collectives, and what its GPUs did in its last steps."""
         return [(part.arrivals, part.pieces) for part in self.parts]
 
@@ -175,21 +175,21 @@ def read_part(
         rank: Its rank by manifest or file name; None where neither says.
     """
     about = trace.header.get("distributedInfo")
-    said = about.get("rank") if isinstance(about, dict) else None
-    said = said if isinstance(said, int) and said >= 0 else None
-    number = next((one for one in (said, rank) if one is not None), place)
+    stated_rank = about.get("rank") if isinstance(about, dict) else None
+    stated_rank = stated_rank if isinstance(stated_rank, int) and stated_rank >= 0 else None
+    number = next((one for one in (stated_rank, rank) if one is not None), place)
     first = trace.events.select(pl.col("start_ns").min()).collect().item()
     return RankPart(
         name,
         place,
-        said,
+        stated_rank,
         host if isinstance(host := trace.header.get("host_name"), str) and host else None,
         int(first or 0),
         read_arrivals(number, trace, scope, with_causes=True),
         read_steps(trace, scope),
         read_pipeline(trace, scope),
         read_pieces(trace, scope),
-        losses=losses_in_words(trace.all_problems),
+        losses=describe_losses(trace.all_problems),
         steady=steady_steps(trace).steps if scope is None or scope.steps is None else (),
     )
 
@@ -206,7 +206,7 @@ def _read(request: _Request) -> tuple[RankPart, ...]:
     return (replace(part, gpu_clock=_gpu_clock(request.trace.metrics), record=record),)
 
 
-def _record(path: Path | None, rank: int) -> tuple[RankManifest, MeetingSteps] | None:
+def _record(path: Path | None, rank: int) -> tuple[RankManifest, ComparedSteps] | None:
     if path is None:
         return None
     try:
@@ -214,7 +214,7 @@ def _record(path: Path | None, rank: int) -> tuple[RankManifest, MeetingSteps] |
     except UnreadableInputError:
         return None  # `stepscope report` says why.
     manifest = replace(manifest, rank=rank, windows=(), problems=(), snapshots=(), artifacts=())
-    return manifest, MeetingSteps.of(steps)
+    return manifest, ComparedSteps.of(steps)
 
 
 def _gpu_clock(metrics: Path | None) -> GpuClock | None:
@@ -276,7 +276,7 @@ def put_together(
     if world_size is not None:
         missing = _missing({part.rank for part in found}, world_size)
         if missing:
-            notes.append(f"no trace of {rank_ranges_in_words(missing)} of {world_size}")
+            notes.append(f"no trace of {rank_range_names(missing)} of {world_size}")
     return Job(tuple(sorted(found, key=lambda part: part.rank)), world_size, tuple(notes))
 
 
@@ -292,15 +292,16 @@ def _numbered(
     """The parts with their ranks, each rank once, and what had to be decided."""
     if len({part.rank for part in parts}) == len(parts):
         notes = [
-            f"{part.name}: its name says rank {name}, the trace itself rank {part.said}; the trace "
-            "counts"
+            f"{part.name}: its name says rank {name}, the trace itself rank {part.stated_rank}; "
+            "the trace counts"
             for part in parts
-            if (name := by_name.get(part.place)) is not None and part.said not in {None, name}
+            if (name := by_name.get(part.place)) is not None
+            and part.stated_rank not in {None, name}
         ]
         return list(parts), _shortened(notes)
     names = [by_name.get(part.place) for part in parts]
     several = [rank for rank, count in Counter(part.rank for part in parts).items() if count > 1]
-    twice = ranks_in_words(several)
+    twice = rank_names(several)
     if None not in names and len(set(names)) == len(names):
         renamed = [
             part.as_rank(name) for part, name in zip(parts, names, strict=True) if name is not None

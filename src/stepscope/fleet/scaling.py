@@ -25,7 +25,7 @@ from stepscope.errors import UsageError
 from stepscope.fleet.job import Job
 from stepscope.fleet.rank_map import map_steps
 from stepscope.fleet.rank_steps import PARTS
-from stepscope.run.figures import duration, percent, some_in_words
+from stepscope.run.figures import duration, percent, shortened_list
 
 GROWTH: dict[str, pl.DataType | type[pl.DataType]] = {
     "part": pl.String,
@@ -56,7 +56,7 @@ SCALING = Question(
 )
 _WARM = 3
 _STEP, _WAITING, _COMMUNICATION = "step", "waiting for other ranks", "exposed communication"
-_WORDS = {"wall_ns": _STEP, "wait_ns": _WAITING, "exposed_comm_ns": _COMMUNICATION}
+_LABELS = {"wall_ns": _STEP, "wait_ns": _WAITING, "exposed_comm_ns": _COMMUNICATION}
 _MOSTLY = 0.5
 _NOTABLE = 0.05  # of the first side's step
 _MOST_NAMED = 4
@@ -129,7 +129,7 @@ def _growth(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
     rows = []
     for name in (*PARTS, "wall_ns", "wait_ns"):
         before, after = _mean(first, name), _mean(second, name)
-        word = _WORDS.get(name) or name.removesuffix("_ns").replace("_", " ")
+        word = _LABELS.get(name) or name.removesuffix("_ns").replace("_", " ")
         share = (after - before) / step if step else None
         rows.append((word, before, after, after - before, share))
     return pl.DataFrame(rows, schema=GROWTH, orient="row")
@@ -157,29 +157,29 @@ def _ranks(first: pl.DataFrame, second: pl.DataFrame, job: Job) -> pl.DataFrame:
 def _verdict(
     growth: pl.DataFrame, ranks: pl.DataFrame, a_ranks: int, b_ranks: int, weak: float
 ) -> str:
-    said = (
+    text = (
         f"{b_ranks} ranks against {a_ranks}: {percent(weak)} efficiency if each rank does as much "
         f"work per step as before, {percent(weak * a_ranks / b_ranks)} if all together do"
     )
     parts = growth.head(len(PARTS)).sort("growth_ns", "part", descending=[True, False])
     worst = parts.row(0, named=True)
     if worst["growth_ns"] <= 0:
-        return said
+        return text
     share = (
         f", {percent(worst['growth_share'])} of the step before" if worst["growth_share"] else ""
     )
-    said += f"; what grew most is {worst['part']}: +{duration(worst['growth_ns'])}{share}"
+    text += f"; what grew most is {worst['part']}: +{duration(worst['growth_ns'])}{share}"
     if worst["part"] == _COMMUNICATION:
         waiting = growth.filter(pl.col("part") == _WAITING)["growth_ns"][0]
         is_waiting = waiting >= _MOSTLY * worst["growth_ns"]
-        said += (
+        text += (
             ", mostly waiting for other ranks" if is_waiting else ", in the transfers themselves"
         )
     step_ns = growth.filter(pl.col("part") == _STEP)["a_ns"][0]
-    return f"{said}. {_who_grew(ranks, step_ns)}"
+    return f"{text}. {_slower_ranks(ranks, step_ns)}"
 
 
-def _who_grew(ranks: pl.DataFrame, step_ns: int) -> str:
+def _slower_ranks(ranks: pl.DataFrame, step_ns: int) -> str:
     notable = ranks.filter(pl.col("own_growth_ns") >= _NOTABLE * step_ns)
     if notable.is_empty():
         return "No rank takes notably longer by itself"
@@ -191,5 +191,5 @@ def _who_grew(ranks: pl.DataFrame, step_ns: int) -> str:
         for rank, host, grew in notable.select("rank", "host", "own_growth_ns").iter_rows()
     ]
     several = f"{len(notable)} ranks take longer by themselves"
-    said = several if len(notable) > 1 else "1 rank takes longer by itself"
-    return f"{said}: {some_in_words(named, _MOST_NAMED)}"
+    text = several if len(notable) > 1 else "1 rank takes longer by itself"
+    return f"{text}: {shortened_list(named, _MOST_NAMED)}"

@@ -6,8 +6,8 @@ Definitions
     What caused the waits is found by `blame`: waits that a rank inherited from another group are
     passed back, so that the last to arrive is not accused of somebody else's delay.
     Of a run, step records and windows are judged together, as its report does it
-    (`advice.job.accused`): three recorded steps accuse nobody where the records of many steps say
-    otherwise, and the gain is that of the many steps. Only steady steps of the windows count.
+    (`advice.job.stragglers`): three recorded steps accuse nobody where the records of many steps
+    say otherwise, and the gain is that of the many steps. Only steady steps of the windows count.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.advice.evidence.turns import find_turns
-from stepscope.advice.job.accused import (
+from stepscope.advice.evidence.alternating_ranks import find_alternating
+from stepscope.advice.job.stragglers import (
     InWindows,
     compare_windows,
+    describe_late_starts,
     find_late,
-    late_starts_in_words,
     throttled_ranks,
     with_throttled,
 )
@@ -37,7 +37,7 @@ from stepscope.analysis.record.metrics import SlowClock, slow_clocks
 from stepscope.analysis.selection.scope import AnsweredScope
 from stepscope.fleet.job import Job
 from stepscope.run.figures import duration, percent
-from stepscope.skew.rank_causes import FEWEST_RANKS, LATE_START, OTHER, in_words
+from stepscope.skew.rank_causes import FEWEST_RANKS, LATE_START, OTHER, cause_clause
 from stepscope.skew.rank_skew import RankSkew, rank_skew
 
 RANKS: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -133,7 +133,7 @@ class ComparedJob:
 
     @classmethod
     def of(cls, job: Job) -> ComparedJob:
-        """Compares the ranks of a job, as a report does it (`advice.job.accused`).
+        """Compares the ranks of a job, as a report does it (`advice.job.stragglers`).
 
         Raises:
             UsageError: Fewer than two ranks, or ranks of jobs of different sizes.
@@ -178,10 +178,10 @@ def stragglers_of_job(job: Job) -> Stragglers:
     notes = [
         *compared.all_notes,
         *(
-            f"the GPU of rank {rank} is throttled: {one.words()}"
+            f"the GPU of rank {rank} is throttled: {one.text()}"
             for rank, one in sorted(found.throttled.items())[:_MOST_NAMED]
         ),
-        *late_starts_in_words(compared, blame.step_ns),
+        *describe_late_starts(compared, blame.step_ns),
         *job.notes,
     ]
     causes = _causes(blame, late)
@@ -203,7 +203,7 @@ def stragglers_of_job(job: Job) -> Stragglers:
         scopes=compared.scopes,
         scope=compared.scope.leaving_out(blame.left_out),
         notes=tuple(notes),
-        lanes=found.windows.lanes(job.met, late),
+        lanes=found.windows.lanes(job.arrived, late),
     )
 
 
@@ -221,7 +221,7 @@ def _with_throttled(blame: Blame, slow: Mapping[int, SlowClock]) -> Blame:
         blame,
         causes=blame.causes.with_columns(named),
         ranks=blame.ranks.with_columns(named),
-        accused=blame.accused.with_columns(named),
+        stragglers=blame.stragglers.with_columns(named),
     )
 
 
@@ -252,7 +252,7 @@ def _causes(blame: Blame, late: RankSkew | None) -> pl.DataFrame:
     """Columns `CAUSES`. What ranks are late by has the gain that step records and windows give."""
     is_anyones = pl.col("peers").list.len().fill_null(0) + 1 == len(blame.ranks)
     kept = [] if late is None else late.late
-    notable = blame.accused.filter(
+    notable = blame.stragglers.filter(
         pl.col("rank").is_in(kept) | (pl.col("cause") == LATE_START) | is_anyones
     ).with_columns(is_notable=pl.lit(value=True))
     table = _all_causes(blame, notable.select("rank", "cause", "is_notable"))
@@ -264,7 +264,7 @@ def _causes(blame: Blame, late: RankSkew | None) -> pl.DataFrame:
     )
     if len(late.late) > 1 and own.is_empty():
         return table  # each has its own cause, and what they bring together is in the verdict
-    said = [in_words(one, several=len(late.late) > 1) == late.cause for one in own["cause"]]
+    said = [cause_clause(one, several=len(late.late) > 1) == late.cause for one in own["cause"]]
     is_said = pl.Series(said, dtype=pl.Boolean)
     own = own.sort(is_said, "is_notable", "caused_wait_ns", descending=True)
     if own.is_empty():
@@ -315,7 +315,7 @@ def _straggler(
 
 def _slightly_late(blame: Blame, recorded: RankSkew | None) -> dict[str, Any] | None:
     """The rank with most beyond the usual where that is too little to be late; None: none."""
-    most = next(blame.accused.iter_rows(named=True), None)
+    most = next(blame.stragglers.iter_rows(named=True), None)
     return None if recorded is not None or most is None or most["peers"] else most
 
 
@@ -336,13 +336,13 @@ def _verdict(
         return late.accusation()
     notable, step = causes.filter("is_notable"), duration(blame.step_ns)
     if not len(notable):
-        words = NOBODY_LATE
+        text = NOBODY_LATE
         most = _slightly_late(blame, recorded)
         if most is not None:
             share = most["gain_ns"] / blame.step_ns
-            more = f"rank {most['rank']} has more than usual ({in_words(most['cause'])})"
+            more = f"rank {most['rank']} has more than usual ({cause_clause(most['cause'])})"
             less = f"{duration(most['gain_ns'])} less, {percent(share)} of {step}"
-            words = (
+            text = (
                 f"no rank makes the others wait for long: {more}, but without that a step would "
                 f"take only {less}"
                 if share < _NOTABLE_WAITS
@@ -350,24 +350,26 @@ def _verdict(
                 f"{blame.steps} recorded steps tell: {more} in them, and without that they would "
                 f"take {less}. Record more steps"
             )
-        elif recorded is not None and len(blame.accused):
-            words = (
+        elif recorded is not None and len(blame.stragglers):
+            text = (
                 "no rank makes the others wait beyond chance: the records of "
                 f"{recorded.steps} steps do not show what the {blame.steps} recorded in detail do"
             )
-        turns = find_turns(compared.waits)
-        worth = blame.waits_ns >= _NOTABLE_WAITS * blame.step_ns * blame.steps * len(compared.ranks)
-        if turns is not None and worth:
-            words += f"; they take turns at being late: the others wait for {turns.words()}"
-        return words
+        alternating = find_alternating(compared.waits)
+        is_notable = blame.waits_ns >= _NOTABLE_WAITS * blame.step_ns * blame.steps * len(
+            compared.ranks
+        )
+        if alternating is not None and is_notable:
+            text += f"; they take turns at being late: the others wait for {alternating.text()}"
+        return text
     worst = notable.row(0, named=True)
     suspects = [worst["rank"], *(worst["indistinguishable_from"] or ())]
-    who = "transfers are slow at times, and no rank stands out as the cause"
+    cause = "transfers are slow at times, and no rank stands out as the cause"
     if len(suspects) < len(compared.ranks):
-        who = f"rank {worst['rank']} makes the others wait: {in_words(worst['cause'])}"
+        cause = f"rank {worst['rank']} makes the others wait: {cause_clause(worst['cause'])}"
     share = worst["gain_ns"] / blame.step_ns if blame.step_ns else 0
     gain = f"{duration(worst['gain_ns'])} less, {percent(share)} of {step}"
-    return f"{who}. Without that a step would take {gain}"
+    return f"{cause}. Without that a step would take {gain}"
 
 
 def _of_two(compared: Compared, blame: Blame) -> str:

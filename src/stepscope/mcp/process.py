@@ -35,18 +35,22 @@ class VerbError(StepscopeError):
     """A verb ended with an error, or did not end in time."""
 
 
-async def run_verb(words: Sequence[str], limits: Limits) -> str:
+async def run_verb(arguments: Sequence[str], limits: Limits) -> str:
     """What a verb prints, and below it what it remarks on standard error.
 
     Args:
-        words: The words after `stepscope`.
+        arguments: The words after `stepscope`.
         limits: The bounds. A longer answer is cut after a whole line, and says so.
     """
     environment = environment_of()
     environment.pop("COLUMNS", None)  # tables as wide as they need to be
     environment |= {"STEPSCOPE_STORES": "cache", "PYTHONUTF8": "1", "NO_COLOR": "1"}
     process = await asyncio.create_subprocess_exec(
-        *command_of("stepscope", *words), stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env=environment
+        *command_of("stepscope", *arguments),
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=PIPE,
+        env=environment,
     )
     try:
         return await asyncio.wait_for(_answer(process, limits), limits.seconds)

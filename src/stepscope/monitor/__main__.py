@@ -15,7 +15,7 @@ import time
 from stepscope.errors import StepscopeError
 from stepscope.monitor.processes import is_running
 from stepscope.monitor.recorder import GONE, STOP, Recorder, RecordingJob
-from stepscope.run.helper_processes import go_last
+from stepscope.run.helper_processes import lower_priority
 
 _LOOK_S = 1.0
 
@@ -73,7 +73,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     job = RecordingJob.decode(sys.argv[1])
     with contextlib.suppress(OSError):
-        go_last()
+        lower_priority()
     orders = Orders(job.watched.pid)
     try:
         recorder = Recorder(job)

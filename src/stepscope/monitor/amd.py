@@ -10,7 +10,7 @@ from typing import Any
 from stepscope.monitor.columns import MIB, Value, same_uuid
 from stepscope.monitor.gpus import Gpu, GpuSource, Reader, chosen_devices, visible_devices
 from stepscope.monitor.notes import Notes
-from stepscope.run.figures import error_in_words
+from stepscope.run.figures import describe_error
 from stepscope.run.metrics import GpuDescription
 
 _UNSET = frozenset({(1 << 16) - 1, (1 << 32) - 1, (1 << 64) - 1})
@@ -32,13 +32,13 @@ class AmdSource(GpuSource):
         except ImportError:
             return None  # expected on machines without AMD GPUs
         except Exception as error:  # noqa: BLE001 - it raises KeyError if its library is missing
-            notes.add("AMD GPUs", f"amdsmi could not be loaded: {error_in_words(error)}")
+            notes.add("AMD GPUs", f"amdsmi could not be loaded: {describe_error(error)}")
             return None
         try:
             smi.amdsmi_init()
             handles = list(smi.amdsmi_get_processor_handles())
         except Exception as error:  # noqa: BLE001 - as above: an unknown library
-            notes.add("AMD GPUs", error_in_words(error))
+            notes.add("AMD GPUs", describe_error(error))
             return None
         numbered = list(enumerate(handles))
         chosen = _chosen(smi, numbered, ids) if ids else _visible(smi, numbered, environment, notes)
@@ -50,8 +50,6 @@ class AmdSource(GpuSource):
 
 
 class _Gpu(Gpu):
-    """One GPU."""
-
     def __init__(self, smi: Any, index: int, handle: Any, count: int) -> None:
         self._smi = smi
         self._handle = handle
@@ -62,9 +60,9 @@ class _Gpu(Gpu):
         uuid = _known(_uuid(smi, handle))
         super().__init__(GpuDescription(index, str(uuid or ""), str(_known(name) or ""), "amd"))
 
-    def judge(self, error: Exception) -> tuple[str, bool]:
+    def explain_error(self, error: Exception) -> tuple[str, bool]:
         """Why a way to read failed, and whether it need not be tried again."""
-        why = error_in_words(error)
+        why = describe_error(error)
         return why, not any(word in why.upper() for word in _PASSING)
 
     def readers(self) -> list[Reader]:

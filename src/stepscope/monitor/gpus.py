@@ -12,7 +12,7 @@ from typing import TypeVar
 from stepscope.errors import UsageError
 from stepscope.monitor.columns import Value, same_uuid
 from stepscope.monitor.notes import Notes
-from stepscope.run.figures import error_in_words
+from stepscope.run.figures import describe_error
 from stepscope.run.metrics import GpuDescription
 
 _Device = TypeVar("_Device")
@@ -51,9 +51,9 @@ class Gpu:
         """All ways to read it."""
         raise NotImplementedError
 
-    def judge(self, error: Exception) -> tuple[str, bool]:
+    def explain_error(self, error: Exception) -> tuple[str, bool]:
         """Why a way to read failed, in words, and whether it need not be tried again."""
-        return error_in_words(error), True
+        return describe_error(error), True
 
     def close(self) -> None:
         """Release what the driver holds."""
@@ -75,7 +75,7 @@ class Gpu:
             try:
                 found = reader.read()
             except Exception as error:  # noqa: BLE001 - a driver's quirks must not end the sampler
-                why, is_final = self.judge(error)
+                why, is_final = self.explain_error(error)
                 self.reasons.update(dict.fromkeys(reader.columns, why))
                 if is_final:
                     self._readers.remove(reader)
@@ -106,11 +106,11 @@ def visible_devices(
 
 
 def chosen_devices(
-    words: Iterable[str], find: Callable[[str], list[_Device]], known: Iterable[int]
+    names: Iterable[str], find: Callable[[str], list[_Device]], known: Iterable[int]
 ) -> list[_Device]:
     """The devices that the user names; `known` are the indices of all."""
     found: list[_Device] = []
-    for word in words:
+    for word in names:
         devices = find(word)
         if not devices:
             raise UsageError(

@@ -11,7 +11,7 @@ import psutil
 from stepscope.monitor.columns import MIB, Value
 from stepscope.monitor.notes import Notes, Rates
 from stepscope.monitor.processes import ProcessTree
-from stepscope.run.figures import error_in_words
+from stepscope.run.figures import describe_error
 from stepscope.system import ControlGroups, Machine, this_machine
 
 _MB = 1e6
@@ -64,7 +64,7 @@ class HostSource:
                 values.update(read())
             except Exception as error:  # noqa: BLE001 - no quirk of a system may end the sampler
                 for name in asked:
-                    self._notes.add(name, error_in_words(error))
+                    self._notes.add(name, describe_error(error))
         return values
 
     def _cpu(self) -> Mapping[str, Value]:

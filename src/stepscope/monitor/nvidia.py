@@ -123,11 +123,11 @@ class _Gpu(Gpu):
         }
         super().__init__(GpuDescription(found.index, uuid, name, "nvidia"))
 
-    def judge(self, error: Exception) -> tuple[str, bool]:
+    def explain_error(self, error: Exception) -> tuple[str, bool]:
         """NVML's own words for its errors, some of which pass."""
         if isinstance(error, self._nvml.NVMLError):
             return str(error), getattr(error, "value", None) in self._final
-        return super().judge(error)
+        return super().explain_error(error)
 
     def close(self) -> None:
         """Release what the driver holds."""

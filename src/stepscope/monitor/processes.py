@@ -71,15 +71,15 @@ class ProcessTree:
         passed_ns = now_ns - self._read_ns
         is_first = not self._read_ns or passed_ns <= 0
         self._read_ns, self._read_at_s = now_ns, _now_s()
-        tells_bytes = not self._used or any(used[1] is not None for used in self._used.values())
+        has_bytes = not self._used or any(used[1] is not None for used in self._used.values())
         cpu_s, read, written = spent
         return {
             "process.count": len(self._used),
             "process.cpu": None if is_first else cpu_s * 1e9 / passed_ns * 100,
             "process.memory.rss": resident / MIB,
-            "process.disk.read": read * 1e3 / passed_ns if tells_bytes and not is_first else None,
+            "process.disk.read": read * 1e3 / passed_ns if has_bytes and not is_first else None,
             "process.disk.write": (
-                written * 1e3 / passed_ns if tells_bytes and not is_first else None
+                written * 1e3 / passed_ns if has_bytes and not is_first else None
             ),
         }
 

@@ -15,7 +15,7 @@ from stepscope.errors import UsageError
 from stepscope.monitor.columns import DEFAULT_COLUMNS, Column, Value, header_of
 from stepscope.monitor.notes import Notes
 from stepscope.monitor.sampler import Sampler, Ticks, Watched
-from stepscope.run.figures import error_in_words
+from stepscope.run.figures import describe_error
 from stepscope.run.files import LineFile, replacing
 from stepscope.run.manifest import write_record
 from stepscope.run.metrics import MetricsRecord, record_path
@@ -116,7 +116,7 @@ class MetricsFile:
         except OSError as error:
             # Better a file that is too long than one without the next samples.
             self._most_bytes = None
-            self._lines.problem = self._lines.problem or error_in_words(error)
+            self._lines.problem = self._lines.problem or describe_error(error)
             return None
 
     def _write_thinned(self, temporary: Path) -> int:
@@ -196,7 +196,7 @@ class Recorder:
         try:
             ended = self._loop(wait)
         except Exception as error:
-            ended = f"the sampler failed: {error_in_words(error)}"
+            ended = f"the sampler failed: {describe_error(error)}"
             raise
         finally:
             self._file.close()

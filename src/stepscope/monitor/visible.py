@@ -60,10 +60,10 @@ class NvmlDevices:
             return self.all()
         return visible_devices(text, self._named, self._notes, VARIABLE)
 
-    def chosen(self, words: Sequence[str]) -> list[Found]:
+    def chosen(self, names: Sequence[str]) -> list[Found]:
         """The requested GPUs: NVML's indices, UUIDs or bus IDs."""
         known = (index for index, _ in self._handles)
-        return chosen_devices(words, lambda one: self._named(one) or self._on_bus(one), known)
+        return chosen_devices(names, lambda one: self._named(one) or self._on_bus(one), known)
 
     def uuid_of(self, handle: Any) -> str:
         """The UUID of a device; empty if the driver does not report it."""

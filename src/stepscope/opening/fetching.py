@@ -20,7 +20,7 @@ from stepscope.opening.remote import (
     version_of,
 )
 from stepscope.opening.user_cache import user_cache
-from stepscope.run.figures import error_in_words
+from stepscope.run.figures import describe_error
 from stepscope.run.files import replacing
 from stepscope.run.layout import RUN_FILE
 from stepscope.run.side_json import parse_json
@@ -81,7 +81,7 @@ def fetch_run(url: str) -> Path:
                 file_system.get_file(remote, str(temporary))
         except Exception as error:
             raise UnreadableInputError(
-                f"{redacted(remote)}: cannot be fetched: {error_in_words(error)}"
+                f"{redacted(remote)}: cannot be fetched: {describe_error(error)}"
             ) from error
         if is_trace:
             marker.write_text(version, encoding="utf-8")

@@ -99,12 +99,12 @@ def version_of(details: dict[str, Any]) -> str:
 
     That is digests, version numbers and modification times.
     """
-    said = {
+    headers = {
         re.sub(r"[^a-z0-9]", "", key.lower()): value
         for key, value in details.items()
         if value not in (None, "", 0)
     }
-    return " ".join(f"{key}={said[key]}" for key in sorted(said.keys() & _VERSION_KEYS))
+    return " ".join(f"{key}={headers[key]}" for key in sorted(headers.keys() & _VERSION_KEYS))
 
 
 def known_version(file_system: Any, path: str, details: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What trials of fixes brought: `trials.json` in the run that records the script as it is."""
+"""What trials of fixes brought: `trials.json` in the run that records the unchanged script."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ WITHIN_NOISE = "within noise"
 REDRAWN = "other draws"
 CHANGED = "changed"
 UNKNOWN = "unknown"
-"""How the losses of a trial compare with those of the script as it is."""
+"""How the losses of a trial compare with those of the unchanged script."""
 
 
 @dataclass(frozen=True)
 class LossRecord:
-    """The losses of a trial against those of the script as it is.
+    """The losses of a trial against those of the unchanged script.
 
     Attributes:
         verdict: "same" (equal to the last bit), "close" (rounding), "within noise" (the script's
             own losses differ as much between two runs), "other draws" (random numbers are drawn in
             another order, and on average the losses are the same), "changed" or "unknown".
         difference: Root mean square of the relative differences; None if unknown.
-        noise: The same between runs of the script as it is; None if unknown.
+        noise: The same between runs of the unchanged script; None if unknown.
     """
 
     verdict: str = UNKNOWN
@@ -55,7 +55,7 @@ class TrialRecord:
         promised_ratio: Step after the fix over the step before, as the finding promised; None if
             no finding makes a promise for it.
         promise_basis: What the promise rests on, or why there is none.
-        ratio: Measured step over the step as it is, of the same rounds; None if not measured.
+        ratio: Measured step over the unchanged step, of the same rounds; None if not measured.
         ratio_low: Lower end of its 95% interval.
         ratio_high: Upper end.
         peak_resident_bytes: Most memory that the training process held on the host.
@@ -112,7 +112,7 @@ class TrialRecord:
 class UntriedRecord:
     """A finding that no fix answers without a change in the script.
 
-    Its step without the cause over the step as it is, is None if it promises nothing.
+    Its step without the cause over the unchanged step, is None if it promises nothing.
     """
 
     finding: str

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
-from stepscope.analysis.selection.partition import cause_words
+from stepscope.analysis.selection.partition import cause_label
 from stepscope.report import units
 from stepscope.terminal.plain_text import printable
 
@@ -23,7 +23,7 @@ _SUFFIXES: tuple[tuple[str, Callable[[Any], str]], ...] = (
     ("_bytes", units.size),
     ("_share", units.percent),
 )
-_WORDS = {"comm": "communication", "memcpy": "copies"}
+_ABBREVIATIONS = {"comm": "communication", "memcpy": "copies"}
 """Words for people instead of those in names of columns."""
 IDENTITIES = frozenset(
     {
@@ -49,7 +49,7 @@ def label(name: str) -> str:
         if name.endswith(suffix) and name != suffix[1:]:
             name = name.removesuffix(suffix) + ("" if suffix != "_share" else " %")
             break
-    return " ".join(_WORDS.get(word, word) for word in name.split("_") if word)
+    return " ".join(_ABBREVIATIONS.get(word, word) for word in name.split("_") if word)
 
 
 def headings(columns: Sequence[str], *, is_short: bool = False) -> dict[str, str]:
@@ -84,7 +84,7 @@ def shown(name: str, value: Any, origin_ns: int = 0) -> str:
             f"{printable(str(key))} {shown(str(key), item)}" for key, item in value.items()
         )
     if not isinstance(value, (int, float)):
-        return printable(cause_words(str(value)) if name in CAUSES else str(value))
+        return printable(cause_label(str(value)) if name in CAUSES else str(value))
     if isinstance(value, float) and not math.isfinite(value):
         return "–"
     if is_moment(name):

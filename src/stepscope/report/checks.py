@@ -16,8 +16,8 @@ from stepscope.report.document import (
     Gap,
     Line,
     Span,
+    StyledText,
     Table,
-    Words,
 )
 from stepscope.report.plain import plain
 from stepscope.run.figures import plural
@@ -73,7 +73,7 @@ def _verdict(checks: Sequence[Check]) -> Line:
     )
 
 
-def _found(check: Check) -> Words:
+def _found(check: Check) -> StyledText:
     quiet = "dim" if check.state in {State.OK, State.ABSENT} else ""
     remedy = (LINE_END, Span(f"→ {check.remedy}", quiet or "bold")) if check.remedy else ()
     return (Span(check.detail, quiet), *remedy)
@@ -85,7 +85,7 @@ def bug_report(checks: Sequence[Check]) -> str:
     width = max(len(check.name) for check in shown)
     lines = [f"{one.state.value:<7}  {one.name:<{width}}  {one.detail}" for one in shown]
     versions = f"stepscope {__version__} on {platform.platform()}"
-    return "\n".join(("```", versions, str(_verdict(checks).words), *lines, "```", ""))
+    return "\n".join(("```", versions, str(_verdict(checks).text), *lines, "```", ""))
 
 
 def to_json(checks: Sequence[Check]) -> dict[str, Any]:

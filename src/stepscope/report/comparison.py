@@ -15,8 +15,8 @@ from stepscope.analysis.comparison.gate import (
     CANNOT_TELL,
     FAILED,
     Check,
-    assumed_words,
-    interval_words,
+    assumption_text,
+    interval_text,
 )
 from stepscope.analysis.comparison.side import SEPARATOR, Side
 from stepscope.analysis.record.step_strip import StepStrip
@@ -38,12 +38,12 @@ from stepscope.report.document import (
     Page,
     Section,
     Span,
+    StyledText,
     Table,
     Title,
-    Words,
 )
 from stepscope.report.plain import plain, scope_to_dict
-from stepscope.report.scope import scope_words
+from stepscope.report.scope import scope_text
 from stepscope.run.figures import sentence
 from stepscope.terminal.plain_text import printable
 
@@ -153,9 +153,9 @@ def _table(rows: pl.DataFrame) -> Table:
     """The table: names are cut, then columns left out; numbers are never cut."""
     columns = (Column(name, bool(name) and at > 0, wraps=False) for at, name in enumerate(COLUMNS))
     place = COLUMNS.index("change")
-    found: list[tuple[Words, ...]] = []
+    found: list[tuple[StyledText, ...]] = []
     for row in rows.iter_rows(named=True):
-        texts: list[Words] = list(cells(row))
+        texts: list[StyledText] = list(cells(row))
         texts[place] = (Span(cells(row)[place], _STYLES.get(row["status"], "dim")),)
         found.append(tuple(texts))
     return Table(tuple(columns), tuple(found), Look.RULED, indent=2, gives_way=_GIVE_WAY)
@@ -249,7 +249,7 @@ def _section(comparison: Comparison, table: str, rows: int) -> Section:
     columns = [
         name for name in _LABELS if table not in (PART, THREAD_PART) or not name.endswith("_count")
     ]
-    found = in_words(chosen_rows(comparison, table, rows)).select(columns)
+    found = with_status_labels(chosen_rows(comparison, table, rows)).select(columns)
     basis = f" ({comparison.a.operators_basis})" if table == "operator" else ""
     note = Line(f"Mean time per step{basis}.", role="note")
     drawn = (DataTable("", found, labels=_LABELS, shown=15), note) if len(found) else ()
@@ -257,14 +257,14 @@ def _section(comparison: Comparison, table: str, rows: int) -> Section:
 
 
 def _left_out(comparison: Comparison, rows: int) -> Section:
-    told = [sentence(one) for one in (*scopes(comparison), *comparison.notes)]
+    lines = [sentence(one) for one in (*scopes(comparison), *comparison.notes)]
     for table, title in TITLES.items():
         more = len(chosen_rows(comparison, table, None)) - rows
         if table not in (PART, THREAD_PART) and more > 0:
-            told.append(
+            lines.append(
                 f"{title}: {more:,} smaller changes; `stepscope compare --format csv` has them"
             )
-    return Section("left-out", "Scope, and what was left out", (Items(tuple(told)),))
+    return Section("left-out", "Scope, and what was left out", (Items(tuple(lines)),))
 
 
 _NOTABLE_PART = 0.2
@@ -280,12 +280,12 @@ _MORE = {True: "more", False: "less"}
 def headline(comparison: Comparison) -> str:
     """How the step changed, and whether by more than noise."""
     step, runs = comparison.step, comparison.runs
-    words = "no change"
+    describe = "no change"
     if step.delta_ns:
-        words = f"{units.percent(abs(step.change_share))} {_MORE[step.delta_ns > 0]}"
+        describe = f"{units.percent(abs(step.change_share))} {_MORE[step.delta_ns > 0]}"
     if runs.is_repeated:
         count = units.plural(len(runs.a), "run")
-        noise = f"95% interval {interval_words(runs.step)}, {count} against {len(runs.b)}"
+        noise = f"95% interval {interval_text(runs.step)}, {count} against {len(runs.b)}"
     elif step.noise_ns is None:
         noise = "one run a side: noise unknown"
     else:
@@ -295,9 +295,9 @@ def headline(comparison: Comparison) -> str:
     quicker = ""
     if runs.quartile is not None:
         more = f"{units.percent(abs(runs.quartile.share))} {_MORE[runs.quartile.share >= 0]}"
-        quicker = f"; lower quartile {more} (95% interval {interval_words(runs.quartile)})"
+        quicker = f"; lower quartile {more} (95% interval {interval_text(runs.quartile)})"
     return (
-        f"median step {units.duration(step.a_ns)} → {units.duration(step.b_ns)}: {words} "
+        f"median step {units.duration(step.a_ns)} → {units.duration(step.b_ns)}: {describe} "
         f"({noise}){verdict}{quicker}"
     )
 
@@ -321,11 +321,11 @@ def main_change(comparison: Comparison) -> str:
     if rows.is_empty():
         return ""
 
-    def words(name: str, before: int, after: int, delta: int) -> str:
+    def describe(name: str, before: int, after: int, delta: int) -> str:
         kind = "gone" if before and not after else "new" if after and not before else ""
         return f"{name} {kind} {_signed(delta)}".replace("  ", " ")
 
-    named = [words(*row) for row in rows.select("name", "a_ns", "b_ns", "delta_ns").iter_rows()]
+    named = [describe(*row) for row in rows.select("name", "a_ns", "b_ns", "delta_ns").iter_rows()]
     rest = whole - int(rows["delta_ns"].sum())
     if abs(rest) >= _NOTABLE_REST * abs(whole):
         named.append(f"the other parts together {_signed(rest)}")
@@ -356,27 +356,27 @@ def steps_of(side: Side) -> str:
 def warnings(comparison: Comparison) -> list[str]:
     """What differs besides the code, as sentences below the headline."""
     found = [f"Caution: {difference}" for difference in comparison.differences]
-    if comparison.step.delta_ns and (assumed := assumed_words(comparison.runs)):
+    if comparison.step.delta_ns and (assumed := assumption_text(comparison.runs)):
         found.append(f"{sentence(assumed)}. --before and --after take several runs of each version")
     return found
 
 
 def scopes(comparison: Comparison) -> list[str]:
     """The scope of parts, kernels and operators; one line if both sides agree."""
-    told = [
-        "" if side.scope is None else scope_words(side.scope)
+    lines = [
+        "" if side.scope is None else scope_text(side.scope)
         for side in (comparison.a, comparison.b)
     ]
-    if told[0] == told[1]:
-        return [f"Scope: {told[0]}"] if told[0] else []
+    if lines[0] == lines[1]:
+        return [f"Scope: {lines[0]}"] if lines[0] else []
     return [
         f"Scope {word}: {text}"
-        for word, text in zip(("before", "after"), told, strict=True)
+        for word, text in zip(("before", "after"), lines, strict=True)
         if text
     ]
 
 
-def in_words(changes: pl.DataFrame) -> pl.DataFrame:
+def with_status_labels(changes: pl.DataFrame) -> pl.DataFrame:
     """Changes with their status as people read it; JSON and CSV keep the names for programs."""
     return changes.with_columns(pl.col("status").replace(_STATUS))
 
@@ -391,7 +391,7 @@ def chosen_rows(comparison: Comparison, table: str, rows: int | None) -> pl.Data
     chosen = found.filter(pl.col("status") != "same", took)
     if rows is not None:
         chosen = chosen.head(rows)
-    return chosen.with_columns(name=_told_apart(chosen)) if table == "operator" else chosen
+    return chosen.with_columns(name=_distinct_names(chosen)) if table == "operator" else chosen
 
 
 def cells(row: dict[str, Any]) -> tuple[str, ...]:
@@ -417,17 +417,17 @@ def _calls(row: dict[str, Any]) -> str:
     return "" if before == after else f"{units.count(before)} → {units.count(after)}"
 
 
-def _told_apart(rows: pl.DataFrame) -> pl.Series:
+def _distinct_names(rows: pl.DataFrame) -> pl.Series:
     """Names of operators; one that occurs several times gets the name of an outer operator."""
     names = rows["name"].to_list()
     around = [(place or "").split(SEPARATOR)[-2::-1] for place in rows["place"].to_list()]
-    words = []
+    describe = []
     for at, name in enumerate(names):
         others = [set(around[n]) for n in range(len(names)) if n != at and names[n] == name]
         telling = (outer for outer in around[at] if not any(outer in other for other in others))
         nearest = next(telling, around[at][0] if around[at] else None)
-        words.append(f"{name} in {nearest}" if others and nearest else name)
-    return pl.Series(words, dtype=pl.String)
+        describe.append(f"{name} in {nearest}" if others and nearest else name)
+    return pl.Series(describe, dtype=pl.String)
 
 
 def _name(name: str) -> str:

@@ -30,7 +30,7 @@ class Span:
 LINE_END = Span("\n")
 """Breaks a line on a terminal. Other control characters of texts are replaced."""
 
-Words: TypeAlias = "str | tuple[Span, ...]"
+StyledText: TypeAlias = "str | tuple[Span, ...]"
 
 
 def joined(text: str | tuple[str, ...]) -> str:
@@ -38,12 +38,12 @@ def joined(text: str | tuple[str, ...]) -> str:
     return text if isinstance(text, str) else ", ".join(text)
 
 
-def plain_words(words: Words) -> str:
-    """Words without their styles."""
-    if isinstance(words, str):
-        return words
+def unstyled(text: StyledText) -> str:
+    """Text without its styles."""
+    if isinstance(text, str):
+        return text
     # Where styles tell spans apart on a terminal, they may have no more than space between them.
-    return "".join(span.text for span in words).strip().replace("  ", ", ")
+    return "".join(span.text for span in text).strip().replace("  ", ", ")
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Line:
             between words.
     """
 
-    words: Words
+    text: StyledText
     style: str = ""
     role: str = ""
     indent: int = 0
@@ -195,7 +195,7 @@ class Table:
     """
 
     columns: tuple[Column, ...]
-    rows: tuple[tuple[Words, ...], ...]
+    rows: tuple[tuple[StyledText, ...], ...]
     look: Look = Look.PLAIN
     styles: tuple[str, ...] = ()
     indent: int = 0

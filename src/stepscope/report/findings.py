@@ -11,7 +11,7 @@ from stepscope.errors import UsageError
 from stepscope.report import units
 from stepscope.report.document import ShownFinding
 from stepscope.report.plain import plain
-from stepscope.run.figures import ranks_in_words
+from stepscope.run.figures import rank_names
 
 if TYPE_CHECKING:
     from stepscope.advice.finding import Finding
@@ -92,14 +92,14 @@ def _which(finding: Finding) -> str:
 def ranks_with(group: list[Finding]) -> str:
     """The ranks that have a finding, the one with the largest saving first."""
     others = {finding.rank for finding in group[1:]} - {group[0].rank}
-    words = f"rank {group[0].rank}"
+    text = f"rank {group[0].rank}"
     if others:
         own, largest = group[0].saving_ns or 0, max(one.saving_ns or 0 for one in group[1:])
         # As they are shown: a difference that nobody can see is none.
         is_less = 0 < largest < own and units.duration(largest) != units.duration(own)
         also = "less" if is_less else "also"
-        words += f"; {also} on {units.plural(len(others), 'other')}: {ranks_in_words(others)}"
-    return words
+        text += f"; {also} on {units.plural(len(others), 'other')}: {rank_names(others)}"
+    return text
 
 
 def short_saving(finding: Finding, whose: str = "") -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from stepscope.report.document import Block, Column, Gap, Line, Span, Table, Words
-from stepscope.report.metrics import reason_words
+from stepscope.report.document import Block, Column, Gap, Line, Span, StyledText, Table
+from stepscope.report.metrics import reason_names
 from stepscope.report.units import count, duration, percent, size
 from stepscope.run.figures import significant
 from stepscope.run.metrics import CLOCK_REASON_BITS, THROTTLE_REASONS
@@ -65,7 +65,7 @@ def _ranks(run: RunView) -> Table:
     return Table(tuple(columns), tuple(rows))
 
 
-def _rank(view: RankView, names: Sequence[str], *, has_tokens: bool) -> tuple[Words, ...]:
+def _rank(view: RankView, names: Sequence[str], *, has_tokens: bool) -> tuple[StyledText, ...]:
     progress = view.progress
     if progress is None:
         return (str(view.rank), _state(view), *["–"] * (3 + len(names) + has_tokens))
@@ -83,7 +83,7 @@ def _rank(view: RankView, names: Sequence[str], *, has_tokens: bool) -> tuple[Wo
     )
 
 
-def _state(view: RankView) -> Words:
+def _state(view: RankView) -> StyledText:
     state = view.manifest.state if view.manifest is not None else "unknown"
     if state != "running":
         return (Span(state, "green" if state == "finished" else "yellow"),)
@@ -155,7 +155,7 @@ def _slowed(row: Mapping[str, str]) -> str:
     except ValueError:
         return "–"
     reasons = [reason for reason in THROTTLE_REASONS if mask & CLOCK_REASON_BITS[reason]]
-    return ", ".join(reason_words(reasons)) or "no"
+    return ", ".join(reason_names(reasons)) or "no"
 
 
 def _hosts(samples: Sequence[LiveSample]) -> Iterator[Line]:

@@ -90,17 +90,17 @@ def tables_section(answered: MemoryAnswer, title: str, notes: Items | None = Non
 def _caption(drawn: OverTime) -> str:
     of = f" of {drawn.device}" if drawn.device else ""
     when = _moment(drawn, drawn.peak.at)
-    words = [f"The peak{of}: {size(drawn.peak.allocated_bytes)} held, {when}."]
+    parts = [f"The peak{of}: {size(drawn.peak.allocated_bytes)} held, {when}."]
     if drawn.reserved_bytes is not None:
-        words.append(f"At most {size(max(drawn.reserved_bytes))} reserved.")
+        parts.append(f"At most {size(max(drawn.reserved_bytes))} reserved.")
     if drawn.failures:
         last = _moment(drawn, drawn.failed[-1].at)
         begin = "One request" if drawn.failures == 1 else f"{count(drawn.failures)} requests"
-        words.append(f"{begin} failed{', the last' if drawn.failures > 1 else ''} {last}.")
+        parts.append(f"{begin} failed{', the last' if drawn.failures > 1 else ''} {last}.")
     width = f"{count(drawn.step)} events" if drawn.is_by_event else duration(drawn.step)
     if drawn.step > 1:
-        words.append(f"Each point is the fullest moment of {width}.")
-    return " ".join(words)
+        parts.append(f"Each point is the fullest moment of {width}.")
+    return " ".join(parts)
 
 
 def _moment(drawn: OverTime, at: int) -> str:

@@ -20,7 +20,7 @@ _BUSY, _NEARLY_FULL, _FAR_BELOW = 0.8, 0.95, 0.4
 _MOST_ROWS = 32
 _MOST_NOTES = 5
 _HEADINGS = ("GPU", "busy", "tensor", "memory peak", "power", "energy", "heat", "throttled")
-_REASON_WORDS = {
+_REASON_NAMES = {
     "sw_power_cap": "power",
     "hw_slowdown": "hardware",
     "sw_thermal_slowdown": "heat",
@@ -31,8 +31,8 @@ _REASON_WORDS = {
 
 def document(summary: MetricsSummary, _layout: Layout) -> Iterator[Block]:
     """One summary, below what it says of the GPUs."""
-    if words := verdict(summary):
-        yield Line((Span("Verdict  ", "bold"), Span(words)))
+    if parts := verdict(summary):
+        yield Line((Span("Verdict  ", "bold"), Span(parts)))
         yield Gap()
     yield from metrics_blocks([("", summary)])
 
@@ -51,21 +51,21 @@ def verdict(summary: MetricsSummary) -> str:
     found, fine = [], []
     if busy:
         gpus = "the GPU is" if len(busy) == 1 else f"the {len(busy)} GPUs are"
-        words = f"{gpus} busy for {_range(busy)} of the time"
+        parts = f"{gpus} busy for {_range(busy)} of the time"
         if min(busy) < _BUSY:
             found.append(
-                f"low-gpu-utilisation: {words}, and should be for more than {percent(_BUSY)}"
+                f"low-gpu-utilisation: {parts}, and should be for more than {percent(_BUSY)}"
             )
         else:
-            fine.append(words)
+            fine.append(parts)
     if full:
-        words = f"{_range(full)} of the memory is in use at the peak"
+        parts = f"{_range(full)} of the memory is in use at the peak"
         if max(full) >= _NEARLY_FULL:
-            found.append(f"memory-near-limit: {words}: a larger batch may not fit")
+            found.append(f"memory-near-limit: {parts}: a larger batch may not fit")
         elif min(full) < _FAR_BELOW:
-            found.append(f"memory-far-below-limit: {words}: a larger batch may fit")
+            found.append(f"memory-far-below-limit: {parts}: a larger batch may fit")
         else:
-            fine.append(words)
+            fine.append(parts)
     if not found:
         return f"nothing stands out: {', and '.join(fine)}" if fine else ""
     return "; ".join(found)
@@ -107,9 +107,9 @@ def _gpus(summaries: Sequence[tuple[str, MetricsSummary]]) -> Iterator[Block]:
         yield whole(f"… and {len(rows) - _MOST_ROWS} more GPUs")
 
 
-def reason_words(reasons: Iterable[str]) -> list[str]:
+def reason_names(reasons: Iterable[str]) -> list[str]:
     """The words for reasons for lower clocks, in order and without duplicates."""
-    return list(dict.fromkeys(_REASON_WORDS[reason] for reason in reasons))
+    return list(dict.fromkeys(_REASON_NAMES[reason] for reason in reasons))
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
@@ -146,7 +146,7 @@ def _throttled(row: dict[str, Any]) -> str:
     else:
         shares = {reason: row[f"throttled_{reason}_share"] or 0.0 for reason in THROTTLE_REASONS}
         worst = sorted((reason for reason in shares if shares[reason]), key=lambda r: -shares[r])
-        text = f"{percent(whole)} ({', '.join(reason_words(worst)[:2])})"
+        text = f"{percent(whole)} ({', '.join(reason_names(worst)[:2])})"
     if row["xid_errors"]:
         text += f"; {plural(row['xid_errors'], 'Xid error')}"
     if row["ecc_errors"]:

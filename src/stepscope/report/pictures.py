@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from stepscope.advice.rank.ladder import SHORT_NAMES
-from stepscope.analysis.compute import kind_words
-from stepscope.analysis.selection.partition import cause_words
+from stepscope.analysis.compute import kind_label
+from stepscope.analysis.selection.partition import cause_label
 from stepscope.report.cells import label, shown
 from stepscope.report.document import Figure
 from stepscope.report.figures import bars, ladder, memory_curve
@@ -66,7 +66,7 @@ def _what_if(result: Any, _origin_ns: int) -> Iterator[Figure]:
     }
     rows = [
         {
-            "name": f"without {cause_words(one['without'])}",
+            "name": f"without {cause_label(one['without'])}",
             "to": one["step_ns"],
             "gone": result.step_ns,
             "text": duration(one["step_ns"]),
@@ -120,7 +120,7 @@ def kernel_points(kernels: Iterable[Mapping[str, Any]]) -> Iterator[Figure]:
 def _kind(group: str | None) -> str | None:
     if group in COLLECTIVE_GROUPS:
         return "communication"
-    return None if group is None else kind_words(group)
+    return None if group is None else kind_label(group)
 
 
 def _roofline(result: Any, _origin_ns: int) -> Iterator[Figure]:
@@ -238,8 +238,8 @@ def _memory(result: Any, origin_ns: int) -> Iterator[Figure]:
         if one["peak_allocated_bytes"]:
             peak = (int(one["peak_time_ns"]) - origin_ns, one["peak_allocated_bytes"])
             reserved = one["peak_reserved_bytes"]
-            words = f", at most {size(reserved)} reserved" if reserved else ""
-            caption = f"The peak of {name}: {size(peak[1])} held{words}."
+            text = f", at most {size(reserved)} reserved" if reserved else ""
+            caption = f"The peak of {name}: {size(peak[1])} held{text}."
             yield _curve(result.timeline.filter(mine), caption, peak, origin_ns)
             yield from _to_the_peak(result.at_peak.filter(mine), name)
 
@@ -298,7 +298,7 @@ def _critical_path(result: Any, _origin_ns: int) -> Iterator[Figure]:
         part = one["total_ns"] / steps
         rows.append(
             {
-                "name": cause_words(one["cause"]),
+                "name": cause_label(one["cause"]),
                 "from": at,
                 "to": at + part,
                 "part": one["cause"],
@@ -425,14 +425,14 @@ def _modules(result: Any, _origin_ns: int) -> Iterator[Figure]:
     rows = []
     for one in shown.head(MOST_MODULES).iter_rows(named=True):
         pieces = [(one[column], phase) for phase, column in columns.items() if one[column]]
-        said = [f"{phase} {duration(ns)}" for ns, phase in pieces]
+        parts = [f"{phase} {duration(ns)}" for ns, phase in pieces]
         rows.append(
             {
                 "name": one["name"],
                 "to": one["total"],
                 "pieces": pieces,
                 "text": duration(one["total"]),
-                "words": ", ".join(said) if len(said) > 1 else "",
+                "words": ", ".join(parts) if len(parts) > 1 else "",
             }
         )
     clock = "GPU time" if result.device_ns else "Time of the host"

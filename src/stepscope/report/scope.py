@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stepscope.report import units
-from stepscope.run.figures import steps_in_words
+from stepscope.run.figures import step_ranges
 
 if TYPE_CHECKING:
     from stepscope.analysis.selection.scope import AnsweredScope
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 def describe_scope(scope: AnsweredScope) -> str:
     """The scope in one line."""
-    return f"Scope: {scope_words(scope)}"
+    return f"Scope: {scope_text(scope)}"
 
 
-def scope_words(scope: AnsweredScope) -> str:
+def scope_text(scope: AnsweredScope) -> str:
     """The scope without the word, for lines that begin otherwise."""
     asked = scope.asked
     if asked.steps is None:
-        where = "the whole file" + (f", {steps_in_words(scope.steps)}" if scope.steps else "")
+        where = "the whole file" + (f", {step_ranges(scope.steps)}" if scope.steps else "")
     else:
-        where = steps_in_words(scope.steps)
+        where = step_ranges(scope.steps)
     parts = [where]
     if scope.devices:
         word = "device" if len(scope.devices) == 1 else "devices"

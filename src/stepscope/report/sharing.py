@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from stepscope.opening.reader import Run
 
 HOST, USER, PATH, MODEL, PACKAGE, ADDRESS = "host", "user", "path", "model", "package", "address"
-WORDS = {
+KIND_NAMES = {
     HOST: ("host name", "host names"),
     USER: ("user name", "user names"),
     PATH: ("part of a path", "parts of paths"),
@@ -134,7 +134,7 @@ class Pseudonyms:
 
     def __init__(self, ordinary: frozenset[str]) -> None:
         self._ordinary = ordinary
-        self.given: dict[str, dict[str, str]] = {kind: {} for kind in WORDS}
+        self.given: dict[str, dict[str, str]] = {kind: {} for kind in KIND_NAMES}
         self._everywhere: dict[str, str] = {}  # name in lower case to its new one
         self._pattern: re.Pattern[str] | None = None
 
@@ -191,7 +191,7 @@ class Pseudonyms:
         for kind, given in self.given.items():
             if given:
                 some = ", ".join([*given.values()][:3]) + (" …" if len(given) > 3 else "")
-                lines.append(f"{len(given)} {WORDS[kind][len(given) > 1]}: {some}")
+                lines.append(f"{len(given)} {KIND_NAMES[kind][len(given) > 1]}: {some}")
         return lines or ["Nothing: the page names no path, host, user or model."]
 
     def text(self, text: str) -> str:

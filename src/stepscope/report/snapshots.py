@@ -107,13 +107,13 @@ def _header(report: MemoryReport) -> str:
 
 def _peak(summary: SnapshotSummary) -> str:
     numbers = summary.overview.result
-    words = [
+    parts = [
         f"{units.size(numbers.peak_allocated_bytes)} allocated",
         f"{units.size(numbers.peak_reserved_bytes)} reserved",
     ]
     if numbers.out_of_memory:
-        words.append(f"{units.plural(numbers.out_of_memory, 'request')} failed")
-    return "  ·  ".join(words)
+        parts.append(f"{units.plural(numbers.out_of_memory, 'request')} failed")
+    return "  ·  ".join(parts)
 
 
 def _notes(report: MemoryReport) -> list[str]:

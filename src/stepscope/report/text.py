@@ -49,9 +49,9 @@ def shortened(texts: Sequence[str], width: int) -> list[str]:
 def _around(text: str, place: int, width: int) -> str:
     """The beginning of a text, and what follows a place in it."""
     beginning = text[: width // 3]
-    room = width - len(beginning) - 1
-    start = max(len(beginning), min(place - room // 3, len(text) - room))
-    return f"{beginning}…{cut_in_the_middle(text[start:], room)}"
+    space = width - len(beginning) - 1
+    start = max(len(beginning), min(place - space // 3, len(text) - space))
+    return f"{beginning}…{cut_in_the_middle(text[start:], space)}"
 
 
 def _shared(one: str, other: str) -> int:

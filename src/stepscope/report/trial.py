@@ -44,7 +44,7 @@ _DISTURBED = 0.1
 def document(record: TrialsRecord, _layout: Layout) -> Iterator[Block]:
     """What came of the trials."""
     yield Labelled("Verdict", (Line(record.verdict, "bold"),))
-    yield whole(as_it_is(record))
+    yield whole(unchanged(record))
     yield from trials_table(record)
     winner = record.winner
     if winner is not None:
@@ -58,10 +58,10 @@ def document(record: TrialsRecord, _layout: Layout) -> Iterator[Block]:
             yield whole(f"  (the promised step was {percent(abs(error))} {way})")
         if winner.risks:
             yield whole(f"  Risks: {winner.risks}")
-    if told := notes(record):
+    if lines := notes(record):
         yield Gap()
         yield Heading("Notes")
-        yield Items(tuple(told), indent=2)
+        yield Items(tuple(lines), indent=2)
     further = (whole(f"  {line}") for line in next_commands(record))
     yield Only("terminal", (Gap(), Heading("Look further"), *further))
     yield Gap()
@@ -173,7 +173,7 @@ def _more(before: int, after: int) -> str:
     return f"{sign}{units.size(abs(after - before))}"
 
 
-def as_it_is(record: TrialsRecord) -> str:
+def unchanged(record: TrialsRecord) -> str:
     """The step of the unchanged script."""
     baseline = record.baseline
     processes = "1 process" if baseline.processes == 1 else f"{baseline.processes} processes"

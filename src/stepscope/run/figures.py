@@ -1,6 +1,6 @@
 """Numbers, steps and errors within sentences, for people.
 
-The classes of errors may be a stranger's, and can raise anything while they are printed. The
+The classes of errors may be the user's, and can raise anything while they are printed. The
 functions for errors are called where nothing may fail: what an error fails to say is left out.
 """
 
@@ -84,22 +84,27 @@ def ordinal(number: int) -> str:
     return f"{number:,}{ending}"
 
 
-def some_in_words(names: Sequence[str], most: int = 8) -> str:
+def shortened_list(names: Sequence[str], most: int = 8) -> str:
     """The first names of a list, and how many more there are: "a, b and 3 more"."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"
 
 
-def ranks_in_words(numbers: Iterable[int]) -> str:
+def first_of(items: Sequence[object], most: int) -> str:
+    """The first items of a list, and whether there are more: "3, 5, 9, …"."""
+    return ", ".join([*map(str, items[:most]), *(["…"] if len(items) > most else [])])
+
+
+def rank_names(numbers: Iterable[int]) -> str:
     """Ranks in order, those that follow one another as a range: "ranks 3, 16 to 23".
 
     Of ranks that make more than eight such parts, only the number of the others is told.
     """
-    return rank_ranges_in_words(consecutive(sorted(set(numbers))))
+    return rank_range_names(consecutive(sorted(set(numbers))))
 
 
-def rank_ranges_in_words(ranges: Sequence[tuple[int, int]]) -> str:
-    """Ranks as `ranks_in_words`, from the first and last of each range, in order.
+def rank_range_names(ranges: Sequence[tuple[int, int]]) -> str:
+    """Ranks as `rank_names`, from the first and last of each range, in order.
 
     A range costs the same however many ranks it has: a damaged file may name billions.
     """
@@ -117,9 +122,9 @@ def rank_ranges_in_words(ranges: Sequence[tuple[int, int]]) -> str:
     return f"rank{'' if is_one else 's'} {named}{f' and {others} more' if others else ''}"
 
 
-def sentence(words: str) -> str:
+def sentence(text: str) -> str:
     """The same words with a capital at their beginning."""
-    return words[:1].upper() + words[1:]
+    return text[:1].upper() + text[1:]
 
 
 def plural(number: int, word: str) -> str:
@@ -127,7 +132,7 @@ def plural(number: int, word: str) -> str:
     return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
-def error_in_words(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """An error in one phrase.
 
     Errors of the operating system and Stepscope's own say what happened: their class and number
@@ -135,20 +140,20 @@ def error_in_words(error: BaseException) -> str:
     """
     with contextlib.suppress(Exception):  # see above
         if isinstance(error, OSError) and error.strerror:
-            told = str(error.strerror)
-            return told if error.filename is None else f"{told}: {error.filename}"
-        if type(error).__module__.partition(".")[0] == "stepscope" and (told := str(error)):
-            return told
+            text = str(error.strerror)
+            return text if error.filename is None else f"{text}: {error.filename}"
+        if type(error).__module__.partition(".")[0] == "stepscope" and (text := str(error)):
+            return text
     return error_with_class(error)
 
 
 def error_with_class(error: BaseException) -> str:
     """The class of an error and what it says, as Python prints it."""
-    told = said_by(error)
-    return f"{type(error).__name__}: {told}" if told else type(error).__name__
+    text = error_message(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def said_by(error: BaseException) -> str:
+def error_message(error: BaseException) -> str:
     """What an error says; may be empty."""
     try:
         return str(error)
@@ -160,14 +165,14 @@ _MOST_RUNS = 8
 """Runs of consecutive numbers that are listed; of more, only the first and last number are."""
 
 
-def steps_in_words(steps: Sequence[int]) -> str:
+def step_ranges(steps: Sequence[int]) -> str:
     """Ordered steps in words: "step 3", "steps 3 to 5, 9", "483 steps between 15 and 2897"."""
     if len(steps) == 1:
         return f"step {steps[0]}"
     runs = consecutive(steps)
     if len(runs) > _MOST_RUNS:
         return f"{len(steps):,} steps between {steps[0]} and {steps[-1]}"
-    return f"steps {', '.join(part for run in runs for part in _run_in_words(*run))}"
+    return f"steps {', '.join(part for run in runs for part in _run_names(*run))}"
 
 
 def consecutive(numbers: Sequence[int]) -> list[tuple[int, int]]:
@@ -178,7 +183,7 @@ def consecutive(numbers: Sequence[int]) -> list[tuple[int, int]]:
     return [(numbers[a], numbers[b - 1]) for a, b in pairwise(edges)]
 
 
-def _run_in_words(first: int, last: int) -> list[str]:
+def _run_names(first: int, last: int) -> list[str]:
     """A run of numbers as words of a list: one range, or up to two single numbers."""
     if last > first + 1:
         return [f"{first} to {last}"]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from stepscope.errors import UnreadableInputError
-from stepscope.run.figures import error_in_words
+from stepscope.run.figures import describe_error
 
 _DIGEST_BLOCK_BYTES = 1 << 20
 
@@ -124,7 +124,7 @@ class LineFile:
             self.lost_lines += lines - data[:written].count(b"\n")
             self._has_torn_line = written > 0 and data[written - 1 : written] != b"\n"
             if self.problem is None:
-                self.problem = error_in_words(error)
+                self.problem = describe_error(error)
 
 
 def _open_for_lines(path: Path) -> int:

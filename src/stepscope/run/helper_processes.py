@@ -25,7 +25,7 @@ def environment_of() -> dict[str, str]:
     return environment
 
 
-def go_last() -> None:
+def lower_priority() -> None:
     """Lower this process's priority, so that it uses only time that the training leaves."""
     if hasattr(os, "nice"):
         os.nice(_NICER)

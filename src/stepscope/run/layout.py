@@ -49,7 +49,7 @@ class RunLayout:
     run_file = _Inside(RUN_FILE)
     """The description of the job."""
     trials = _Inside(TRIALS_FILE)
-    """What trials of fixes brought, in the run of the script as it is."""
+    """What trials of fixes brought, in the run of the unchanged script."""
     external = _Inside(EXTERNAL_DIRECTORY)
     """The folder of other tools' recordings, each in a folder with a manifest."""
 

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
-from stepscope.run.figures import duration, ordinal
+from stepscope.run.figures import duration, first_of, ordinal
 
 _CHANCE = 0.001
 _NORMAL_LIMIT = 3.29
@@ -64,7 +64,7 @@ class EveryNth:
         return self.others_ns < _LITTLE * self.long_ns
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """When, as "in every 3rd step"."""
         return f"{'' if self.only else 'most '}in every {ordinal(self.every)} step"
 
@@ -72,8 +72,8 @@ class EveryNth:
     def evidence(self) -> str:
         """When and how long."""
         return (
-            f"{self.words} ({_some(self.steps)}): {duration(self.long_ns)} in these, "
-            f"{duration(self.others_ns)} in others"
+            f"{self.text} ({first_of(self.steps, _MOST_NAMED)}): "
+            f"{duration(self.long_ns)} in these, {duration(self.others_ns)} in others"
         )
 
 
@@ -92,7 +92,7 @@ class Rising:
     last_ns: int
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """How."""
         return "more from step to step"
 
@@ -120,14 +120,14 @@ class FromOneStep:
     after_ns: int
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """Since when."""
         return f"since about step {self.step}"
 
     @property
     def evidence(self) -> str:
         """Since when, and from what to what."""
-        return f"{self.words}: {duration(self.before_ns)} before, {duration(self.after_ns)} then"
+        return f"{self.text}: {duration(self.before_ns)} before, {duration(self.after_ns)} then"
 
 
 @dataclass(frozen=True)
@@ -142,14 +142,14 @@ class InSomeSteps:
     of: int
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """In how many."""
         return f"in {len(self.steps)} of {self.of} steps"
 
     @property
     def evidence(self) -> str:
         """In which steps."""
-        return f"{self.words}: {_some(self.steps)}"
+        return f"{self.text}: {first_of(self.steps, _MOST_NAMED)}"
 
 
 Course = EveryNth | Rising | FromOneStep | InSomeSteps
@@ -192,12 +192,6 @@ def in_some_steps(steps: Sequence[int], times_ns: Sequence[int]) -> InSomeSteps 
     if len(steps) < _LEAST_TIMES or not found or 2 * len(found) >= len(steps):
         return None
     return InSomeSteps(tuple(sorted(found)), len(steps))
-
-
-def _some(steps: Sequence[int]) -> str:
-    """The first of some steps."""
-    more = ", …" if len(steps) > _MOST_NAMED else ""
-    return f"{', '.join(map(str, steps[:_MOST_NAMED]))}{more}"
 
 
 def every_nth(steps: Sequence[int], times_ns: Sequence[int], least_ns: float) -> EveryNth | None:

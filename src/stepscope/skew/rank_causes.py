@@ -11,7 +11,7 @@ OTHER = "other"
 FEWEST_RANKS = 3
 """Of two ranks that differ, nothing says which is as it should be."""
 
-_IN_WORDS = {
+_CLAUSES = {
     OTHER: "something that was not recorded",
     LATE_START: "it began late",
     SLOW_LINK: "its transfers are slow",
@@ -23,19 +23,19 @@ _IN_WORDS = {
 }
 
 
-def says_slow_link(words: str) -> bool:
+def means_slow_link(text: str) -> bool:
     """Whether a cause in words is a slow link."""
-    return words in {in_words(SLOW_LINK), in_words(SLOW_LINK, several=True)}
+    return text in {cause_clause(SLOW_LINK), cause_clause(SLOW_LINK, several=True)}
 
 
-def in_words(cause: str, *, several: bool = False) -> str:
+def cause_clause(cause: str, *, several: bool = False) -> str:
     """Why a rank makes the others wait, or why several do, as a clause."""
-    words = _IN_WORDS.get(cause, cause.replace("_", " "))
+    text = _CLAUSES.get(cause, cause.replace("_", " "))
     if not several:
-        return words
-    words = re.sub(r"\bits\b", "their", words).replace("their CPU is", "their CPUs are")
+        return text
+    text = re.sub(r"\bits\b", "their", text).replace("their CPU is", "their CPUs are")
     return (
-        words.replace("it waits", "they wait")
+        text.replace("it waits", "they wait")
         .replace("it began", "they began")
         .replace("stops it", "stops them")
     )

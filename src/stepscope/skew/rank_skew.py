@@ -51,7 +51,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from stepscope.errors import UnreadableInputError
-from stepscope.run.figures import duration, percent, ranks_in_words
+from stepscope.run.figures import duration, percent, rank_names
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import ClockSample, RankManifest, read_rank
 from stepscope.run.step_record import (
@@ -74,7 +74,7 @@ from stepscope.skew.course import (
     course_of,
     every_nth,
 )
-from stepscope.skew.rank_causes import in_words
+from stepscope.skew.rank_causes import cause_clause
 
 STEP_BORDERS = "step borders"
 OFF_CPU = "time off the CPU"
@@ -218,13 +218,13 @@ class RankSkew:
         several = len(self.late) > 1
         when = ""
         if isinstance(self.course, EveryNth | FromOneStep):
-            when = f" {self.course.words}"
+            when = f" {self.course.text}"
         elif isinstance(self.course, Rising):
-            when = f", {self.course.words}"
+            when = f", {self.course.text}"
         why = f": {self.cause}" if self.cause else ""
         share = percent(self.saving_ns / self.step_ns) if self.step_ns else percent(0)
         return (
-            f"{ranks_in_words(self.late)} {'make' if several else 'makes'} the others wait{when}"
+            f"{rank_names(self.late)} {'make' if several else 'makes'} the others wait{when}"
             f"{why}. Without that a step would take {duration(self.saving_ns)} less, {share} of "
             f"{duration(self.step_ns)}"
         )
@@ -304,7 +304,7 @@ def _explained(
     more_ns, cause, spent = max(found, key=lambda one: one[:2])
     is_recorded = more_ns >= max(1, _MOSTLY * skew.wait_ns)
     if is_recorded:
-        skew = replace(skew, cause=in_words(cause, several=len(culprits) > 1))
+        skew = replace(skew, cause=cause_clause(cause, several=len(culprits) > 1))
     elif phase := _longer_phase(compared.rows, culprits, others, _MOSTLY * skew.wait_ns / part):
         whose = "their" if len(culprits) > 1 else "its"
         skew = replace(skew, cause=f"{whose} {phase} takes longer")

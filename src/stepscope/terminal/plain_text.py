@@ -1,8 +1,16 @@
-"""Text from untrusted files: without control characters, and names cut to a width."""
+"""Text that is safe on a terminal: without control characters, and in the stream's encoding.
+
+Streams may lack characters that Stepscope prints, such as a pipe on Windows. They get what comes
+closest: `#` for a bar, `us` for microseconds. What has no such stand-in, as in a name from a file,
+is escaped. Names of kernels are cut to a width.
+"""
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import re
+from typing import TextIO
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][\w:]*")
 _TELLS_NOTHING = re.compile(
@@ -15,6 +23,13 @@ _TELLS_NOTHING = re.compile(
 )
 """Words in the arguments of templates that very many kernels have."""
 _NAMESPACES = re.compile(r"^void |\(anonymous namespace\)::|at::native::|at::cuda::")
+_STAND_INS = {
+    "█": "#", "▉": "#", "▊": "#", "▋": "#", "▌": "|", "▍": "|", "▎": "|", "▏": "|",
+    "─": "-", "━": "-", "│": "|", "┼": "+", "…": "...", "·": "-", "•": "*", "×": "x", "–": "-",
+    "—": "-", "−": "-", "µ": "u", "→": "->", "°": " ", "±": "+-", "²": "^2", "›": ">",
+    "✓": "ok", "≥": ">=", "≤": "<=",
+}  # fmt: skip
+_HANDLER = "stepscope-stand-ins"
 
 
 def printable(text: str) -> str:
@@ -76,3 +91,18 @@ def cut_in_the_middle(text: str, width: int) -> str:
         return text
     end = max(0, width - 1) // 2
     return f"{text[: max(0, width - 1 - end)]}…{text[len(text) - end :]}"[: max(width, 0)]
+
+
+def tolerate_narrow_encoding(stream: TextIO) -> None:
+    """Have a stream replace what its encoding lacks, instead of failing."""
+    codecs.register_error(_HANDLER, _replaced)
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        stream.reconfigure(errors=_HANDLER)  # type: ignore[attr-defined]
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    stand_ins = (_STAND_INS.get(c) or c.encode("ascii", "backslashreplace").decode() for c in text)
+    return "".join(stand_ins), error.end

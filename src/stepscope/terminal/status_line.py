@@ -41,7 +41,7 @@ class StatusLine:
             self._shown, self._visible = now, True
             text = line if isinstance(line, str) else line(now - self._began)
             if self._line is not None:
-                self._line.tell(text)
+                self._line.show_text(text)
             else:
                 self._own.show(text)
 
@@ -50,6 +50,6 @@ class StatusLine:
         if not self._visible:
             return
         if self._line is not None:
-            self._line.tell(None)
+            self._line.show_text(None)
         else:
             self._own.clear()

@@ -81,7 +81,7 @@ class WorkingLine:
         self._line = TerminalLine(stream)
         self._since = time.monotonic() if waiting_since is None else waiting_since
         self._stages: list[tuple[str, float]] = []
-        self._told: str | None = None
+        self._text: str | None = None
         self._done = threading.Event()
 
     def enter(self, what: str) -> None:
@@ -92,9 +92,9 @@ class WorkingLine:
         """End the present stage."""
         self._stages.pop()
 
-    def tell(self, text: str | None) -> None:
+    def show_text(self, text: str | None) -> None:
         """Show a text instead of the stage, such as how far it is; None: the stage again."""
-        self._told = text
+        self._text = text
 
     def end(self) -> None:
         """Remove the line."""
@@ -104,9 +104,9 @@ class WorkingLine:
         """Show the line again and again, until it ends. This is for a thread of its own."""
         wait = max(0.0, self._since + _PATIENCE_SECONDS - time.monotonic())
         while not self._done.wait(wait):
-            told = self._told
+            text = self._text
             what, began = self._stages[-1]
-            self._line.show(told or f"{what} · {time.monotonic() - began:.0f} s")
+            self._line.show(text or f"{what} · {time.monotonic() - began:.0f} s")
             wait = _INTERVAL_SECONDS
         self._line.clear()
 

@@ -11,7 +11,7 @@ import polars as pl
 from stepscope.trace.arrays.blockwise import gather
 from stepscope.trace.schema import Category
 
-_WORDS = {
+_RENAMED = {
     # PyTorch before 2022 capitalised these.
     "Operator": Category.CPU_OP,
     "Kernel": Category.KERNEL,
@@ -93,7 +93,7 @@ def category_of(word: str | None) -> Category:
     """
     if word is None:
         return Category.OTHER
-    known = _WORDS.get(word)
+    known = _RENAMED.get(word)
     if known is not None:
         return known
     return next(

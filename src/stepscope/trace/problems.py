@@ -97,10 +97,10 @@ class Problems:
         """
         if count <= 0:
             return
-        seen, first, said = self._tally.get(kind, (0, offset, detail))
+        seen, first, entry = self._tally.get(kind, (0, offset, detail))
         if offset is not None and (first is None or offset < first):
-            first, said = offset, detail
-        self._tally[kind] = (seen + count, first, said)
+            first, entry = offset, detail
+        self._tally[kind] = (seen + count, first, entry)
 
     def __bool__(self) -> bool:
         return bool(self._tally)
@@ -149,7 +149,7 @@ def counted(message: str, count: int) -> str:
     return f"{message} ({count:,}×)" if count > 1 else message
 
 
-def losses_in_words(problems: pl.DataFrame) -> tuple[str, ...]:
+def describe_losses(problems: pl.DataFrame) -> tuple[str, ...]:
     """What makes answers about a trace wrong or incomplete, of its table `problems`."""
     return tuple(
         counted(message, count)

@@ -85,10 +85,10 @@ class Alternation:
                 self._all.add(new)
                 self._selector.register(new, selectors.EVENT_READ)
                 continue
-            said = b""
+            message = b""
             with contextlib.suppress(OSError):
-                said = source.recv(1)
-            if said:
+                message = source.recv(1)
+            if message:
                 self._waiting.append(source)
                 self.has_begun = True
                 continue

@@ -37,7 +37,7 @@ from stepscope.trial.measure import LEAST_STEPS, ProcessSteps, slowest_rank, ste
 from stepscope.trial.processes import DISTURBED, Ended, Limits, Start, run_apart
 from stepscope.trial.workspace import Workspace
 
-SCRATCH_WORD = "{scratch}"
+SCRATCH_PLACEHOLDER = "{scratch}"
 """In the command, stands for a folder of each process's own."""
 _COMPANION = "stepscope.trial.inside.companion"
 _GUARD = "stepscope.trial.inside.guard"
@@ -113,11 +113,11 @@ class Narration:
     """Says how the trials go.
 
     Attributes:
-        say: Prints a line.
+        print_message: Prints a line.
         first: What the attempt before the rounds is.
     """
 
-    say: Callable[[str], None]
+    print_message: Callable[[str], None]
     first: str = "diagnosis"
 
     def ended(self, name: str, number: int, attempt: Attempt) -> None:
@@ -129,7 +129,7 @@ class Narration:
             if attempt.is_disturbed and attempt.others_share is not None:
                 what += f", beside other programs on {percent(attempt.others_share)} of the CPUs"
         where = self.first if not number else f"round {number}"
-        self.say(f"{where}, {name}: {what} ({duration(attempt.wall_s * 1e9)})")
+        self.print_message(f"{where}, {name}: {what} ({duration(attempt.wall_s * 1e9)})")
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class Bench:
         *,
         hung_s: float = math.inf,
         with_memory: bool = False,
-        in_turns: InTurns | None = None,
+        alternation: InTurns | None = None,
     ) -> Attempt:
         """Run the script once.
 
@@ -171,7 +171,7 @@ class Bench:
             most_s: After so many seconds it is ended, whatever it does.
             hung_s: After so many seconds of CPUs to itself, it is taken to be hung (`Limits`).
             window_at: Step at which a window is recorded; None for none.
-            in_turns: How it takes turns with another run; None: it runs alone.
+            alternation: How it takes turns with another run; None: it runs alone.
         """
         notes_folder = self.folder / "notes" / name
         files = self.folder / "files" / name
@@ -185,11 +185,11 @@ class Bench:
         except OSError as error:
             shutil.rmtree(mirror, ignore_errors=True)
             raise UsageError(f"{mirror}: cannot copy to it: {error.strerror or error}") from error
-        wishes = {
+        request = {
             "fixes": {fix: plan.value for fix, plan in variant.plans.items()},
             "steps": self.steps,
             "warm_up": self.warm_up,
-            "turns": in_turns.address if in_turns is not None else "",
+            "turns": alternation.address if alternation is not None else "",
             "notes": str(notes_folder),
             "guarded": place.guarded,
         }
@@ -202,8 +202,8 @@ class Bench:
                 lambda: any(note["has_ended"] for note in _notes(notes_folder)),
                 hung_s=hung_s,
             )
-            if in_turns is not None:
-                limits = replace(limits, meanwhile=in_turns.meanwhile)
+            if alternation is not None:
+                limits = replace(limits, meanwhile=alternation.meanwhile)
             start = Start(
                 command,
                 {**environment, **more},
@@ -216,12 +216,12 @@ class Bench:
                 ended.append(run_apart(start, uuid.uuid4().hex, limits))
             return ended[0].exit_code or 0
 
-        words = [word.replace(SCRATCH_WORD, str(files)) for word in place.command]
-        command = startable(words, place.directory)
+        arguments = [word.replace(SCRATCH_PLACEHOLDER, str(files)) for word in place.command]
+        command = startable(arguments, place.directory)
         settings = _settings(self.folder, name, window_at, with_memory)
         try:
             launched = launch(
-                command, settings, companion=Companion(_COMPANION, wishes, _GUARD), runner=run
+                command, settings, companion=Companion(_COMPANION, request, _GUARD), runner=run
             )
         finally:
             shutil.rmtree(mirror, ignore_errors=True)
@@ -372,8 +372,8 @@ def _elsewhere(paths: Sequence[str]) -> str:
     folder = Path(paths[0]).parent
     return (
         f"it writes to {paths[0]}{more}, outside the folders that trials copy. Nothing was written "
-        f"there. Give the script a folder with {SCRATCH_WORD} in its options, or let every trial "
-        f"write there with --allow-writes {folder}"
+        f"there. Give the script a folder with {SCRATCH_PLACEHOLDER} in its options, or let every "
+        f"trial write there with --allow-writes {folder}"
     )
 
 

@@ -51,11 +51,11 @@ from stepscope.trial.outcome import (
 from stepscope.trial.processes import own_standard_input
 from stepscope.trial.workspace import FolderWatch
 
-AS_IT_IS = "as it is"
+UNCHANGED = "as it is"
 LEAST_ROUNDS = 2
 MOST_ROUNDS = 6
 _DISTURBED_ROUNDS = 3
-"""If other programs disturbed the script as it is in so many rounds, they do so in all."""
+"""If other programs disturbed the unchanged script in so many rounds, they do so in all."""
 _WINDOW_STEPS = 5
 """Warm-up and recorded steps of the window of the diagnosis."""
 _BUDGET_SPENT = "the budget was spent"
@@ -121,11 +121,11 @@ class Experiment:
         facts = facts_of(diagnosis, first.facts, doubt)
         facts, remembered = self._with_allocator(facts, first.wall_s)
         variants, refused = self._chosen(facts)
-        self.narration.say(f"as it is: {diagnosis.verdict}")
+        self.narration.print_message(f"as it is: {diagnosis.verdict}")
         names = [variant.name for variant in variants]
-        self.narration.say(f"to try: {', '.join(names) or 'nothing'}")
+        self.narration.print_message(f"to try: {', '.join(names) or 'nothing'}")
         too_short = self._too_short(len(variants), first.wall_s) if variants else ""
-        baseline = Tried(Variant(AS_IT_IS))
+        baseline = Tried(Variant(UNCHANGED))
         tried = [Tried(variant) for variant in variants]
         self._rounds(baseline, tried, 1, first.wall_s)
         if not baseline.measured:
@@ -133,15 +133,15 @@ class Experiment:
             raise TrialError(f"the unchanged script was not measured: {why}")
         singles = [record_of(one, baseline, diagnosis, facts) for one in tried]
         together = self._together(baseline, tried, singles, diagnosis, facts, first.wall_s)
-        as_it_is = record_of(baseline, baseline, diagnosis, facts)
+        unchanged = record_of(baseline, baseline, diagnosis, facts)
         trials = (*singles, *refused)
         best = best_of([*singles, *([together] if together is not None else [])])
         processes = [first, *remembered, *baseline.attempts.values()]
         processes += [one for each in tried for one in each.attempts.values()]
         record = TrialsRecord(
             command=hide_secrets(self.request.command),
-            verdict=verdict_of(best, singles, as_it_is, why_disturbed(baseline)),
-            baseline=as_it_is,
+            verdict=verdict_of(best, singles, unchanged, why_disturbed(baseline)),
+            baseline=unchanged,
             trials=trials,
             together=together,
             best="" if best is None else best.name,
@@ -183,8 +183,8 @@ class Experiment:
     def _diagnosed(self) -> Attempt:
         """The unchanged script, with a window."""
         window_at = self.request.steps - _WINDOW_STEPS - 1
-        attempt = self._run(Variant(AS_IT_IS), "diagnosis", self.request.budget_s, window_at)
-        self.narration.ended(AS_IT_IS, 0, attempt)
+        attempt = self._run(Variant(UNCHANGED), "diagnosis", self.request.budget_s, window_at)
+        self.narration.ended(UNCHANGED, 0, attempt)
         if attempt.problem == HUNG:
             raise TrialError(
                 f"the unchanged script did not do {self.request.steps} steps within the budget of "
@@ -214,8 +214,8 @@ class Experiment:
         if left_s < usual_s:
             return dataclasses.replace(facts, allocator=_BUDGET_SPENT), []
         hung_s = time_limit_s(usual_s)
-        attempt = self._run(Variant(AS_IT_IS), "memory", left_s, hung_s=hung_s, with_memory=True)
-        self.narration.ended(f"{AS_IT_IS}, with its memory", 0, attempt)
+        attempt = self._run(Variant(UNCHANGED), "memory", left_s, hung_s=hung_s, with_memory=True)
+        self.narration.ended(f"{UNCHANGED}, with its memory", 0, attempt)
         if attempt.problem or attempt.run is None:
             why = f"its memory could not be recorded: {attempt.reason}"
             return dataclasses.replace(facts, allocator=why), [attempt]

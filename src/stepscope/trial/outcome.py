@@ -128,7 +128,7 @@ def record_of(one: Tried, baseline: Tried, diagnosis: Diagnosis, facts: Facts) -
         return dataclasses.replace(record, verdict=NOT_MEASURED, reason=one.note)
     return dataclasses.replace(
         record,
-        verdict="" if one is baseline else judge(ratio),
+        verdict="" if one is baseline else ratio_verdict(ratio),
         reason=failure.reason
         if failure is not None
         else one.note or why_changed(losses, redraws=redraws),
@@ -189,7 +189,7 @@ def _promise(
 def verdict_of(
     best: TrialRecord | None,
     singles: Sequence[TrialRecord],
-    as_it_is: TrialRecord,
+    unchanged: TrialRecord,
     disturbed: str = "",
 ) -> str:
     """What came of the trials, in one sentence: of the step, and of the GPU's memory.
@@ -197,7 +197,7 @@ def verdict_of(
     Args:
         disturbed: What `why_disturbed` says of the unchanged script.
     """
-    spared = [one.name for one in singles if spares_memory(one, as_it_is)]
+    spared = [one.name for one in singles if spares_memory(one, unchanged)]
     of_memory = f"; {spared[0]} spares GPU memory" if spared else ""
     return _verdict_on_step(best, singles, disturbed) + of_memory
 
@@ -252,7 +252,7 @@ class GainCheck(Condition):
         return f"{winner.name} gains {1 - winner.ratio:.1%} ({self.text})"
 
 
-def judge(ratio: Ratio) -> str:
+def ratio_verdict(ratio: Ratio) -> str:
     """What a measured ratio says.
 
     A fix helps if its interval lies below 1 and it gains at least `LEAST_GAIN`. It is slower if its
@@ -275,13 +275,13 @@ def is_precise(ratio: Ratio) -> bool:
 
 def is_clear(ratio: Ratio) -> bool:
     """Whether further processes would not change the answer: it is known, and precisely."""
-    verdict = judge(ratio)
+    verdict = ratio_verdict(ratio)
     if verdict == HELPS:
         return ratio.high <= 1 - LEAST_GAIN and is_precise(ratio)
     return verdict != UNCLEAR
 
 
-def spares_memory(trial: TrialRecord, as_it_is: TrialRecord) -> bool:
+def spares_memory(trial: TrialRecord, unchanged: TrialRecord) -> bool:
     """Whether settings of the allocator keep what they promised of the GPU's memory, roughly.
 
     The allocator reserves at least `LEAST_GAIN` less, or has fewer retries, and it does not pay
@@ -291,9 +291,9 @@ def spares_memory(trial: TrialRecord, as_it_is: TrialRecord) -> bool:
         return False
     if trial.verdict == SLOWER or trial.losses.verdict == CHANGED:
         return False
-    saved = as_it_is.peak_reserved_bytes - trial.peak_reserved_bytes
-    least = LEAST_GAIN * as_it_is.peak_reserved_bytes
-    fewer = as_it_is.allocator_retries - trial.allocator_retries
+    saved = unchanged.peak_reserved_bytes - trial.peak_reserved_bytes
+    least = LEAST_GAIN * unchanged.peak_reserved_bytes
+    fewer = unchanged.allocator_retries - trial.allocator_retries
     return fewer >= 0 and (saved >= least > 0 or (fewer > 0 and saved > -least))
 
 

@@ -95,7 +95,7 @@ class Patches:
             }
             try:
                 bound = signature.bind(self_, *given, **keywords)
-                said = set(bound.arguments)
+                passed = set(bound.arguments)
                 bound.apply_defaults()
                 changes = change(dict(bound.arguments))
             except Exception as error:  # noqa: BLE001 - nothing of ours may end the script
@@ -113,9 +113,9 @@ class Patches:
                 vars(self_).clear()  # what the failed attempt left
                 make(self_, *given, **keywords)
                 return
-            told = ", ".join(f"{name}={value!r}" for name, value in changes.items())
-            self.did(f"{where}: {told}")
-            for name in sorted(said & set(changes)):
+            text = ", ".join(f"{name}={value!r}" for name, value in changes.items())
+            self.did(f"{where}: {text}")
+            for name in sorted(passed & set(changes)):
                 if before[name] != changes[name]:
                     self.override(f"{where}: {name}={before[name]!r}")
 

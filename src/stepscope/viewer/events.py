@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.compute import kind_words
+from stepscope.analysis.compute import kind_label
 from stepscope.errors import UsageError
 from stepscope.run.figures import duration, percent, plural, sentence
 from stepscope.trace.model import Trace
@@ -130,15 +130,15 @@ def _sentence(
         if here["drawn"] and launch["drawn"] and here["start_ns"] >= launch["start_ns"]:
             ago = f" {duration(here['start_ns'] - launch['start_ns'])} earlier"
         by = f" by {brief(index, operators[0])['name']}" if operators else ""
-        said = f"launched{ago}{by}"
+        text = f"launched{ago}{by}"
         place = _place(names_around(launches[0]))
     else:
-        said = ""
+        text = ""
         if work:
             total = sum(brief(index, one).get("dur_ns", 0) for one in work[:MOST_LINKS])
             pieces = plural(len(work), "piece")
             lasting = f" of {duration(total)}" if len(work) <= MOST_LINKS else ""
-            said = f"launched {pieces} of GPU work{lasting}"
+            text = f"launched {pieces} of GPU work{lasting}"
         place = _place(names_around(event))
     if not place:
         for operator in operators or [event]:
@@ -148,7 +148,7 @@ def _sentence(
                 place += f" {_place(names_around(forward[0]))}"
     share, limit = attained.get(event, (None, ""))
     reached = "" if share is None else f"calls of this shape reach {percent(share)} of the {limit}"
-    origin = " ".join(filter(None, (said, place.strip())))
+    origin = " ".join(filter(None, (text, place.strip())))
     found = "; ".join(filter(None, (origin, reached)))
     return sentence(found)
 
@@ -205,7 +205,7 @@ def event_in_full(
         "category": row["category"],
         "raw_category": row["raw_category"],
         "kind": derived["kind"],
-        "group": derived["group"] and kind_words(derived["group"]),
+        "group": derived["group"] and kind_label(derived["group"]),
         "step": derived["step"],
         "start_ns": row["start_ns"] - index.origin_ns,
         "dur_ns": row["dur_ns"],

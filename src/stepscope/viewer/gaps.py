@@ -11,7 +11,7 @@ import polars as pl
 
 from stepscope.analysis.host.idle_gaps import IDLE_CAUSES
 from stepscope.analysis.selection.gpu_work import gpu_work
-from stepscope.analysis.selection.partition import cause_words
+from stepscope.analysis.selection.partition import cause_label
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.model import Trace
 from stepscope.viewer.colours import Colour
@@ -80,7 +80,7 @@ def gap(
     if explains is not None and explains.get("dur_ns", 0) > _FAR_LONGER * (end - start):
         explains = None
     return {
-        "cause": cause_words(segment["cause"]),
+        "cause": cause_label(segment["cause"]),
         "note": segment["note"],
         "device": segment["device"],
         "start_ns": start - index.origin_ns,

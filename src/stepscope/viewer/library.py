@@ -19,7 +19,7 @@ class Library:
 
     def __init__(self, origins: Sequence[Origin]) -> None:
         # Whoever asked for one trace that cannot be read is told so by the command, which ends.
-        self.traces = [Opened(origin, says_failure=len(origins) > 1) for origin in origins]
+        self.traces = [Opened(origin, reports_failure=len(origins) > 1) for origin in origins]
         self._only = self.traces[0] if len(self.traces) == 1 else None
         self._by_id = {one.id: one for one in self.traces}
         self._ranks: dict[tuple[str, ...], Background[JobRanks]] = {}

@@ -257,9 +257,9 @@ class Opened(Background[Content]):
             `show memory` is all that is known of it.
     """
 
-    def __init__(self, origin: Origin, *, says_failure: bool = True) -> None:
+    def __init__(self, origin: Origin, *, reports_failure: bool = True) -> None:
         super().__init__("trace", self._open)
-        self._says_failure = says_failure
+        self._reports_failure = reports_failure
         self.id = secrets.token_hex(8)
         self.origin = origin
         self.has_extras = False
@@ -294,7 +294,7 @@ class Opened(Background[Content]):
             self._add_extras(content)
         except StepscopeError as error:
             # Also said where the command runs: there may be no page to say it on.
-            if self._says_failure:
+            if self._reports_failure:
                 _LOG.error("stepscope: %s", escaped(str(error)))
             raise
         return content

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.selection.partition import cause_words
+from stepscope.analysis.selection.partition import cause_label
 from stepscope.errors import UsageError
 from stepscope.fleet.job import Job, read_job
 from stepscope.fleet.rank_map import RankMap, rank_map
@@ -114,13 +114,13 @@ class JobRanks:
             blame = {row["rank"]: row for row in self.stragglers.ranks.iter_rows(named=True)}
             notable = self.stragglers.causes.filter("is_notable")
             causes = [
-                {**row, "cause": cause_words(row["cause"])} for row in notable.iter_rows(named=True)
+                {**row, "cause": cause_label(row["cause"])} for row in notable.iter_rows(named=True)
             ]
-        accused: dict[int, str] = {}
+        stragglers: dict[int, str] = {}
         for row in reversed(causes):
             suspects = {row["rank"], *(row["indistinguishable_from"] or ())}
             if len(suspects) < len(self.order):  # what all might have, none is accused of
-                accused |= dict.fromkeys(suspects, row["cause"])
+                stragglers |= dict.fromkeys(suspects, row["cause"])
         return {
             "pictures": pictures,
             "measures": [{"name": name, "title": title} for name, title in MEASURES.items()],
@@ -130,7 +130,7 @@ class JobRanks:
                 {
                     **mapped[rank],
                     "caused_wait_ns": blame[rank]["caused_wait_ns"] if rank in blame else None,
-                    "cause": accused.get(rank),
+                    "cause": stragglers.get(rank),
                     "trace": places.get(names[rank]),
                 }
                 for rank in self.order

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from stepscope.advice.rank.ladder import SHORT_NAMES
-from stepscope.analysis.selection.partition import all_cause_words
+from stepscope.analysis.selection.partition import cause_labels
 from stepscope.report.answer import from_origin
 from stepscope.report.cells import CAUSES, headings
 
@@ -27,7 +27,7 @@ def for_page(frame: pl.DataFrame, origin: int, most: int = MOST_ROWS) -> dict[st
     if "rung" in head.columns:
         head = head.with_columns(pl.col("rung").replace(SHORT_NAMES))
     for name in (name for name in CAUSES if name in head.columns):
-        head = head.with_columns(pl.Series(name, all_cause_words(head[name]), pl.String))
+        head = head.with_columns(pl.Series(name, cause_labels(head[name]), pl.String))
     return {
         "columns": [
             {"name": name, "label": labels[name], "number": frame[name].dtype.is_numeric()}

@@ -146,8 +146,8 @@ def items_by_loop(
     """
     # A slice has two items at most, and a bucket two; the loop looks before it writes three more.
     number = (end_ns - first) >> level
-    room = np.minimum(2 * (high - low), 2 * number + 1) + 3
-    at = np.concatenate((np.zeros(1, np.int64), np.cumsum(room)))
+    bounds = np.minimum(2 * (high - low), 2 * number + 1) + 3
+    at = np.concatenate((np.zeros(1, np.int64), np.cumsum(bounds)))
     total = int(at[-1])
     starts, ends, covered = (np.empty(total, np.int64) for _ in range(3))
     count, place = np.empty(total, np.uint32), np.empty(total, np.int64)
@@ -208,7 +208,7 @@ def fill_by_loop(
     block_covered: Int64Array,
     low: Int64Array,
     high: Int64Array,
-    room: Int64Array,
+    bounds: Int64Array,
     tile_start: int,
     level: int,
     tile_end: int,
@@ -232,9 +232,8 @@ def fill_by_loop(
         block_covered: Sum of the durations of each block.
         low: First slice of each row that overlaps the tile.
         high: One past the last of each row.
-        room: Where the items of each row begin in `out`, and where the last ones end. Slices out of
-            order, as in a damaged file, could have more than fit: the rest is left
-            out.
+        bounds: Where the items of each row begin in `out`, and where the last ones end. Slices out
+            of order, as in a damaged file, could have more than fit: the rest is left out.
         tile_start: A multiple of the step.
         level: Of the step.
         tile_end: Where the last bucket ends.
@@ -246,13 +245,13 @@ def fill_by_loop(
     """
     step = np.int64(1) << level
     for row in range(len(low)):
-        write = room[row]
+        write = bounds[row]
         bucket = np.int64(-1)  # the bucket whose narrow slices are being added up; -1: none
         covered = np.int64(0)
         count = np.int64(0)
         longest = np.int64(-1)
         at = low[row]
-        while at < high[row] and write + 3 <= room[row + 1]:
+        while at < high[row] and write + 3 <= bounds[row + 1]:
             first = max(start[at], tile_start)
             lasting = end[at] - start[at]
             if lasting >= step:
@@ -320,7 +319,7 @@ def fill_by_loop(
             item_covered[write], item_count[write] = covered, count
             item_place[write], item_wide[write] = longest, False
             write += 1
-        found[row] = write - room[row]
+        found[row] = write - bounds[row]
 
 
 @functools.cache

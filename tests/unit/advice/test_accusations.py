@@ -27,20 +27,20 @@ def accusations() -> ModuleType:
 @pytest.mark.parametrize("seed", range(4))
 def test_healthy_jobs_are_not_accused(accusations, seed):
     found = accusations.judge(seed, "healthy", 4)
-    assert found.accused == found.blamed == ()
+    assert found.stragglers == found.blamed == ()
 
 
 @pytest.mark.parametrize(("seed", "plant"), [(9, "input"), (42, "compute"), (7, "nth")])
 def test_a_planted_rank_is_named_alone_and_with_its_cause(accusations, seed, plant):
     found = accusations.judge(seed, plant, 4)
-    assert found.accused == found.planted
+    assert found.stragglers == found.planted
     assert found.has_cause
     assert found.is_same
 
 
 def test_a_slow_link_is_that_of_its_group_with_what_it_costs(accusations):
     found = accusations.judge(14, "link", 8)
-    assert found.accused == found.blamed == found.planted == (0, 1, 2, 3)
+    assert found.stragglers == found.blamed == found.planted == (0, 1, 2, 3)
     assert found.is_same
     assert found.is_close
 
@@ -54,20 +54,20 @@ def test_a_late_start_is_noted_and_costs_no_step_anything(accusations, tmp_path)
 
 def test_unequal_work_accuses_nobody(accusations):
     found = accusations.judge(12, "imbalance", 4)
-    assert found.accused == ()
+    assert found.stragglers == ()
     assert found.found[0] == "imbalance"
 
 
 def test_of_two_ranks_with_unequal_work_neither_is_accused(accusations):
     found = accusations.judge(108, "imbalance", 4)
     assert found.ranks == 2
-    assert found.accused == found.blamed == ()
+    assert found.stragglers == found.blamed == ()
 
 
 def test_report_and_stragglers_say_the_same_of_waits_that_hosts_compute_beside(accusations):
     """The next bucket's backward runs while the first one is reduced."""
     found = accusations.judge(105, "input", 4)
-    assert found.accused == found.blamed == found.planted
+    assert found.stragglers == found.blamed == found.planted
     assert found.is_same
     assert found.is_close
 
@@ -108,7 +108,7 @@ def test_transfers_beside_backward_on_cpus_save_nothing(accusations):
 @pytest.mark.slow
 def test_a_few_steps_of_a_slow_pace_accuse_nobody(accusations):
     found = accusations.judge(720010, "healthy", 16)
-    assert found.accused == found.blamed == ()
+    assert found.stragglers == found.blamed == ()
 
 
 @pytest.mark.slow

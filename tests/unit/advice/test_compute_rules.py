@@ -22,7 +22,7 @@ from tests.support.planted import (
 )
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
-from stepscope.advice.evidence.places import place_of
+from stepscope.advice.evidence.locations import location_of
 from stepscope.advice.finding import Finding
 from stepscope.advice.rules.compute.precision import WORTH_IT
 from stepscope.analysis.hardware.devices import KNOWN
@@ -97,7 +97,7 @@ def test_its_place_is_the_piece_of_work_that_gets_shorter_most(found, tmp_path):
 
     (finding,) = found(job(body, device_name="NVIDIA H100"), "full-precision-matmuls")
     trace = load(str(tmp_path / "rank0.pt.trace.json"))
-    place = place_of(finding, trace, None, ())
+    place = location_of(finding, trace, None, ())
     assert place.end_ns - place.start_ns == us(1300)
     columns = trace.columns("start_ns", "dur_ns")
     assert columns.row(place.event) == (place.start_ns, us(1300))

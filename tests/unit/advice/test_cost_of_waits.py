@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 from tests.support.gpu_trace import GpuTrace, Length, ms, us
-from tests.support.meeting_ranks import meet, steady_step_ns, write_ranks
 from tests.support.one_step import check_diagnosis
 from tests.support.planted import GEMM, MM
+from tests.support.ranks_that_wait import meet, steady_step_ns, write_ranks
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Severity

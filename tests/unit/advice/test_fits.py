@@ -405,7 +405,7 @@ def test_the_report_as_json_has_the_notes(judge):
 
 
 def test_of_several_windows_the_report_says_which_it_is_about(tmp_path):
-    from stepscope.report.diagnosis.words import partition_basis
+    from stepscope.report.diagnosis.sentences import partition_basis
 
     for number, length in enumerate((us(900), us(500))):
         t = job(lambda t, s, length=length: products(t, length=length), rank=0, world_size=1)

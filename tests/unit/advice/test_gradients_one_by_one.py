@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from tests.support.gpu_trace import GpuTrace, Length, us
-from tests.support.meeting_ranks import meet, steady_step_ns, write_ranks
 from tests.support.planted import GEMM, MM, SMALL
+from tests.support.ranks_that_wait import meet, steady_step_ns, write_ranks
 
 from stepscope.advice.diagnosis import diagnose
 from stepscope.opening.reader import open_run

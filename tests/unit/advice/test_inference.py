@@ -27,7 +27,7 @@ from stepscope.analysis.find_purpose import purpose_of
 from stepscope.analysis.selection.purpose import Work
 from stepscope.opening.reader import open_run
 from stepscope.report.diagnosis import to_json as diagnosis_to_dict
-from stepscope.report.diagnosis.words import work
+from stepscope.report.diagnosis.sentences import work
 
 OF_TRAININGS = r"optimizer|DataLoader|gradient|training|checkpointing|DDP|FSDP|GradScaler"
 

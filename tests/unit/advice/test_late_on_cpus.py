@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
-from tests.support.meeting_ranks import write_ranks
 from tests.support.one_step import check_diagnosis
+from tests.support.ranks_that_wait import write_ranks
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.opening.reader import open_run
-from stepscope.report.diagnosis.words import between_ranks
+from stepscope.report.diagnosis.sentences import between_ranks
 from stepscope.skew.rank_skew import RECORDED_WAITS
 
 TRANSFER_MS = 2

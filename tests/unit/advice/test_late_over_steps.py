@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
-from tests.support.meeting_ranks import meet, steady_step_ns, write_ranks
 from tests.support.one_step import check_diagnosis
 from tests.support.planted import products
+from tests.support.ranks_that_wait import meet, steady_step_ns, write_ranks
 from tests.support.step_records import step_records, write_run
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose

@@ -13,7 +13,7 @@ from tests.support.step_records import step_records, write_run
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Severity
 from stepscope.opening.reader import open_run
-from stepscope.report.diagnosis.words import between_ranks
+from stepscope.report.diagnosis.sentences import between_ranks
 
 
 def _judge(path: Path) -> Diagnosis:

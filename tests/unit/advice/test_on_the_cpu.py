@@ -13,7 +13,7 @@ from stepscope.advice.finding import Severity
 from stepscope.analysis.compute import host_compute
 from stepscope.opening.reader import open_run
 from stepscope.report.diagnosis import to_json as diagnosis_to_dict
-from stepscope.report.diagnosis.words import compute_rows, compute_title
+from stepscope.report.diagnosis.sentences import compute_rows, compute_title
 
 H100 = {"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 80 << 30}
 FLOATS = {"types": ["float", "float"]}

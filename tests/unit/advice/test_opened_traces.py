@@ -14,10 +14,9 @@ from tests.support.rank_jobs import rank_of_job
 
 from stepscope.advice.diagnosis import diagnose
 from stepscope.advice.job import reading as read_ranks
-from stepscope.advice.job.reading import MeetingTask, in_turn
-from stepscope.advice.rank import judging as rank_judging
-from stepscope.advice.rank import opened_traces
-from stepscope.advice.rank.judging import meeting_of, summarise_rank
+from stepscope.advice.job.reading import ComparedRankTask, one_by_one
+from stepscope.advice.rank import diagnose_rank, opened_traces
+from stepscope.advice.rank.diagnose_rank import read_compared_rank, summarise_rank
 from stepscope.advice.rank.opened_traces import OpenedTraces
 from stepscope.advice.rank.summary import Request
 from stepscope.analysis.selection.scope import Scope
@@ -42,14 +41,14 @@ def job(tmp_path_factory):
 def loaded(monkeypatch) -> Iterator[list[weakref.ref[pl.DataFrame]]]:
     """A table of each trace that was read. Frees nothing by the collector meanwhile."""
     traces: list[weakref.ref[pl.DataFrame]] = []
-    real = rank_judging.load
+    real = diagnose_rank.load
 
     def load(path):
         trace = real(path)
         traces.append(weakref.ref(trace.lanes))
         return trace
 
-    monkeypatch.setattr(rank_judging, "load", load)
+    monkeypatch.setattr(diagnose_rank, "load", load)
     gc.disable()
     yield traces
     gc.enable()
@@ -70,7 +69,7 @@ def test_small_traces_are_read_once_and_packed_until_they_are_judged(job, loaded
     assert len(loaded) == 3
     assert in_memory(loaded) == 0
     monkeypatch.setattr(read_ranks, "OpenedTraces", lambda: OpenedTraces(0))
-    monkeypatch.setattr(rank_judging, "load", loading.load)
+    monkeypatch.setattr(diagnose_rank, "load", loading.load)
     with monkeypatch.context() as patched:
         patched.setattr(read_ranks.Memo, "find", lambda _: None)
         assert diagnose(open_run(str(job))).ranks == whole.ranks
@@ -91,9 +90,9 @@ def test_a_packed_trace_takes_a_part_of_its_file(job):
 @pytest.mark.usefixtures("unpacked")
 def test_larger_traces_are_freed_as_soon_as_they_are_judged(job, loaded, monkeypatch):
     ahead = []
-    judge = rank_judging.summarise_rank
+    judge = diagnose_rank.summarise_rank
     monkeypatch.setattr(
-        rank_judging,
+        diagnose_rank,
         "summarise_rank",
         lambda *about: (ahead.append(in_memory(loaded)), judge(*about))[1],
     )
@@ -109,13 +108,13 @@ def test_without_room_one_rank_is_in_memory_at_a_time(job, loaded, tmp_path, mon
     whole = diagnose(open_run(str(job)))
     monkeypatch.setenv("STEPSCOPE_CACHE", str(tmp_path / "empty"))
     loaded.clear()
-    real = rank_judging.load
+    real = diagnose_rank.load
 
     def load(path):
         assert in_memory(loaded) == 0
         return real(path)
 
-    monkeypatch.setattr(rank_judging, "load", load)
+    monkeypatch.setattr(diagnose_rank, "load", load)
     monkeypatch.setattr(read_ranks, "OpenedTraces", lambda: OpenedTraces(0))
     diagnosis = diagnose(open_run(str(job)))
     assert len(loaded) == 6  # each is met, and then judged
@@ -130,8 +129,8 @@ def test_no_more_traces_are_kept_than_there_is_room_for(job, loaded, monkeypatch
     tables = loading.load(one.windows[0].trace_path).tables()
     opened = OpenedTraces(5 * tables.size_bytes)  # one takes twice that, with what is derived
     monkeypatch.setattr(read_ranks, "OpenedTraces", lambda: opened)
-    with in_turn() as read:
-        read([MeetingTask(rank, Scope()) for rank in open_run(str(job)).ranks])
+    with one_by_one() as read:
+        read([ComparedRankTask(rank, Scope()) for rank in open_run(str(job)).ranks])
         assert (len(loaded), in_memory(loaded)) == (3, 2)
     assert in_memory(loaded) == 0
 
@@ -141,7 +140,7 @@ def test_a_trace_that_changes_before_it_is_judged_is_read_again(job, loaded, tmp
     path.write_bytes((job / "rank0.pt.trace.json").read_bytes())
     (rank,) = open_run(str(path)).ranks
     opened = OpenedTraces()
-    met = meeting_of(rank, Scope(), opened)
+    met = read_compared_rank(rank, Scope(), opened)
     path.write_bytes(dump(rank_of_job(0, (0, 5), steps=2)))
     summary = summarise_rank(rank, Request(), None, met, opened)
     assert len(loaded) == 2
@@ -152,7 +151,7 @@ def test_a_trace_that_changes_before_it_is_judged_is_read_again(job, loaded, tmp
 def test_what_is_kept_stays_in_its_process(job, loaded):
     opened = OpenedTraces(12_345_678)
     (rank, *_) = open_run(str(job)).ranks
-    met = meeting_of(rank, Scope(), opened)
+    met = read_compared_rank(rank, Scope(), opened)
     copy = pickle.loads(pickle.dumps(opened))
     assert copy.most_bytes == opened.most_bytes
     summarise_rank(rank, Request(), None, met, copy)
@@ -166,7 +165,7 @@ def test_a_trace_in_a_store_is_not_kept(job, loaded, tmp_path, monkeypatch):
     monkeypatch.setenv("STEPSCOPE_STORES", "cache")
     monkeypatch.setattr(loading, "STORE_ABOVE_BYTES", 0)
     (rank, *_) = open_run(str(job)).ranks
-    meeting_of(rank, Scope(), OpenedTraces())
+    read_compared_rank(rank, Scope(), OpenedTraces())
     assert len(loaded) == 1
     assert in_memory(loaded) == 0
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms
-from tests.support.meeting_ranks import steady_step_ns, write_ranks
 from tests.support.one_step import check_diagnosis
 from tests.support.pipeline_traces import SEND_RECV, Pipeline, pipeline_traces
 from tests.support.planted import GEMM, MM_FLOAT, PLAIN
+from tests.support.ranks_that_wait import steady_step_ns, write_ranks
 from tests.support.simulator.pipelines import (
     random_pipeline,
     simulate_pipeline,
@@ -23,7 +23,7 @@ from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.rules.compute import precision
 from stepscope.opening.reader import open_run
-from stepscope.run.figures import ranks_in_words
+from stepscope.run.figures import rank_names
 
 OF_COLLECTIVES = {
     "abnormal-collective", "exposed-communication", "late-rank", "poor-overlap", "rank-waiting",
@@ -124,7 +124,7 @@ def test_other_ranks_of_its_stage_tell_a_slow_rank_from_a_slow_stage(tmp_path, s
     assert rank == job.plant.ranks[0]
     assert finding.saving_ns == pytest.approx(true_ns, rel=0.1)
     if plant == "slow stage":
-        assert _seen(finding)["computes longest"] == ranks_in_words(job.plant.ranks)
+        assert _seen(finding)["computes longest"] == rank_names(job.plant.ranks)
         assert diagnosis.findings[0] is finding
 
 

@@ -8,7 +8,7 @@ from tests.support.step_records import step_records
 
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView
-from stepscope.advice.rank.judging import summarise_rank
+from stepscope.advice.rank.diagnose_rank import summarise_rank
 from stepscope.advice.rank.summary import Request
 from stepscope.advice.rules.recording import find_profiler_overhead
 from stepscope.analysis.record.summary import summarise_steps

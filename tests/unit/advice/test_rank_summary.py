@@ -12,13 +12,13 @@ from tests.support.planted import SCENARIOS, dump
 from tests.support.rank_jobs import rank_of_job
 from tests.support.step_records import step_records
 
-from stepscope.advice.diagnosis import diagnose, judge
+from stepscope.advice.diagnosis import diagnose, diagnose_ranks
 from stepscope.advice.job.compared import match_ranks, recorded_steps
-from stepscope.advice.rank.judging import meeting_of, summarise_rank
+from stepscope.advice.rank.diagnose_rank import read_compared_rank, summarise_rank
 from stepscope.advice.rank.summary import Request
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.graph.step_graph import StepGraph
-from stepscope.analysis.record.meetings import MOST_STEPS, MeetingSteps
+from stepscope.analysis.record.compared_steps import MOST_STEPS, ComparedSteps
 from stepscope.analysis.selection.scope import Scope
 from stepscope.opening.reader import open_run
 from stepscope.skew.rank_skew import RankSteps, rank_skew
@@ -71,7 +71,7 @@ def test_ranks_summarised_elsewhere_make_the_same_diagnosis(job):
     """Every value goes through a pickle, as between processes."""
     run = open_run(str(job))
     here = diagnose(run)
-    meetings = [sent(meeting_of(sent(rank), Scope())) for rank in run.ranks]
+    meetings = [sent(read_compared_rank(sent(rank), Scope())) for rank in run.ranks]
     matched, notes = match_ranks(meetings)
     skew = rank_skew(recorded_steps(meetings))
     request = Request(has_peers=skew is not None)
@@ -79,7 +79,7 @@ def test_ranks_summarised_elsewhere_make_the_same_diagnosis(job):
         sent(summarise_rank(sent(rank), sent(request), sent(matched.waits_of(rank.rank)), met))
         for rank, met in zip(run.ranks, meetings, strict=True)
     ]
-    there = judge(run, ranks, Thresholds(), matched, skew, notes)
+    there = diagnose_ranks(run, ranks, Thresholds(), matched, skew, notes)
     assert there.verdict == here.verdict
     assert there.findings == here.findings
     assert there.ranks == here.ranks
@@ -90,12 +90,12 @@ def test_ranks_summarised_elsewhere_make_the_same_diagnosis(job):
 
 def test_what_a_summary_carries_is_enough_to_match_the_ranks(job):
     ranks = open_run(str(job)).ranks
-    met = [meeting_of(rank, Scope()) for rank in ranks]
+    met = [read_compared_rank(rank, Scope()) for rank in ranks]
     summaries = [
         sent(summarise_rank(rank, Request(), None, one))
         for rank, one in zip(ranks, met, strict=True)
     ]
-    matched, _ = match_ranks([summary.meeting for summary in summaries])
+    matched, _ = match_ranks([summary.compared for summary in summaries])
     assert matched.report.straggler == 1
     assert matched.report.ranks["total_wait_ns"].sum() > 0
 
@@ -107,7 +107,7 @@ def test_a_rank_and_step_takes_little(tmp_path):
         path = tmp_path / f"{steps}.pt.trace.json"
         path.write_bytes(dump(rank_of_job(0, (0, 5), steps=steps)))
         (rank,) = open_run(str(path)).ranks
-        met = meeting_of(rank, Scope())
+        met = read_compared_rank(rank, Scope())
         sizes[steps] = len(pickle.dumps(summarise_rank(rank, Request(), None, met)))
     assert (sizes[25] - sizes[5]) / 20 < 1 << 10
     assert sizes[5] < 24 << 10
@@ -115,7 +115,7 @@ def test_a_rank_and_step_takes_little(tmp_path):
 
 def test_waits_of_another_window_are_not_taken_for_those_of_this_one(job):
     run = open_run(str(job))
-    meetings = [meeting_of(rank, Scope()) for rank in run.ranks]
+    meetings = [read_compared_rank(rank, Scope()) for rank in run.ranks]
     matched, _ = match_ranks(meetings)
     waits = matched.waits_of(0)
     other = dataclasses.replace(waits, window=waits.window + 1)
@@ -131,7 +131,7 @@ def test_the_skew_of_packed_records_is_that_of_the_records():
         for rank, spent in enumerate(backward_ms)
     ]
     packed = [
-        dataclasses.replace(one, records=sent(MeetingSteps.of(one.records)).records())
+        dataclasses.replace(one, records=sent(ComparedSteps.of(one.records)).records())
         for one in ranks
     ]
     assert rank_skew(packed) == rank_skew(ranks)
@@ -141,7 +141,7 @@ def test_the_skew_of_packed_records_is_that_of_the_records():
 def test_of_a_long_record_all_ranks_keep_the_same_steps():
     lengths = (MOST_STEPS * 2 + 10, MOST_STEPS * 2 - 10)
     kept = [
-        {one.step for one in MeetingSteps.of(step_records([10] * length)).records()}
+        {one.step for one in ComparedSteps.of(step_records([10] * length)).records()}
         for length in lengths
     ]
     assert all(len(steps) <= MOST_STEPS for steps in kept)

@@ -20,9 +20,9 @@ from tests.support.step_records import step_records, write_run
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.job.compared import match_ranks, recorded_steps
-from stepscope.advice.job.reading import MeetingTask, SummaryTask, in_turn
-from stepscope.advice.rank import judging as rank_judging
-from stepscope.advice.rank.summary import Meeting, RankSummary, Request, Waits
+from stepscope.advice.job.reading import ComparedRankTask, SummaryTask, one_by_one
+from stepscope.advice.rank import diagnose_rank
+from stepscope.advice.rank.summary import ComparedRank, RankSummary, Request, Waits
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.selection.scope import EventChoice, Scope
 from stepscope.commands.main import cli
@@ -54,7 +54,7 @@ pytestmark = pytest.mark.usefixtures("cache_of_the_module")
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Grows by a name whenever a rank's trace is loaded to be compared or judged."""
-    return loads_of(rank_judging, monkeypatch)
+    return loads_of(diagnose_rank, monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -209,7 +209,7 @@ def test_what_is_asked_is_part_of_the_key(other, trace):
 
 def test_what_others_did_is_part_of_the_key(run):
     ranks = open_run(run).ranks
-    met = [MeetingTask(rank, Scope()).known() for rank in ranks]
+    met = [ComparedRankTask(rank, Scope()).known() for rank in ranks]
     request = Request(has_peers=bool(recorded_steps(met)))
     waits = match_ranks(met)[0].waits_of(1)
     fewer = Waits(waits.window, waits.table.head(1))
@@ -244,26 +244,26 @@ def test_a_rank_with_a_baseline_is_judged_each_time(trace, read):
 )
 def test_every_file_of_the_rank_is_part_of_the_key(name, run):
     rank = rank_at(run, 1)
-    assert MeetingTask(rank, Scope()).known() is not None
+    assert ComparedRankTask(rank, Scope()).known() is not None
     file = rank.directory / name
     file.parent.mkdir(exist_ok=True)
     before = file.stat() if file.exists() else None
     content = file.read_bytes() if before else b""
     file.write_bytes(content + b"{}\n")
-    assert MeetingTask(rank, Scope()).known() is None
+    assert ComparedRankTask(rank, Scope()).known() is None
     if before:
         file.write_bytes(content)
         os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     else:
         file.unlink()
-    assert MeetingTask(rank, Scope()).known() is not None
+    assert ComparedRankTask(rank, Scope()).known() is not None
 
 
 def test_the_manifest_is_part_of_the_key(run):
     path = rank_at(run, 2).directory / "manifest.json"
     before = path.read_bytes()
     write_record(path, dataclasses.replace(read_rank(path), step_unit="optimizer step"))
-    assert MeetingTask(rank_at(run, 2), Scope()).known() is None
+    assert ComparedRankTask(rank_at(run, 2), Scope()).known() is None
     path.write_bytes(before)
 
 
@@ -273,13 +273,13 @@ def test_a_rank_with_a_pipe_among_its_files_keeps_nothing(run):
     pipe = rank.directory / "pipe"
     os.mkfifo(pipe)
     try:
-        assert MeetingTask(rank, Scope()).known() is None
+        assert ComparedRankTask(rank, Scope()).known() is None
         before = memos()
-        MeetingTask(rank, Scope()).read()
+        ComparedRankTask(rank, Scope()).read()
         assert memos() == before
     finally:
         pipe.unlink()
-    assert MeetingTask(rank, Scope()).known() is not None
+    assert ComparedRankTask(rank, Scope()).known() is not None
 
 
 @pytest.mark.timeout(60)
@@ -288,13 +288,13 @@ def test_a_trace_replaced_by_a_pipe_is_never_opened(tmp_path, read, monkeypatch)
     path = tmp_path / "trace.json"
     path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
     rank = rank_at(path)
-    met = MeetingTask(rank, Scope()).read()
-    assert MeetingTask(rank, Scope()).known() == met
+    met = ComparedRankTask(rank, Scope()).read()
+    assert ComparedRankTask(rank, Scope()).known() == met
     path.unlink()
     os.mkfifo(path)  # beside its store
-    assert MeetingTask(rank, Scope()).known() is None
-    monkeypatch.setattr(rank_judging, "meeting_of", lambda *_: met)
-    assert MeetingTask(rank, Scope()).read() == met
+    assert ComparedRankTask(rank, Scope()).known() is None
+    monkeypatch.setattr(diagnose_rank, "read_compared_rank", lambda *_: met)
+    assert ComparedRankTask(rank, Scope()).read() == met
     assert len(read) == 1
 
 
@@ -308,12 +308,12 @@ def test_a_file_of_proc_that_waits_is_refused():
 def test_another_trace_under_the_same_name_is_not_what_was_kept(tmp_path):
     path = tmp_path / "trace.json"
     path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
-    first = MeetingTask(rank_at(path), Scope()).read()
+    first = ComparedRankTask(rank_at(path), Scope()).read()
     path.write_bytes(dump(rank_of_job(0, DELAYS[:1], steps=2)))
-    assert MeetingTask(rank_at(path), Scope()).known() is None
-    second = MeetingTask(rank_at(path), Scope()).read()
+    assert ComparedRankTask(rank_at(path), Scope()).known() is None
+    second = ComparedRankTask(rank_at(path), Scope()).read()
     assert len(first.all_steps) == len(second.all_steps) + 1
-    assert MeetingTask(rank_at(path), Scope()).known() == second
+    assert ComparedRankTask(rank_at(path), Scope()).known() == second
 
 
 def test_a_trace_that_changes_while_it_is_read_keeps_nothing(tmp_path, cache, monkeypatch):
@@ -325,8 +325,8 @@ def test_a_trace_that_changes_while_it_is_read_keeps_nothing(tmp_path, cache, mo
         os.utime(path, ns=(1, 1))
         return loaded
 
-    monkeypatch.setattr(rank_judging, "load", changing)
-    MeetingTask(rank_at(path), Scope()).read()
+    monkeypatch.setattr(diagnose_rank, "load", changing)
+    ComparedRankTask(rank_at(path), Scope()).read()
     assert not memos()
 
 
@@ -334,10 +334,10 @@ def test_nothing_is_written_beside_a_trace(tmp_path, cache):
     path = tmp_path / "run" / "trace.json"
     path.parent.mkdir()
     path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
-    met = MeetingTask(rank_at(path), Scope()).read()
+    met = ComparedRankTask(rank_at(path), Scope()).read()
     assert [entry.name for entry in path.parent.iterdir()] == ["trace.json"]
     assert [file.parent.parent for file in memos()] == [cache]
-    assert MeetingTask(rank_at(path), Scope()).known() == met
+    assert ComparedRankTask(rank_at(path), Scope()).known() == met
 
 
 FOREIGN = {
@@ -379,9 +379,9 @@ def test_writers_at_the_same_time_leave_one_whole_file(tmp_path, cache):
     load(path)
     rank = rank_at(path)
     with ThreadPoolExecutor(4) as pool:
-        made = list(pool.map(lambda _: MeetingTask(rank, Scope()).read(), range(4)))
+        made = list(pool.map(lambda _: ComparedRankTask(rank, Scope()).read(), range(4)))
     assert len(memos()) == 1
-    assert MeetingTask(rank, Scope()).known() == made[0]
+    assert ComparedRankTask(rank, Scope()).known() == made[0]
 
 
 def test_a_full_disk_is_no_error(tmp_path, cache, monkeypatch):
@@ -391,14 +391,14 @@ def test_a_full_disk_is_no_error(tmp_path, cache, monkeypatch):
     path = tmp_path / "trace.json"
     path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
     monkeypatch.setattr(memo, "write_atomically", full)
-    assert MeetingTask(rank_at(path), Scope()).read().window == 0
+    assert ComparedRankTask(rank_at(path), Scope()).read().window == 0
     assert not memos()
 
 
 def test_clearing_the_cache_removes_what_was_kept(tmp_path, cache):
     path = tmp_path / "trace.json"
     path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
-    MeetingTask(rank_at(path), Scope()).read()
+    ComparedRankTask(rank_at(path), Scope()).read()
     (memo_file,) = memos()
     listed = CliRunner().invoke(cli, ["cache", "list"])
     assert str(memo_file.parent) in listed.stdout
@@ -414,7 +414,7 @@ def test_only_ranks_that_are_not_kept_are_given_to_other_processes(tmp_path, cac
 
     @contextmanager
     def each():
-        with in_turn() as read:
+        with one_by_one() as read:
 
             def counted(tasks):
                 given.append(len(tasks))
@@ -434,7 +434,7 @@ def test_only_ranks_that_are_not_kept_are_given_to_other_processes(tmp_path, cac
 
 def test_what_is_kept_holds_every_field(run):
     """Types that the codec refuses would silently be made anew each time."""
-    for kind in (Meeting, RankSummary):
+    for kind in (ComparedRank, RankSummary):
         fields = {one.name for one in dataclasses.fields(kind)}
         bodies = [json.loads(file.read_bytes().partition(b"\n")[2]) for file in memos()]
         assert any(name == kind.__name__ and found.keys() == fields for name, found in bodies)

@@ -13,7 +13,7 @@ from tests.support.step_records import step_records
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.opening.reader import RankRun, open_run
-from stepscope.report.diagnosis.words import (
+from stepscope.report.diagnosis.sentences import (
     communication,
     partition_basis,
     step_basis,

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
-from tests.support.meeting_ranks import PATIENCE_S, write_ranks
 from tests.support.one_step import check_diagnosis
 from tests.support.pipeline_traces import SEND_RECV
 from tests.support.planted import products
+from tests.support.ranks_that_wait import PATIENCE_S, write_ranks
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.opening.reader import open_run

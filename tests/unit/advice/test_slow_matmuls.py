@@ -21,7 +21,7 @@ UNKNOWN = "not told by its shape"
 
 
 def words(operator: str, shapes: list, type_: str = "bfloat16", flops: float = 0) -> str:
-    return shape_cause(operator, json.dumps(shapes), type_, flops, PROCESSORS).words()
+    return shape_cause(operator, json.dumps(shapes), type_, flops, PROCESSORS).text()
 
 
 @pytest.mark.parametrize(

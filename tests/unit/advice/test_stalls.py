@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.gpu_trace import GpuTrace, Length, ms, us
-from tests.support.meeting_ranks import meet, write_ranks
 from tests.support.planted import dump, job, products
+from tests.support.ranks_that_wait import meet, write_ranks
 from tests.support.step_records import MS, step_records
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose

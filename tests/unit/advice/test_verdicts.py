@@ -16,7 +16,7 @@ from stepscope.advice.finding import Severity
 from stepscope.advice.rank.compute_summary import ComputePart, ComputeSummary
 from stepscope.analysis.critical_path import critical_path
 from stepscope.opening.reader import open_run
-from stepscope.report.diagnosis.words import compute_rows, compute_title
+from stepscope.report.diagnosis.sentences import compute_rows, compute_title
 from stepscope.run.step_record import StepRecord
 
 
@@ -256,4 +256,4 @@ def test_three_steps_have_a_verdict(tmp_path):
 def test_what_attains_a_share_of_the_limit_is_named(kinds, words):
     parts = tuple(ComputePart(kind, 1, 0.5) for kind in kinds)
     summary = ComputeSummary(2, 1, 1, parts, (), (), None, 0.5, None, "")
-    assert summary.products_in_words() == words
+    assert summary.product_names() == words

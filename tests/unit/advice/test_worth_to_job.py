@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
-from tests.support.meeting_ranks import steady_step_ns, write_ranks
 from tests.support.one_step import check_diagnosis
 from tests.support.planted import products
 from tests.support.planted_jobs import Fault, PlantedJob
 from tests.support.rank_programs import Meet, Program, run_ranks
+from tests.support.ranks_that_wait import steady_step_ns, write_ranks
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Finding, Severity
 from stepscope.opening.reader import open_run
-from stepscope.report.diagnosis.words import between_ranks
+from stepscope.report.diagnosis.sentences import between_ranks
 
 STEPS = 4
 

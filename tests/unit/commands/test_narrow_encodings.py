@@ -10,7 +10,7 @@ import sys
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
 
-from stepscope.terminal.narrow_encodings import tolerate_narrow_encoding
+from stepscope.terminal.plain_text import tolerate_narrow_encoding
 
 
 def written(text, encoding):

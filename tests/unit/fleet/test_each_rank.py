@@ -12,7 +12,7 @@ from tests.support.planted import dump
 from tests.support.rank_jobs import rank_of_job
 
 from stepscope.advice.diagnosis import diagnose
-from stepscope.advice.job.reading import MeetingTask, answers, in_turn
+from stepscope.advice.job.reading import ComparedRankTask, answers, one_by_one
 from stepscope.advice.rank.opened_traces import KEPT_BYTES
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UsageError
@@ -47,14 +47,14 @@ def test_this_process_reads_only_for_a_baseline_what_others_would_read(run, monk
     @contextmanager
     def noting():
         opened.append("here")
-        with in_turn() as read:
+        with one_by_one() as read:
             yield read
 
-    monkeypatch.setattr("stepscope.advice.diagnosis.in_turn", noting)
-    alone = diagnose(run, each=in_turn)
+    monkeypatch.setattr("stepscope.advice.diagnosis.one_by_one", noting)
+    alone = diagnose(run, each=one_by_one)
     assert opened == []
     baseline = load(run.ranks[0].windows[-1].trace_path)
-    assert diagnose(run, baseline=baseline, each=in_turn).findings == alone.findings
+    assert diagnose(run, baseline=baseline, each=one_by_one).findings == alone.findings
     assert opened == ["here"]
 
 
@@ -62,7 +62,7 @@ def test_each_process_is_asked_again_about_the_ranks_whose_traces_it_keeps(run):
     with InProcesses(3)() as read:
         tasks = [TracesKept(rank) for rank in run.ranks]
         assert read(tasks) == [0, 0, 0]
-        assert answers(read, [MeetingTask(rank, Scope()) for rank in run.ranks])
+        assert answers(read, [ComparedRankTask(rank, Scope()) for rank in run.ranks])
         assert read(tasks) == [1, 1, 1]
 
 
@@ -91,7 +91,7 @@ def test_as_many_processes_as_there_are_cpus_and_memory(
     monkeypatch.setattr(each_rank, "allowed_cpus", lambda: cpus)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: _Memory(available))
     monkeypatch.setattr(each_rank, "_WORTH_PROCESSES_BYTES", least_bytes)
-    expected = in_turn if workers is None else InProcesses(workers)
+    expected = one_by_one if workers is None else InProcesses(workers)
     assert reader_for(run) == expected
 
 
@@ -103,7 +103,7 @@ def test_what_is_on_no_file_system_here_is_read_by_several_from_four_traces_on(m
 
 def test_many_ranks_are_worth_processes_however_small_they_are(run, monkeypatch):
     monkeypatch.setattr(each_rank, "allowed_cpus", lambda: 2)
-    assert reader_for(run) == in_turn
+    assert reader_for(run) == one_by_one
     monkeypatch.setattr(each_rank, "_WORTH_PROCESSES_RANKS", 3)
     assert reader_for(run) == InProcesses(2)
 

@@ -24,7 +24,7 @@ from stepscope.fleet.stragglers import NOBODY_LATE, stragglers_of_job
 from stepscope.fleet.what_if.ranks import ON_TIME, what_if_over_ranks
 from stepscope.opening.reader import open_run
 from stepscope.report.outputs import Layout
-from stepscope.run.figures import duration, ranks_in_words
+from stepscope.run.figures import duration, rank_names
 from stepscope.trace.paths import resolve_path
 from stepscope.viewer.ranks import JobRanks
 
@@ -86,7 +86,7 @@ class _Places:
     def say(self, who: tuple[int, ...], why: str) -> None:
         """All of them name these ranks for this reason, with one number."""
         (finding,) = self.accusing
-        named = ranks_in_words(who)
+        named = rank_names(who)
         seen = {item.label: str(item.value) for item in finding.evidence}
         assert named in (seen.get("who comes late"), seen.get("computes longest"))
         assert why in " ".join((finding.title, *seen.values()))

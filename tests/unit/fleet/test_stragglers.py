@@ -8,7 +8,7 @@ from dataclasses import replace
 import polars as pl
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
-from tests.support.meeting_ranks import meet, steady_step_ns
+from tests.support.ranks_that_wait import meet, steady_step_ns
 from tests.support.stragglers import find_stragglers
 
 from stepscope.analysis.ranks.clocks import Clock
@@ -129,11 +129,11 @@ def test_what_others_compute_beside_their_waits_is_no_cause():
     """Rank 2 waits for its input, and has buckets left to do that others do while they wait."""
     slow, mended = overlapped_job(input_ms=(0, 0, 8, 0)), overlapped_job()
     report = find_stragglers([(rank, t.load()) for rank, t in enumerate(slow)])
-    accused = report.causes.filter("is_notable")
-    assert accused.select("rank", "cause").rows() == [(2, "input")]
-    assert accused["gain_ns"][0] == pytest.approx(gain_of(slow, mended), rel=0.05)
+    stragglers = report.causes.filter("is_notable")
+    assert stragglers.select("rank", "cause").rows() == [(2, "input")]
+    assert stragglers["gain_ns"][0] == pytest.approx(gain_of(slow, mended), rel=0.05)
     of_compute = report.causes.filter(pl.col("cause") == "compute")["caused_wait_ns"].sum()
-    assert of_compute < 0.02 * accused["caused_wait_ns"][0]
+    assert of_compute < 0.02 * stragglers["caused_wait_ns"][0]
 
 
 def grouped_job(pairs, slow_ms):

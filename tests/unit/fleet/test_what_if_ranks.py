@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 from tests.support.gpu_trace import GpuTrace, ms, us
-from tests.support.meeting_ranks import meet, steady_step_ns, write_ranks
 from tests.support.pipelines import FORWARD, MILLISECOND, Job, table_of
+from tests.support.ranks_that_wait import meet, steady_step_ns, write_ranks
 
 from stepscope.commands.show import command
 from stepscope.errors import UnreadableInputError, UsageError

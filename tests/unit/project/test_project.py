@@ -76,6 +76,21 @@ def test_each_layer_of_several_packages_is_a_module_of_one_of_them():
     assert len(shared) > 2
 
 
+def test_no_circle_of_imports_on_the_reading_side_types_included():
+    grimp = pytest.importorskip("grimp")
+    graph = grimp.build_graph("stepscope", exclude_type_checking_imports=False, cache_dir=None)
+    recording = ("stepscope.adapters", "stepscope.capture")
+    left = {
+        module: graph.find_modules_directly_imported_by(module)
+        for module in graph.modules
+        if not module.startswith(recording)
+    }
+    while free := [module for module, imported in left.items() if not imported & left.keys()]:
+        for module in free:
+            del left[module]
+    assert sorted(left) == []
+
+
 def test_every_package_is_in_the_contracts():
     packages = {
         f"stepscope.{path.parent.name}" for path in (ROOT / "src/stepscope").glob("*/__init__.py")

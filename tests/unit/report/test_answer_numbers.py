@@ -61,7 +61,7 @@ def test_the_partition_of_a_record_has_no_scope_of_a_window(tmp_path):
     from tests.support.step_records import step_records, write_run
 
     from stepscope.advice.diagnosis import diagnose
-    from stepscope.report.diagnosis.words import partition_scope
+    from stepscope.report.diagnosis.sentences import partition_scope
 
     path = tmp_path / "trace.json"
     path.write_bytes(SCENARIOS[0].build().json())

@@ -8,7 +8,7 @@ import polars as pl
 from tests.support.page_data import data_of
 
 from stepscope.analysis.host.idle_gaps import IDLE_CAUSES
-from stepscope.analysis.selection.partition import IDLE_WORDS
+from stepscope.analysis.selection.partition import IDLE_LABELS
 from stepscope.report.cells import shown
 from stepscope.report.document import DataTable, Page, Section
 from stepscope.report.render.html import page_of
@@ -21,7 +21,7 @@ WORDS = ["queued work waits", None, "launches and dispatch", "late start"]
 
 
 def test_every_cause_has_words_of_its_own():
-    assert set(IDLE_WORDS) == set(IDLE_CAUSES)
+    assert set(IDLE_LABELS) == set(IDLE_CAUSES)
     words = [shown("cause", cause) for cause in IDLE_CAUSES]
     assert len(set(words)) == len(words)
     assert not any("_" in text or "idle" in text for text in words)

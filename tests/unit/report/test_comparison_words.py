@@ -19,7 +19,7 @@ from stepscope.commands.main import cli
 from stepscope.report import units
 from stepscope.report.comparison import COLUMNS, cells, headline
 from stepscope.trace.load import load
-from stepscope.viewer.judging import comparison_of
+from stepscope.viewer.findings import comparison_of
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.opening.reader import open_run
 from stepscope.report import units
 from stepscope.report.console import UNLIMITED
+from stepscope.report.diagnosis import sentences
 from stepscope.report.diagnosis import to_json as diagnosis_to_dict
-from stepscope.report.diagnosis import words
 from stepscope.report.diagnosis.tables import RANKS
 from stepscope.report.document import Findings, ShownFinding
 from stepscope.report.findings import findings_alike, ranks_with
@@ -299,8 +299,8 @@ def test_of_ranks_that_wait_equally_little_the_one_that_others_wait_for_comes_fi
     )
     every = [pl.lit(None, kind).alias(name) for name, kind in RANKS.items()]
     table = table.with_columns(*(one for one in every if one.meta.output_name() not in table))
-    monkeypatch.setattr(words, "ranks_table", lambda diagnosis: table)
-    assert [row[0] for row in words.rank_rows(None)[1]] == ["3", "1", "2", "0"]
+    monkeypatch.setattr(sentences, "ranks_table", lambda diagnosis: table)
+    assert [row[0] for row in sentences.rank_rows(None)[1]] == ["3", "1", "2", "0"]
 
 
 def test_a_mean_over_two_levels_of_steps_names_both(tmp_path):

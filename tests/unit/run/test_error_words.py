@@ -9,7 +9,7 @@ import pytest
 
 from stepscope.artifacts.job import RawTraceError
 from stepscope.errors import UnreadableInputError
-from stepscope.run.figures import error_in_words
+from stepscope.run.figures import describe_error
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from stepscope.run.figures import error_in_words
     ],
 )
 def test_classes_and_numbers_are_left_out_where_they_tell_nothing(error, words):
-    assert error_in_words(error) == words
+    assert describe_error(error) == words
 
 
 class Unprintable(ValueError):
@@ -42,4 +42,4 @@ class ReadOnly(OSError):
 
 @pytest.mark.parametrize("error", [Unprintable(1), ReadOnly(errno.EROFS, "read-only")])
 def test_errors_that_cannot_be_printed_are_told_by_their_class(error):
-    assert error_in_words(error).startswith(type(error).__name__)
+    assert describe_error(error).startswith(type(error).__name__)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.run.figures import steps_in_words
+from stepscope.run.figures import step_ranges
 
 
 @pytest.mark.parametrize(
@@ -21,12 +21,12 @@ from stepscope.run.figures import steps_in_words
     ],
 )
 def test_in_words(steps, words):
-    assert steps_in_words(steps) == words
+    assert step_ranges(steps) == words
 
 
 @given(st.sets(st.integers(0, 40), min_size=2, max_size=40))
 def test_a_list_tells_each_step_and_no_other(steps):
-    words = steps_in_words(sorted(steps))
+    words = step_ranges(sorted(steps))
     if (told := re.fullmatch(r"([\d,]+) steps between (\d+) and (\d+)", words)) is not None:
         assert [int(number) for number in told.groups()] == [len(steps), min(steps), max(steps)]
         return

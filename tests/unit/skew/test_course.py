@@ -163,7 +163,7 @@ def test_what_costs_more_is_told_of_two():
     often = [5 + step / 20 + (40 if step % 4 == 1 else 0) for step in range(160)]
     found = course(often)
     assert isinstance(found, EveryNth)
-    assert not found.only or found.words == "in every 4th step"
+    assert not found.only or found.text == "in every 4th step"
 
 
 def test_few_steps_with_nearly_all_are_named():

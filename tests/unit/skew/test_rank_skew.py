@@ -214,7 +214,7 @@ def test_a_pause_beside_all_phases_is_late_though_the_threads_run_unevenly():
         seen.append(dataclasses.replace(rank, records=records))
     skew = rank_skew(seen)
     assert skew.late == (1,)
-    assert skew.course.words == "in every 4th step"
+    assert skew.course.text == "in every 4th step"
     saved = [a.dur_ns - b.dur_ns for a, b in zip(slow[0].records, fixed[0].records, strict=True)]
     assert skew.saving_ns == pytest.approx(sum(saved) / len(saved), rel=0.1)
 

@@ -14,7 +14,7 @@ from stepscope.analysis.selection.scope import Scope, memoized
 from stepscope.errors import UsageError
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
-from stepscope.trace.session import locked_cached_property
+from stepscope.trace.session import Session, kept
 
 THREADS = 8
 
@@ -23,11 +23,12 @@ class Slow:
     """An object with properties that threads meet in."""
 
     def __init__(self) -> None:
+        self.session = Session()
         self.computed = 0
         self.entered = threading.Event()
         self.may_end = threading.Event()
 
-    @locked_cached_property
+    @kept
     def answer(self) -> object:
         """Takes until it may end."""
         self.computed += 1
@@ -35,12 +36,12 @@ class Slow:
         assert self.may_end.wait(60)
         return object()
 
-    @locked_cached_property
+    @kept
     def other(self) -> int:
         """Needs no other property."""
         return 7
 
-    @locked_cached_property
+    @kept
     def fails_once(self) -> int:
         """Raises when it is first asked for."""
         self.computed += 1

@@ -15,7 +15,7 @@ from itertools import pairwise
 import pytest
 
 from stepscope.trial.alternation import alternating
-from stepscope.trial.inside.companion import TURN_S
+from stepscope.trial.inside.companion import SLICE_S
 
 SCRIPT = """
 import json, multiprocessing, os, sys, time
@@ -88,7 +88,7 @@ def test_one_trains_at_a_time_and_both_in_each_stretch(start, tmp_path):
     assert all(before[1] <= after[0] for before, after in pairwise(steps))
     names = [name for _, _, name in steps]
     changes = sum(one != other for one, other in pairwise(names))
-    a_turn = TURN_S / 0.02
+    a_turn = SLICE_S / 0.02
     # The last turns may be short; a loaded machine makes them shorter, never longer.
     assert changes >= 120 / (a_turn + 1) - 1
 

@@ -9,7 +9,7 @@ import pytest
 
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.rules.input import slow_epoch_start
-from stepscope.analysis.record.course import EpochStarts
+from stepscope.analysis.record.step_patterns import EpochStarts
 from stepscope.run.manifest import LoaderRecord
 from stepscope.trial.facts import facts_of
 from stepscope.trial.fixes import FIXES, Facts

@@ -51,10 +51,10 @@ def test_too_few_steps_are_no_measurement(steps):
 
 def test_steps_that_depend_on_their_neighbours_make_the_mean_less_certain():
     # The same durations: in turns, and one after the other.
-    in_turns = steps_of(record([100, 140] * 15), 0)
+    alternation = steps_of(record([100, 140] * 15), 0)
     in_rows = steps_of(record([100] * 15 + [140] * 15), 0)
-    assert in_turns.mean_ns == in_rows.mean_ns == 120
-    assert in_turns.error_ns < in_rows.error_ns / 4
+    assert alternation.mean_ns == in_rows.mean_ns == 120
+    assert alternation.error_ns < in_rows.error_ns / 4
 
 
 STEPS = st.builds(

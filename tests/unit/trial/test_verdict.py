@@ -20,7 +20,7 @@ from stepscope.opening.trials import (
     TrialRecord,
 )
 from stepscope.trial.measure import Ratio
-from stepscope.trial.outcome import best_of, is_clear, judge, verdict_of
+from stepscope.trial.outcome import best_of, is_clear, ratio_verdict, verdict_of
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ from stepscope.trial.outcome import best_of, is_clear, judge, verdict_of
     ],
 )
 def test_verdicts(ratio, verdict, clear):
-    assert judge(Ratio(*ratio)) == verdict
+    assert ratio_verdict(Ratio(*ratio)) == verdict
     assert is_clear(Ratio(*ratio)) == clear
 
 
@@ -46,7 +46,7 @@ def test_verdicts(ratio, verdict, clear):
 def test_nothing_helps_whose_interval_holds_no_change(value, down, up):
     ratio = Ratio(value, value / (1 + down), value * (1 + up))
     if ratio.low <= 1 <= ratio.high:
-        assert judge(ratio) in (NO_GAIN, UNCLEAR)
+        assert ratio_verdict(ratio) in (NO_GAIN, UNCLEAR)
 
 
 def trial(name, ratio, verdict=HELPS, losses=SAME, low=None):

@@ -16,7 +16,7 @@ from tests.support.viewer_ranges import check_ranges, check_whole, measured
 from stepscope.analysis.counters import counters_of
 from stepscope.analysis.host.idle_gaps import idle_segments
 from stepscope.analysis.selection.gpu_work import gpu_work
-from stepscope.analysis.selection.partition import cause_words
+from stepscope.analysis.selection.partition import cause_label
 from stepscope.run.figures import percent
 from stepscope.trace.load import load
 from stepscope.viewer import search as viewer_search
@@ -229,7 +229,7 @@ def test_idle_slices_say_what_explains_them_in_the_words_of_the_report(viewer, t
     assert extras["ready"]
     (lane,) = extras["lanes"]
     found = [viewer.get("/api/traces/{}/gap", row=row)["cause"] for row in range(lane["slices"])]
-    assert found == [cause_words(cause) for cause in idle_segments(trace)["cause"]]
+    assert found == [cause_label(cause) for cause in idle_segments(trace)["cause"]]
     assert {"input", "queued work waits"} <= set(found)
 
 

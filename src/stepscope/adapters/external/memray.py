@@ -70,12 +70,12 @@ def make_reports(
         # Pages should work without the internet.
         wanted.append([word, "--no-web", "--force", "--output", target, str(first)])
     problems = []
-    for words in wanted:
-        code, output, complaints = _run(words)
+    for arguments in wanted:
+        code, output, complaints = _run(arguments)
         if code:
-            said = (complaints or output).strip().splitlines()
-            problems.append(f"memray {words[0]}: {said[-1] if said else f'exit code {code}'}")
-        elif words[:2] == ["stats", str(first)]:
+            lines = (complaints or output).strip().splitlines()
+            problems.append(f"memray {arguments[0]}: {lines[-1] if lines else f'exit code {code}'}")
+        elif arguments[:2] == ["stats", str(first)]:
             first.with_name(f"{first.stem}-stats.txt").write_text(output, encoding="utf-8")
     peaks: dict[int, int] = {}
     for rank, page in statistics:
@@ -119,13 +119,13 @@ def _named_files(folder: Path, ranks: Mapping[int, int]) -> list[tuple[int, Path
     return sorted(named, key=lambda one: one[0])
 
 
-def _run(words: list[str]) -> tuple[int, str, str]:
+def _run(arguments: list[str]) -> tuple[int, str, str]:
     """Run a command line of memray; returns its exit code, standard output and standard error."""
     left_out = {"STEPSCOPE_LAUNCH", "FORCE_COLOR"}
     plain = {name: value for name, value in os.environ.items() if name not in left_out}
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "memray", *words],
+            [sys.executable, "-m", "memray", *arguments],
             capture_output=True,
             text=True,
             errors="replace",

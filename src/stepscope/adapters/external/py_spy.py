@@ -141,13 +141,13 @@ def format_of(path: Path) -> str:
     return next(asked, PySpyOptions.format)
 
 
-def explain(said: str, allowance: str) -> UsageError:
+def explain(messages: str, allowance: str) -> UsageError:
     """Explain py-spy's error message, with a remedy."""
-    text = said.lower()
+    text = messages.lower()
     for sign, meaning in _SIGNS.items():
         if sign in text:
             return UsageError(f"{meaning}: {allowance}" if "may not" in meaning else meaning)
-    lines = [line for line in said.splitlines() if line.strip()]
+    lines = [line for line in messages.splitlines() if line.strip()]
     return UsageError(f"py-spy failed: {lines[0] if lines else 'no reason given'}")
 
 
@@ -161,7 +161,7 @@ def attach(
     seconds: float,
     run: Path | None,
     output: Path | None,
-    say: Callable[[str], None],
+    print_message: Callable[[str], None],
 ) -> Path:
     """Sample a process and its children.
 
@@ -186,17 +186,17 @@ def attach(
     command = options.record(program, path, ("--pid", str(process_id)), seconds)
     version = version_of(program) if folder is not None else ""
     record = ExternalRecord("py-spy", version, tuple(command), started_ns=time.time_ns())
-    say(f"sampling process {process_id} for {seconds:g} s")
-    code, said = _run(command, seconds)
+    print_message(f"sampling process {process_id} for {seconds:g} s")
+    code, messages = _run(command, seconds)
     if code or not path.is_file():
         if folder is not None:
             keep(folder, record, None)
-        if NO_PYTHON in said.lower():
+        if NO_PYTHON in messages.lower():
             # py-spy also says so of processes that it may not read; asked for a single stack, it is
             # exact.
             _, more = _run([program, "dump", "--pid", str(process_id)], 0.0)
-            said = more or said
-        raise explain(said, options.lacks())
+            messages = more or messages
+        raise explain(messages, options.lacks())
     if folder is None:
         return path
     home = keep(folder, record, run)

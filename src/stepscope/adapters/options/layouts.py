@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.capture.messages import say
+from stepscope.capture.messages import print_lines
 from stepscope.run.files import numbered, replacing, write_atomically
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 from stepscope.system import peak_resident_bytes
@@ -219,7 +219,7 @@ class Placing:
                 for path in paths:
                     path.replace(target / path.name)
                 if self._session.config.announce:
-                    say(f"files of an earlier recording were moved to {target}")
+                    print_lines(f"files of an earlier recording were moved to {target}")
 
     def _earlier_files(self) -> Iterator[Path]:
         plain = {name: re.escape(text) for name, text in self._fields.items()}

@@ -48,15 +48,15 @@ class Companion:
     """A module that joins the recording in each process that imports torch.
 
     Attributes:
-        module: Its full name. Its function `join(recorder, wishes)` is called with the
+        module: Its full name. Its function `join(recorder, request)` is called with the
             `ScriptRecorder` once the hooks are installed.
-        wishes: What it is told, as plain values.
-        at_start: Full name of a module whose function `begin(wishes)` is called at the start of
+        request: What it is told, as plain values.
+        at_start: Full name of a module whose function `begin(request)` is called at the start of
             each Python process, whether it imports torch or not. If that fails, the process ends.
     """
 
     module: str
-    wishes: Mapping[str, Any]
+    request: Mapping[str, Any]
     at_start: str = ""
 
 
@@ -119,7 +119,7 @@ def launch(
         no_empty_folder_left(Path(options["output_dir"])),
         tempfile.TemporaryDirectory(prefix="stepscope-") as notes,
     ):
-        wishes = {
+        request = {
             "options": options,
             "step_on": step_on,
             "notes": notes,
@@ -131,7 +131,7 @@ def launch(
         environment = dict(os.environ)
         paths = [str(BOOTSTRAP), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        environment["STEPSCOPE_LAUNCH"] = json.dumps(wishes)
+        environment["STEPSCOPE_LAUNCH"] = json.dumps(request)
         code = (runner or run_command)(command, environment)
         return _launched(code, Path(notes))
 

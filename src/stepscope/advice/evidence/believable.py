@@ -26,12 +26,12 @@ class Loss:
     """GPU work that a window lacks.
 
     Attributes:
-        words: What is missing; empty if nothing notable is.
+        text: What is missing; empty if nothing notable is.
         is_too_much: Whether there is no verdict.
         leaves_nothing: Whether no step is left to look for causes in.
     """
 
-    words: str
+    text: str
     launches: int
     is_too_much: bool = False
     leaves_nothing: bool = False
@@ -50,20 +50,20 @@ def loss_of(window: WindowView) -> Loss:
     if not launches:
         return Loss("", 0)
     if lost.lost == lost.launches:
-        words = "kernels were launched, but the trace has no GPU work"
-        return Loss(words, launches, is_too_much=True, leaves_nothing=True)
+        text = "kernels were launched, but the trace has no GPU work"
+        return Loss(text, launches, is_too_much=True, leaves_nothing=True)
     if steps.is_empty():
-        words = f"{percent(lost.share)} of the launches have no GPU work in the trace"
+        text = f"{percent(lost.share)} of the launches have no GPU work in the trace"
         if lost.share < NOTABLE_LOSS:
             return Loss("", launches)
-        return Loss(words, launches, is_too_much=True, leaves_nothing=True)
+        return Loss(text, launches, is_too_much=True, leaves_nothing=True)
     lacking = steps.filter("lacks_work")
     if lacking.is_empty():
         return Loss("", launches)
     whole = bool((lacking["lost"] == lacking["launches"]).all())
     part = "" if whole else "some of "
     of = "the only step" if len(steps) == 1 else f"{len(lacking)} of {len(steps)} steps"
-    words = f"{part}the GPU's work of {of} was not recorded"
+    text = f"{part}the GPU's work of {of} was not recorded"
     leaves_nothing = set(window.graph.steps) <= set(lacking["step"].to_list())
     is_too_much = leaves_nothing or len(lacking) >= _TOO_MUCH * len(steps)
-    return Loss(words, launches, is_too_much, leaves_nothing)
+    return Loss(text, launches, is_too_much, leaves_nothing)

@@ -86,8 +86,8 @@ _OUTLIER: dict[str, pl.DataType | type[pl.DataType]] = {
     "times": pl.Float64,
     "cause": pl.String,  # null: not known
 }
-_SAID_OF_SIZES = list(_OUTLIER)[3:]
-_SAME_PLACE = "the same place in the other steps"
+_SIZE_COLUMNS = list(_OUTLIER)[3:]
+_SAME_POSITION = "the same place in the other steps"
 
 
 @once
@@ -109,7 +109,7 @@ def outliers(window: WindowView, limits: Thresholds) -> pl.DataFrame:
     Columns: node, event, step (index), kind, dur_ns, expected_ns, expected_from, times, cause
     (null: not known).
     """
-    return pl.concat([_by_size(window, limits), _by_place(window, limits)])
+    return pl.concat([_by_size(window, limits), _by_position(window, limits)])
 
 
 LATE_RANKS_FIRST = "late ranks and abnormal collectives are fixed first"
@@ -188,12 +188,12 @@ def _by_size(window: WindowView, limits: Thresholds) -> pl.DataFrame:
         return pl.DataFrame(schema=_OUTLIER)
     return (
         window.work["event", "node", "step"]
-        .join(found[["event", *_SAID_OF_SIZES]], on="event", maintain_order="left")
+        .join(found[["event", *_SIZE_COLUMNS]], on="event", maintain_order="left")
         .select(list(_OUTLIER))
     )
 
 
-def _by_place(window: WindowView, limits: Thresholds) -> pl.DataFrame:
+def _by_position(window: WindowView, limits: Thresholds) -> pl.DataFrame:
     """Outliers among the collectives of unknown size."""
     if analyse_communication(window.trace, window.scope).collectives.is_empty():
         return pl.DataFrame(schema=_OUTLIER)
@@ -206,7 +206,7 @@ def _by_place(window: WindowView, limits: Thresholds) -> pl.DataFrame:
     return (
         rows.with_columns(
             expected_ns=expected,
-            expected_from=pl.lit(_SAME_PLACE),
+            expected_from=pl.lit(_SAME_POSITION),
             times=pl.col("dur_ns") / pl.max_horizontal(expected, pl.lit(1_000)),
             cause=pl.lit(None, pl.String),
         )

@@ -21,8 +21,8 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from stepscope.advice.finding import Finding, heavier
-from stepscope.run.figures import ranks_in_words
+from stepscope.advice.finding import Finding, raise_severity
+from stepscope.run.figures import rank_names
 
 IDLE_LABEL = "GPU idle for late launches"
 """The evidence of `launch-bound`: a share of the device's time."""
@@ -139,13 +139,13 @@ def stalls_in_order(findings: Sequence[Finding]) -> tuple[Finding, ...]:
         ]
         if not causes or not symptoms:
             continue
-        placed = f"above step {step} on other ranks, because they wait for {ranks_in_words(ranks)}"
+        placed = f"above step {step} on other ranks, because they wait for {rank_names(ranks)}"
         first = min(ordered.index(one) for one in symptoms)
         for cause in reversed(causes):
             here = ordered.index(cause)
             del ordered[here]
             first = min(first, here)
-            as_severe = heavier(cause, [symptom.severity for symptom in symptoms])
+            as_severe = raise_severity(cause, [symptom.severity for symptom in symptoms])
             ordered.insert(first, replace(as_severe, placed=placed))
     return tuple(ordered)
 

@@ -36,14 +36,14 @@ class Imbalance:
         wait_ns: What a rank waits for others in a step, on average.
         most_ns: The work of the rank with the most of it in a step, on average.
         correlation: Of lateness with work.
-        turns: How many ranks had the most work in some step.
+        ranks_with_most: How many ranks had the most work in some step.
     """
 
     wait_ns: int
     most_ns: int
     mean_ns: int
     correlation: float
-    turns: int
+    ranks_with_most: int
     ranks: int
     steps: int
 

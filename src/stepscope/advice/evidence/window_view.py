@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.places import (
+from stepscope.analysis.calls.call_sites import (
     function_of,
     has_stacks,
     is_waiting,
@@ -42,7 +42,7 @@ from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 from stepscope.trace.arrays.memory_reuse import return_freed_memory
 from stepscope.trace.model import Trace
-from stepscope.trace.session import locked_cached_property, locks_of
+from stepscope.trace.session import Session, kept
 
 Answer = TypeVar("Answer")
 About = ParamSpec("About")
@@ -59,9 +59,8 @@ def once(
 
     @functools.wraps(question)
     def answer(window: WindowView, /, *about: About.args, **named: About.kwargs) -> Answer:
-        known: dict[tuple[Any, ...], Any] = window.__dict__.setdefault("_answers", {})
         key = (question, *about, *named.values())
-        return locks_of(window).get_or_make(known, key, lambda: question(window, *about, **named))
+        return window.session.once(key, lambda: question(window, *about, **named))
 
     return answer
 
@@ -80,6 +79,7 @@ class WindowView:
     asked: Scope = field(default_factory=Scope)
     baseline: Trace | None = None
     pace: RecordedPace | None = None
+    session: Session = field(default_factory=Session, init=False, repr=False, compare=False)
 
     def return_freed_memory(self) -> None:
         """Return what was freed, if the trace is large.
@@ -90,7 +90,7 @@ class WindowView:
         if self.trace.event_count >= _RETURNED_FROM_EVENTS:
             return_freed_memory()
 
-    @locked_cached_property
+    @kept
     def graph(self) -> StepGraph:
         """The graph of the steps asked for, else of all that are not empty.
 
@@ -106,39 +106,39 @@ class WindowView:
         """
         return self._with_all_steps or self
 
-    @locked_cached_property
+    @kept
     def _with_all_steps(self) -> WindowView | None:
         steps = () if self.asked.steps is not None else steps_on_end(self.trace)
         if not steps or steps == self.graph.steps:
             return None
         return replace(self, asked=replace(self.asked, steps=steps))
 
-    @locked_cached_property
+    @kept
     def scope(self) -> Scope:
         """What timeline, idle time and tables cover."""
         return replace(self.asked, steps=self.graph.steps or None)
 
-    @locked_cached_property
+    @kept
     def has_gpu(self) -> bool:
         """Whether there is GPU work in these steps."""
         return bool(self.graph.is_gpu.any())
 
-    @locked_cached_property
+    @kept
     def path(self) -> Partition:
         """What the steps consist of on the critical path."""
         return path_partition(self.graph)
 
-    @locked_cached_property
+    @kept
     def timeline(self) -> Timeline:
         """The devices' time, over the same steps."""
         return timeline(self.trace, self.scope)
 
-    @locked_cached_property
+    @kept
     def idle(self) -> IdleCauses:
         """Why the devices were idle, over the same steps."""
         return idle_times(self.trace, self.scope)
 
-    @locked_cached_property
+    @kept
     def steady(self) -> SteadySteps:
         """Which steps count, and why the others do not."""
         return steady_steps(self.trace, Scope(steps=self.asked.steps))
@@ -169,24 +169,24 @@ class WindowView:
         """A sum of the durations of GPU work as a share of the time of all devices together."""
         return total_ns / max(1, self.device_ns)
 
-    @locked_cached_property
+    @kept
     def one_off_ns(self) -> int:
         """How long the mean device was idle in these steps because of one-off calls."""
         if not self.has_gpu:
             return 0
         return self.idle.of(ONE_OFF) // max(1, len(self.timeline.scope.devices))
 
-    @locked_cached_property
+    @kept
     def device_ns(self) -> int:
         """The time of all devices together, without what one-off calls kept them idle."""
         return self.timeline.total_ns - self.idle.of(ONE_OFF)
 
-    @locked_cached_property
+    @kept
     def window(self) -> tuple[int, int]:
         """Start and end of the steps on the host."""
         return self.graph.host_window
 
-    @locked_cached_property
+    @kept
     def work(self) -> pl.DataFrame:
         """GPU work of the scope, one row per node of the graph: see `work_of_nodes`."""
         return work_of_nodes(self.trace, self.graph, self.asked)
@@ -202,7 +202,7 @@ class WindowView:
         mask[rows["node"].to_numpy()] = True
         return mask
 
-    @locked_cached_property
+    @kept
     def calls(self) -> pl.DataFrame:
         """Calls of the runtime on the graph's threads: see `events_of_threads`."""
         return events_of_threads(self.trace, self.graph, is_call())
@@ -255,7 +255,7 @@ class WindowView:
         """Names of some events; null for null."""
         return names_of_events(self.trace, events)
 
-    @locked_cached_property
+    @kept
     def has_stacks(self) -> bool:
         """Whether Python frames were recorded."""
         return has_stacks(self.trace)

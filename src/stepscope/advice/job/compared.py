@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.advice.evidence.turns import Turns, find_turns
-from stepscope.advice.job.accused import InWindows, compare_windows
-from stepscope.advice.rank.summary import Meeting, RankSummary, Waits
+from stepscope.advice.evidence.alternating_ranks import AlternatingRanks, find_alternating
+from stepscope.advice.job.stragglers import InWindows, compare_windows
+from stepscope.advice.rank.summary import ComparedRank, RankSummary, Waits
 from stepscope.errors import UsageError
 from stepscope.skew.rank_skew import RankSteps, rank_steps
 
@@ -57,10 +57,10 @@ class RankMatch:
 
     compared: Compared
     steps: tuple[int, ...]
-    meetings: tuple[Meeting, ...]
+    compared_ranks: tuple[ComparedRank, ...]
 
     @property
-    def tells_waits(self) -> bool:
+    def knows_waits(self) -> bool:
         """Whether it is known how long ranks wait in their collectives."""
         report = self.report
         return not self.compared.of_host and report.fits and not report.sets.is_empty()
@@ -73,23 +73,23 @@ class RankMatch:
     def _report_of(self, steps: tuple[int, ...]) -> Compared:
         from stepscope.analysis.blame.compared import compare_ranks
 
-        arrivals = [one.arrivals for one in self.meetings if one.arrivals is not None]
+        arrivals = [one.arrivals for one in self.compared_ranks if one.arrivals is not None]
         return compare_ranks(arrivals, steps or None, point_to_point=False)
 
     def waits_of(self, rank: int) -> Waits | None:
         """What a rank waited in its matched collectives, columns `WAITS`; None without any."""
-        windows = {one.rank: one.window for one in self.meetings}
+        windows = {one.rank: one.window for one in self.compared_ranks}
         window = windows.get(rank)
-        if window is None or not self.tells_waits:
+        if window is None or not self.knows_waits:
             return None
-        others = (one.parts_of_rounds for one in self.meetings if one.rank != rank)
+        others = (one.parts_of_rounds for one in self.compared_ranks if one.rank != rank)
         apart = tuple(sorted({step for steps in others for step in steps}))
         return Waits(window, self._waits.get((rank,), pl.DataFrame(schema=WAITS)), apart)
 
     @cached_property
     def _waits(self) -> dict[tuple[object, ...], pl.DataFrame]:
         """Of each rank, columns `WAITS`, over all steps, those too that are like no others."""
-        in_all = set.intersection(*(set(one.all_steps) for one in self.meetings))
+        in_all = set.intersection(*(set(one.all_steps) for one in self.compared_ranks))
         is_same = in_all == set(self.steps)
         whole = self.report if is_same else self._report_of(tuple(sorted(in_all)))
         waits = whole.waits.select(
@@ -159,8 +159,8 @@ class RankComparison:
     def late(self) -> tuple[int, ...]:
         """The ranks that make the others wait; where nobody is accused of it, the straggler."""
         straggler, windows = self.straggler, self.windows
-        if windows.is_comparable and windows.accused is not None:
-            return windows.accused.ranks
+        if windows.is_comparable and windows.stragglers is not None:
+            return windows.stragglers.ranks
         return () if straggler is None else (straggler,)
 
     @property
@@ -170,9 +170,9 @@ class RankComparison:
         return sum(waits.get(rank, 0) / total_ns for rank in self.late) if total_ns else 0.0
 
     @cached_property
-    def turns(self) -> Turns | None:
+    def alternating(self) -> AlternatingRanks | None:
         """The ranks that are late in turn; None where one is late, or several in the same steps."""
-        return find_turns(self.report.waits)
+        return find_alternating(self.report.waits)
 
     def gain_of_fixing(self, late: Collection[int]) -> OnTime | None:
         """How much shorter a step gets if some ranks come no later than the others.
@@ -189,7 +189,7 @@ class RankComparison:
         Each has less to do than others before some collectives and more before others: the step is
         shorter by what waiting costs the one that it costs least if all came together each time.
         """
-        if self.turns is not None or len(self.table) < 2 or not self.step_costs_ns:
+        if self.alternating is not None or len(self.table) < 2 or not self.step_costs_ns:
             return False
         step_ns = int((self.table["wait_ns"] + self.table["own_ns"]).sum()) / len(self.table)
         least_ns = self.least_cost_ns
@@ -206,7 +206,7 @@ class RankComparison:
         return round(sum(min(costs.values()) for costs in steps) / len(steps))
 
     @cached_property
-    def cost_of_turns_ns(self) -> int | None:
+    def cost_of_alternating_ns(self) -> int | None:
         """What waiting for the last rank costs the others in a step, on average.
 
         None where it is unknown what waiting costs a rank in a step.
@@ -252,13 +252,15 @@ def compare_summaries(
     Returns:
         The comparison is None where it is not known how long ranks wait.
     """
-    met = [rank for rank in ranks if rank.rank in {one.rank for one in match.meetings}]
+    with_arrivals = [
+        rank for rank in ranks if rank.rank in {one.rank for one in match.compared_ranks}
+    ]
     means = {r.rank: r.window_step_ns for r in ranks if r.window_step_ns is not None}
-    mean_ns = [means[rank.rank] for rank in met if rank.rank in means]
+    mean_ns = [means[rank.rank] for rank in with_arrivals if rank.rank in means]
     table = pl.DataFrame(schema=RANK_TIMES)
     step_costs_ns: Mapping[int, Mapping[int, int]] = {}
     waits: dict[int, Mapping[int, int]] = {}
-    if match.tells_waits:
+    if match.knows_waits:
         costs = {
             r.rank: dict(zip(r.window_steps or (0,), r.costs_of_waits_ns, strict=True))
             for r in ranks
@@ -267,7 +269,7 @@ def compare_summaries(
         table = _rank_times(match, ranks, means, costs)
         waits = dict(step_costs_ns := _of_all(costs, table["rank"].to_list()))
     else:
-        for rank in met:
+        for rank in with_arrivals:
             rows = None if rank.host is None else rank.host.steps
             if rows is not None and "communication_ns" in rows.columns:
                 own = dict(zip(rows["step"], rows["communication_ns"], strict=True))
@@ -276,9 +278,9 @@ def compare_summaries(
         match.compared,
         records,
         round(statistics.fmean(mean_ns)) if mean_ns else 0,
-        waits if len(waits) == len(met) else None,
+        waits if len(waits) == len(with_arrivals) else None,
     )
-    if not match.tells_waits:
+    if not match.knows_waits:
         return windows, None
     return windows, RankComparison(match, table, step_costs_ns, windows)
 
@@ -289,9 +291,9 @@ def _rank_times(
     step_ns: Mapping[int, int],
     step_costs_ns: Mapping[int, Mapping[int, int]],
 ) -> pl.DataFrame:
-    met = match.report.ranks.filter(pl.col("sets") > 0)
+    with_arrivals = match.report.ranks.filter(pl.col("sets") > 0)
     cost_ns = {r.rank: r.cost_of_waits_ns for r in ranks if r.cost_of_waits_ns is not None}
-    for rank, of_rank in _of_all(step_costs_ns, met["rank"].sort().to_list()).items():
+    for rank, of_rank in _of_all(step_costs_ns, with_arrivals["rank"].sort().to_list()).items():
         if of_rank:
             cost_ns[rank] = round(sum(of_rank.values()) / len(of_rank))
     known = pl.DataFrame(
@@ -301,7 +303,7 @@ def _rank_times(
     )
     mean_ns = (pl.col("total_wait_ns") / max(1, len(match.steps))).round().cast(pl.Int64)
     return (
-        met.join(known, on="rank")
+        with_arrivals.join(known, on="rank")
         .with_columns(wait_ns=pl.coalesce("cost_ns", mean_ns))
         .with_columns(own_ns=pl.col("step_ns") - pl.col("wait_ns"), collectives=pl.col("sets"))
         .sort("rank")
@@ -319,22 +321,22 @@ def _of_all(
     return {rank: {step: step_costs_ns[rank][step] for step in sorted(steps)} for rank in ranks}
 
 
-def match_ranks(meetings: Sequence[Meeting]) -> tuple[RankMatch | None, tuple[str, ...]]:
+def match_ranks(compared_ranks: Sequence[ComparedRank]) -> tuple[RankMatch | None, tuple[str, ...]]:
     """Match the collectives of ranks over the steady steps that all their windows have.
 
     Returns:
         The match, None where fewer than two communicate; and why it was refused, or tells no waits,
         where traces do not go together.
     """
-    met = tuple(one for one in meetings if one.arrivals is not None)
-    if len(met) < 2:
+    with_arrivals = tuple(one for one in compared_ranks if one.arrivals is not None)
+    if len(with_arrivals) < 2:
         return None, ()
     from stepscope.analysis.blame.compared import compare_ranks
 
-    steps = tuple(sorted(set.intersection(*(set(one.window_steps) for one in met))))
-    arrivals = [one.arrivals for one in met if one.arrivals is not None]
+    steps = tuple(sorted(set.intersection(*(set(one.window_steps) for one in with_arrivals))))
+    arrivals = [one.arrivals for one in with_arrivals if one.arrivals is not None]
     try:
-        found = RankMatch(compare_ranks(arrivals, steps or None), steps, met)
+        found = RankMatch(compare_ranks(arrivals, steps or None), steps, with_arrivals)
     except UsageError as error:
         return None, (f"the ranks are not compared: {error}",)
     report = found.report
@@ -343,6 +345,8 @@ def match_ranks(meetings: Sequence[Meeting]) -> tuple[RankMatch | None, tuple[st
     return found, tuple(f"the ranks are not compared: {note}" for note in report.notes)
 
 
-def recorded_steps(meetings: Sequence[Meeting]) -> tuple[RankSteps, ...]:
+def recorded_steps(compared_ranks: Sequence[ComparedRank]) -> tuple[RankSteps, ...]:
     """The step records of ranks."""
-    return rank_steps([(m.manifest, m.steps.records()) for m in meetings if m.manifest is not None])
+    return rank_steps(
+        [(m.manifest, m.steps.records()) for m in compared_ranks if m.manifest is not None]
+    )

@@ -83,10 +83,10 @@ def _computing(rank: RankSummary) -> dict[int, int]:
 
 
 def _in_records(ranks: Sequence[RankSummary]) -> Imbalance | None:
-    met = [one.meeting for one in ranks if one.meeting.manifest is not None]
-    if len(met) < 2 or any(rank.device is not None for rank in ranks):
+    recorded = [one.compared for one in ranks if one.compared.manifest is not None]
+    if len(recorded) < 2 or any(rank.device is not None for rank in ranks):
         return None
-    rows = steps_in_common(recorded_steps(met))
+    rows = steps_in_common(recorded_steps(recorded))
     name = next(
         (
             name
@@ -205,11 +205,11 @@ def odd_parts(partitions: Sequence[tuple[int, Partition]], limits: Thresholds) -
     for rank, mine in partitions:
         step_ns = mine.total_ns / max(1, mine.steps)
         for part in mine.parts:
-            among = means.get((mine.basis, part.name), [])
-            if len(among) < 2:
+            means_of_part = means.get((mine.basis, part.name), [])
+            if len(means_of_part) < 2:
                 continue
             taken = mine.per_step_ns(part)
-            usual = round(_median_without(among, _mean_ns(mine, part.name)))
+            usual = round(_median_without(means_of_part, _mean_ns(mine, part.name)))
             is_long = taken >= limits.odd_rank_factor * usual
             if is_long and taken - usual >= max(1, limits.odd_rank_share * step_ns):
                 rows.append((rank, part.name, taken, usual))

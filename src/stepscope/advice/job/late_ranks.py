@@ -22,13 +22,13 @@ from stepscope.advice.rank.summary import RankSummary
 from stepscope.advice.rules import OF_COMMUNICATION, OF_COMPUTE
 from stepscope.advice.rules.communication.ranks import is_late
 from stepscope.advice.thresholds import Thresholds
-from stepscope.run.figures import duration, ranks_in_words, significant
+from stepscope.run.figures import duration, rank_names, significant
 from stepscope.run.step_record import BACKWARD, COMMUNICATION
 from stepscope.skew.course import (
     EveryNth,
     Rising,
 )
-from stepscope.skew.rank_causes import says_slow_link
+from stepscope.skew.rank_causes import means_slow_link
 from stepscope.skew.rank_skew import RankSkew
 
 _LINK = (
@@ -68,9 +68,9 @@ class Lateness:
         return self.skew.late
 
     @property
-    def who(self) -> str:
+    def named_ranks(self) -> str:
         """The names of the ranks, as in "ranks 1 and 3"."""
-        return ranks_in_words(self.ranks)
+        return rank_names(self.ranks)
 
     @property
     def with_usual_links(self) -> tuple[int, ...]:
@@ -78,18 +78,18 @@ class Lateness:
         least_ns = _MOSTLY * self.skew.wait_ns
         return tuple(rank for rank, ns in self.more_communication_ns.items() if ns < least_ns)
 
-    def words(self) -> str:
+    def text(self) -> str:
         """One clause for a verdict."""
         several = len(self.ranks) > 1
         when = growing = ""
         if isinstance(self.skew.course, Rising) or (
             isinstance(self.skew.course, EveryNth) and not self.skew.course.only
         ):
-            growing = f", {self.skew.course.words}"
+            growing = f", {self.skew.course.text}"
         elif self.skew.course is not None:
-            when = f" {self.skew.course.words}"
+            when = f" {self.skew.course.text}"
         return (
-            f"{self.who} come{'' if several else 's'} late{when}, and the "
+            f"{self.named_ranks} come{'' if several else 's'} late{when}, and the "
             f"others wait {significant(self.skew.wait_ns / 1e6)} ms per step for "
             f"{'them' if several else 'it'}{growing}"
         )
@@ -163,8 +163,8 @@ def causes_first(
         elif _waits_for(one, late) and not is_explained:
             rank_findings.append(_no_more_than(late.skew.saving_ns, one))
         elif _is_symptom(one, late, waits) or _waits_for(one, late):
-            words = late.words()
-            assumption = "; ".join(part for part in (one.assumption, words) if part)
+            text = late.text()
+            assumption = "; ".join(part for part in (one.assumption, text) if part)
             lower = replace(one, severity=Severity.LOW, assumption=assumption)
             symptoms.append(
                 _no_more_than(late.skew.saving_ns, lower) if _waits_for(one, late) else lower
@@ -175,12 +175,16 @@ def causes_first(
             others.append(one)
     below = max((one.saving_ns or 0 for one in others), default=0)
     causes = [
-        one if (one.saving_ns or 0) >= below else replace(one, placed=_MAKES_LATE.format(late.who))
+        one
+        if (one.saving_ns or 0) >= below
+        else replace(one, placed=_MAKES_LATE.format(late.named_ranks))
         for one in causes
     ]
     above = min((one.saving_ns or 0 for one in (*causes, *rank_findings, *others)), default=0)
     symptoms = [
-        one if (one.saving_ns or 0) <= above else replace(one, placed=_COMES_FROM.format(late.who))
+        one
+        if (one.saving_ns or 0) <= above
+        else replace(one, placed=_COMES_FROM.format(late.named_ranks))
         for one in symptoms
     ]
     return (*larger, *causes, *rank_findings, *others, *symptoms)
@@ -209,9 +213,9 @@ def imbalance_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
         saving_ns = one.saving_ns or 0
         is_of_waits = one.id in OF_COMMUNICATION or one.id == _OF_SINGLE_COLLECTIVES
         if is_of_waits and (one.id == _RANK_WAITING or unequal.saving_ns >= _MOSTLY * saving_ns):
-            words = "; ".join(part for part in (one.assumption, _UNEQUAL) if part)
+            text = "; ".join(part for part in (one.assumption, _UNEQUAL) if part)
             placed = _FOLLOWS if saving_ns > unequal.saving_ns else one.placed
-            lower = replace(one, severity=Severity.LOW, assumption=words, placed=placed)
+            lower = replace(one, severity=Severity.LOW, assumption=text, placed=placed)
             symptoms.append(lower)
         else:
             others.append(one)
@@ -247,15 +251,15 @@ def is_slow_link(one: Finding, late: Lateness, findings: Sequence[Finding]) -> b
 
 def _of_slow_link(one: Finding, late: Lateness, limits: Thresholds) -> Finding:
     """A slow link's finding, with what the job gains if the link is as fast as the others."""
-    one = replace(one, advice=_LINK.format(late.who, one.advice))
+    one = replace(one, advice=_LINK.format(late.named_ranks, one.advice))
     hidden_ns, step_ns = one.saving_ns or 0, (one.saving_ns or 0) + (one.predicted_step_ns or 0)
     if not 0 < late.skew.saving_ns < hidden_ns:
         return one
     return replace(
         with_saving(one, min(late.skew.saving_ns, step_ns), limits),
         is_upper_bound=False,
-        assumption=f"communication takes no longer on {late.who} than on the next rank; hiding all "
-        f"of it as well saves up to {duration(hidden_ns)}",
+        assumption=f"communication takes no longer on {late.named_ranks} than on the next rank; "
+        f"hiding all of it as well saves up to {duration(hidden_ns)}",
         own_saving_ns=_own_saving_ns(one),
         next_rank=None,
     )
@@ -290,7 +294,9 @@ def _is_of_slow_link(one: Finding, late: Lateness) -> bool:
     """Whether it is about communication that is mostly long because of the late ranks' link."""
     if one.id not in OF_COMMUNICATION or one.rank not in late.ranks:
         return False
-    return says_slow_link(late.skew.cause) and late.skew.saving_ns >= _MOSTLY * (one.saving_ns or 0)
+    return means_slow_link(late.skew.cause) and late.skew.saving_ns >= _MOSTLY * (
+        one.saving_ns or 0
+    )
 
 
 def _is_slow_by_waiting(one: Finding, late: Lateness) -> bool:

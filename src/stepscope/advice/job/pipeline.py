@@ -15,8 +15,8 @@ from statistics import fmean, median_low
 
 from stepscope.advice.evidence.subject import SlowStage
 from stepscope.advice.finding import Finding, with_saving, without_saving
-from stepscope.advice.job.accused import InWindows
-from stepscope.advice.job.worth import JobGain, share_of, with_findings
+from stepscope.advice.job.job_savings import JobGain, share_of, with_findings
+from stepscope.advice.job.stragglers import InWindows
 from stepscope.advice.rank.summary import RankSummary
 from stepscope.advice.thresholds import Thresholds
 from stepscope.run.figures import duration
@@ -48,8 +48,8 @@ def slow_stage(
     stages = [one for one in known if set(one) <= computing.keys()] or [(r,) for r in computing]
     of_stages = {one: median_low([computing[rank] for rank in one]) for one in stages}
     slowest = max(stages, key=lambda one: (of_stages[one], -one[0]))
-    accused = None if windows is None else windows.accused
-    if accused is None or accused.cause != SLOW_STAGE:
+    stragglers = None if windows is None else windows.stragglers
+    if stragglers is None or stragglers.cause != SLOW_STAGE:
         late = None
     if late is not None:
         slowest = next((one for one in stages if set(one) == set(late.late)), slowest)

@@ -84,8 +84,8 @@ def rank_lanes(diagnosis: Diagnosis) -> JobLanes | None:
     """All ranks in the step with the most waiting; None where they cannot be drawn on one clock."""
     if diagnosis.windows is None:
         return None
-    met = (one.meeting for one in diagnosis.ranks)
-    ranks = [(one.arrivals, one.pieces) for one in met if one.arrivals is not None]
+    compared_ranks = (one.compared for one in diagnosis.ranks)
+    ranks = [(one.arrivals, one.pieces) for one in compared_ranks if one.arrivals is not None]
     return diagnosis.windows.lanes(ranks, diagnosis.skew)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from stepscope.advice.rank.opened_traces import OpenedTraces
-from stepscope.advice.rank.summary import Meeting, RankSummary, Request, Waits
+from stepscope.advice.rank.summary import ComparedRank, RankSummary, Request, Waits
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UnreadableInputError
 from stepscope.opening.reader import RankRun
@@ -53,16 +53,16 @@ class Task(Generic[Answer]):
 
 
 @dataclass(frozen=True)
-class MeetingTask(Task[Meeting]):
+class ComparedRankTask(Task[ComparedRank]):
     """What does the comparison with others need from a rank?"""
 
     asked: Scope
-    ANSWER: ClassVar[type[Any]] = Meeting
+    ANSWER: ClassVar[type[Any]] = ComparedRank
 
-    def _answer(self, opened: OpenedTraces | None) -> Meeting:
-        from stepscope.advice.rank.judging import meeting_of
+    def _answer(self, opened: OpenedTraces | None) -> ComparedRank:
+        from stepscope.advice.rank.diagnose_rank import read_compared_rank
 
-        return meeting_of(self.rank, self.asked, opened)
+        return read_compared_rank(self.rank, self.asked, opened)
 
 
 @dataclass(frozen=True)
@@ -70,18 +70,18 @@ class SummaryTask(Task[RankSummary]):
     """How is a rank judged?
 
     Attributes:
-        met: The answer to its `MeetingTask`; None: it was not asked.
+        compared: The answer to its `ComparedRankTask`; None: it was not asked.
     """
 
     request: Request
     waits: Waits | None = None
-    met: Meeting | None = None
+    compared: ComparedRank | None = None
     ANSWER: ClassVar[type[Any]] = RankSummary
 
     def _answer(self, opened: OpenedTraces | None) -> RankSummary:
-        from stepscope.advice.rank.judging import summarise_rank
+        from stepscope.advice.rank.diagnose_rank import summarise_rank
 
-        return summarise_rank(self.rank, self.request, self.waits, self.met, opened)
+        return summarise_rank(self.rank, self.request, self.waits, self.compared, opened)
 
 
 def _files_of(rank: RankRun) -> list[Any]:
@@ -118,7 +118,7 @@ EachRank = Callable[[], AbstractContextManager[ReadsRanks]]
 
 
 @contextmanager
-def in_turn() -> Iterator[ReadsRanks]:
+def one_by_one() -> Iterator[ReadsRanks]:
     """Read one rank after the other here."""
     opened = OpenedTraces()
 

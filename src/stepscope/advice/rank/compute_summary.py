@@ -74,13 +74,13 @@ class ComputeSummary:
     calls: int = 0
     most_called: tuple[str, int] = ("", 0)
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """The largest kinds: "61% elementwise, 28% matrix products"."""
         return ", ".join(
             f"{percent(part.share)} {part.name}" for part in self.kinds[:_IN_A_SENTENCE]
         )
 
-    def overhead_in_words(self) -> str:
+    def describe_overhead(self) -> str:
         """That operators of a CPU are so short that calling them takes the time; else empty."""
         if not self.steps or self.total_ns >= self.calls * _SHORT_CALL_NS:
             return ""
@@ -91,7 +91,7 @@ class ComputeSummary:
             "about what calling one costs: fewer and larger ones would save time"
         )
 
-    def products_in_words(self) -> str:
+    def product_names(self) -> str:
         """What `product_attained_share` is about: those of the two kinds that there are."""
         names = {part.name for part in self.kinds}
         there = [kind for kind in _PRODUCTS if kind in names]

@@ -42,7 +42,7 @@ def subject_of(
     Args:
         notes: Receives why its recorded memory cannot be read.
     """
-    manifest = summary.meeting.manifest
+    manifest = summary.compared.manifest
     windows = () if rank.manifest is None else rank.manifest.windows
     files = [item for window in windows for item in window.artifacts]
     of_python = [item.path for item in files if item.kind == KIND]  # of windows with tracemalloc
@@ -144,14 +144,14 @@ def _with_waits(
     saved_ns = partial(_saved_by_replay_ns, subject, window)
     every = (*found, *behind)
     replayed = [one.changes for one in every if one.changes is not None]
-    told = [
+    with_waits = [
         one
         if one.changes is None
         else replace(one, with_waits_ns=saved_ns(one.changes.and_also(calm)))
         for one in every
     ]
     together_ns = saved_ns(functools.reduce(Changes.and_also, replayed, calm))
-    return told[: len(found)], told[len(found) :], together_ns
+    return with_waits[: len(found)], with_waits[len(found) :], together_ns
 
 
 def _without_collectives_ns(subject: Subject) -> int | None:

@@ -53,9 +53,9 @@ def for_purpose(findings: Sequence[Finding], subject: Subject) -> list[Finding]:
     return found
 
 
-def _neutral(words: str) -> str:
+def _neutral(text: str) -> str:
     """Words about the thread that runs the loop, which trains nothing here."""
-    return words.replace("the training thread", "the main thread").replace(
+    return text.replace("the training thread", "the main thread").replace(
         "beside the training", "beside the main thread"
     )
 

@@ -72,7 +72,7 @@ class Rung:
         return SHORT_NAMES.get(self.id, self.id)
 
     @property
-    def limit_in_words(self) -> str:
+    def limit_text(self) -> str:
         """What limits the step then, with its share if that is not all of it."""
         if self.limit_share is None or self.limit_share >= _ALL:
             return self.limit
@@ -110,17 +110,17 @@ class Ladder:
             return ""
         step = "the file" if self.is_whole_file else "the step"
         first = next((rung for rung in self.rungs[1:] if rung.id not in SHORT_NAMES), None)
-        words = ""
+        text = ""
         if first is not None and first.limit in _LIMITS:
             share = ""
             if first.limit_share is not None and first.limit_share < _ALL:
                 share = f" ({percent(first.limit_share)})"
-            words = (
+            text = (
                 f"with {first.id} fixed, {step} takes {duration(first.step_ns)}, and "
                 f"{_LIMITS[first.limit]} it{share}"
             )
         if self.floor_ns is not None:
             where = f" on {self.device}" if self.device else ""
             floor = f"the floor of this work{where} is {duration(self.floor_ns)}"
-            words = f"{words}; {floor}" if words else floor
-        return words
+            text = f"{text}; {floor}" if text else floor
+        return text

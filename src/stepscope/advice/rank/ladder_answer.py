@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from stepscope.advice.rank.judging import summarise_rank
+from stepscope.advice.rank.diagnose_rank import summarise_rank
 from stepscope.advice.rank.opened_traces import OpenedTraces
 from stepscope.advice.rank.summary import RankSummary, Request
 from stepscope.analysis.critical_path import what_steps_depend_on
@@ -76,14 +76,14 @@ def ladder_of(
         orient="row",
     )
     reason = () if ladder.rungs else (ladder.reason,)
-    told = (*reason, *ladder.rests_on, *ladder.missing, *summary.notes)
+    notes = (*reason, *ladder.rests_on, *ladder.missing, *summary.notes)
     return LadderAnswer(
         next_limit=ladder.next_limit or None,
         step_ns=ladder.rungs[0].step_ns if ladder.rungs else None,
         floor_ns=ladder.floor_ns,
         rungs=rungs,
         scope=_scope_of(summary, asked),
-        notes=(*told, *what_steps_depend_on(scope or Scope())),
+        notes=(*notes, *what_steps_depend_on(scope or Scope())),
     )
 
 

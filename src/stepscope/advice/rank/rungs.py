@@ -180,21 +180,21 @@ class _Climber:
         is_slow = any(one.id == "full-precision-matmuls" for one in findings)
         faster = better if is_slow else None
         floors = window.floors(better)  # as the rule about precision asks, with or without finding
-        self._tell_what_is_known(floors, faster)
+        self._note_peaks(floors, faster)
         known = [kind for kind in floors.kinds if kind.known_ns >= _PARTLY * kind.total_ns > 0]
         if floors.known_share >= _PARTLY:
             changes = changes.and_also(self._at_floor(floors.floor_ns))
             basis = f"replay; {percent(floors.known_share)} of the GPU's time has a floor"
-            words = f"{_listed([_named(kind.name, floors) for kind in known])} at their floors"
-            self._add(DEVICE, words, self._try(findings, changes), basis)
+            text = f"{_listed([_named(kind.name, floors) for kind in known])} at their floors"
+            self._add(DEVICE, text, self._try(findings, changes), basis)
             if faster is not None:
                 changes = changes.and_also(self._at_floor(floors.better_ns))
-                words = f"FP32 matrix products at the peak of {_PRECISIONS[faster]}"
-                self._add(PRECISION, words, self._try(findings, changes), "replay")
+                text = f"FP32 matrix products at the peak of {_PRECISIONS[faster]}"
+                self._add(PRECISION, text, self._try(findings, changes), "replay")
         moments = intervals.merge([graph.origin_ns], [int(graph.end_ns.max())])
         changes = changes.drop_edges(graph.edge_kind == EdgeKind.SYNC).scale_host(moments)
-        words = "host, launches and input take no time"
-        self._add(HOST, words, self._try(findings, changes), "replay")
+        text = "host, launches and input take no time"
+        self._add(HOST, text, self._try(findings, changes), "replay")
         if floors.known_share >= _MOSTLY:
             self.rungs[-1] = replace(self.rungs[-1], limit=FLOOR, limit_share=None)
             self.floor_ns = self.rungs[-1].step_ns
@@ -240,7 +240,7 @@ class _Climber:
         share = most / sum(limits) if most else None
         self.rungs.append(Rung(rung, fixed, step_ns, name if most else "", share, basis))
 
-    def _tell_what_is_known(self, floors: WorkFloors, faster: str | None) -> None:
+    def _note_peaks(self, floors: WorkFloors, faster: str | None) -> None:
         known = {peaks.name: peaks for peaks in floors.devices.values() if peaks is not None}
         self.device = ", ".join(known)
         types = [*floors.types, *([faster] if faster is not None else [])]
@@ -317,5 +317,5 @@ def _named(kind: str, floors: WorkFloors) -> str:
     return f"{kind} ({', '.join(types)})" if kind == KINDS[0] and types else kind
 
 
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+def _listed(text: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(text[:-1]), *text[-1:]]))

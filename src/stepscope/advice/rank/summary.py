@@ -1,9 +1,9 @@
 """The summary of one rank: a value of bounded size that can be sent, without tables of its trace.
 
-The diagnosis of a run needs only the summaries of its ranks (`diagnosis.judge`), so ranks can be
-summarised one after the other, in several processes, or on several machines; `judging` does
-that. Summaries are kept as memos, and a report of what is kept shall start at once:
-this module imports no analysis.
+The diagnosis of a run needs only the summaries of its ranks (`diagnosis.diagnose_ranks`), so ranks
+can be summarised one after the other, in several processes, or on several machines;
+`diagnose_rank` does that. Summaries are kept as memos, and a report of what is kept shall start at
+once: this module imports no analysis.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from stepscope.advice.rank.compute_summary import ComputeSummary
 from stepscope.advice.rank.ladder import Ladder
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.ranks.rank_arrivals import RankArrivals
-from stepscope.analysis.record.meetings import MeetingSteps
+from stepscope.analysis.record.compared_steps import ComparedSteps
 from stepscope.analysis.record.metrics import MetricsSummary
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.analysis.selection.partition import (
     BEFORE_BACKWARD,
-    IDLE_WORDS,
+    IDLE_LABELS,
     INPUT,
     OTHER,
     Partition,
@@ -60,7 +60,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Meeting:
+class ComparedRank:
     """What the comparison of ranks needs from one of them.
 
     Attributes:
@@ -75,7 +75,7 @@ class Meeting:
 
     rank: int
     manifest: RankManifest | None
-    steps: MeetingSteps
+    steps: ComparedSteps
     window: int | None = None
     window_steps: tuple[int, ...] = ()
     all_steps: tuple[int, ...] = ()
@@ -172,7 +172,7 @@ class RankSummary:
     notes: tuple[str, ...] = ()
     metrics: MetricsSummary | None = None
     windows: int
-    meeting: Meeting
+    compared: ComparedRank
     step_source: str = ""
     cost_of_waits_ns: int | None = None
     together_own_ns: int | None = None
@@ -210,7 +210,7 @@ class RankSummary:
             return window if self.steps is None else self.steps.partition
         record = self.steps.partition
         if self.device is not None:
-            return fitted_to_step(window, record, lambda name: name not in IDLE_WORDS.values())
+            return fitted_to_step(window, record, lambda name: name not in IDLE_LABELS.values())
         if any(part.name not in (INPUT, OTHER) and part.total_ns for part in record.parts):
             return record
         return with_input_of(window, record)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from stepscope.advice.evidence.places import waiting_places
+from stepscope.advice.evidence.locations import waiting_sites
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject, about_gpu_work, plain_finding
 from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.advice.finding import Evidence, Finding, Severity, speed
-from stepscope.analysis.calls.places import places_of_work, runs_under, shares_of
+from stepscope.analysis.calls.call_sites import runs_under, shares_of, sites_of_work
 from stepscope.analysis.calls.runtime_calls import TO_DEVICE, blocking_copies
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.replay import unchanged
@@ -109,7 +109,7 @@ def find_pageable_copies(subject: Subject, window: WindowView) -> list[Finding]:
             # A copy may be two calls: one that copies, and one that waits for it.
             Evidence("blocking calls per step", len(calls) / window.steps, "count"),
             Evidence("host blocked per step", window.per_step(held_ns), "ns"),
-            *(Evidence("at", place, "text") for place in waiting_places(window, calls)),
+            *(Evidence("at", place, "text") for place in waiting_sites(window, calls)),
         ),
         advice=_PIN_SMALL if 0 < moved < _SMALL_BYTES * len(copies) else _PIN,
     )
@@ -170,7 +170,7 @@ def _calls_of_copies(window: WindowView) -> pl.DataFrame:
     )
 
 
-_WORDS = {
+_DIRECTIONS = {
     "host_to_device": "to the device",
     "device_to_host": "to the host",
     "device_to_device": "within the device",
@@ -221,7 +221,7 @@ def find_exposed_copies(subject: Subject, window: WindowView) -> list[Finding]:
         Evidence("exposed per step", window.per_device_step(exposed_ns), "ns"),
         Evidence("share of the device's time", share, "share"),
         Evidence("copies per step", len(copies) / window.steps, "count"),
-        Evidence("most of them", _WORDS.get(direction, "of a direction not recorded"), "text"),
+        Evidence("most of them", _DIRECTIONS.get(direction, "of a direction not recorded"), "text"),
     ]
     if bytes_moved and copying_ns:
         evidence += [
@@ -332,7 +332,7 @@ def find_layout_copies(subject: Subject, window: WindowView) -> list[Finding]:
         Evidence("kernels per step", len(copies) / window.steps, "count"),
     ]
     operators = shares_of(window.names_of(copies["op"]), copies["dur_ns"])
-    places = shares_of(places_of_work(window.trace, copies), copies["dur_ns"])
+    places = shares_of(sites_of_work(window.trace, copies), copies["dur_ns"])
     window.return_freed_memory()  # the places were found among all events
     evidence += [Evidence("launched by", operators, "text")] if operators else []
     evidence += [Evidence("in", places, "text")] if places else []

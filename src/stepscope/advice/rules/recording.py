@@ -84,10 +84,10 @@ def _details(trace: Trace) -> list[str]:
     """What was recorded beyond operators and kernels, the most expensive first."""
     found = []
     has_frames = (trace.name_rows["category"] == Category.PYTHON_FUNCTION.value).any()
-    for key, words in _DETAILS.items():
+    for key, text in _DETAILS.items():
         # Files of 2021 do not say what was asked for, but show Python's functions.
         if trace.header.get(key) or (key == "with_stack" and has_frames):
-            found.append(words)
+            found.append(text)
     return found
 
 
@@ -106,7 +106,7 @@ _BEFORE = (
     "Nothing was lost: the host runs ahead, and the GPU was still busy with earlier work when the "
     "recording began. Annotate the steps (profiler.step()): then no step includes this work."
 )
-_NOT_TOLD = (
+_NOT_UNDERSTOOD = (
     "Nothing was lost: `stepscope view`, `show` and `query` have all that the file holds. What "
     "limits the step shows in a recording of torch's profiler, or of a device whose lanes are "
     "understood."
@@ -142,17 +142,17 @@ def find_trace_incomplete(subject: Subject) -> list[Finding]:
         if share >= subject.thresholds.unlinked_work:
             before = _launched_before(launched)
             if before >= _NEARLY_ALL * unlinked:
-                words = f"{percent(share)} of the GPU work was launched before the recording began"
+                text = f"{percent(share)} of the GPU work was launched before the recording began"
                 advice = advice if evidence else _BEFORE
             else:
-                words = f"{percent(share)} of the GPU work has no launch in the trace"
-            title = title or words
+                text = f"{percent(share)} of the GPU work has no launch in the trace"
+            title = title or text
             severity = severity if evidence else Severity.INFO
             evidence.append(Evidence("GPU work without its launch", share, "share"))
-    if window is not None and (loss := loss_of(window)).words:
-        title = loss.words if severity is Severity.INFO else title or loss.words
+    if window is not None and (loss := loss_of(window)).text:
+        title = loss.text if severity is Severity.INFO else title or loss.text
         severity = Severity.MEDIUM
-        advice = _LOST if loss.launches else _NOT_TOLD
+        advice = _LOST if loss.launches else _NOT_UNDERSTOOD
         evidence += [
             Evidence("lanes not understood", count, "count")
             for problem, count, _ in subject.problems

@@ -61,11 +61,11 @@ def is_beyond_chance(excess_ns: npt.NDArray[np.float64], rank: int, least_ns: fl
     has_few = len(excess_ns) == _FEWEST_STEPS
     found = [] if has_few else [np.abs(ahead - np.median(ahead))]
     found += [others.max(axis=1)] if least >= _COMES_BACK * most else []
-    for strange in found:
-        second, most = np.sort(strange)[-2:]
+    for unusual in found:
+        second, most = np.sort(unusual)[-2:]
         if most < _STANDS_OUT * second:
             continue
-        rest = np.delete(excess_ns, int(strange.argmax()), axis=0)
+        rest = np.delete(excess_ns, int(unusual.argmax()), axis=0)
         is_enough = _is_great(rest, rank, 3) if has_few else _is_beyond_chance(rest, rank)
         if rest[:, rank].mean() >= least_ns and is_enough:
             return True

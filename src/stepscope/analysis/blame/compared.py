@@ -258,8 +258,8 @@ def _check_one_job(ranks: Sequence[RankArrivals]) -> None:
         if rank.world_size is not None:
             sizes.setdefault(rank.world_size, rank.rank)
     if len(sizes) > 1:
-        said = ", ".join(f"rank {rank} is one of {size}" for size, rank in sorted(sizes.items()))
-        raise UsageError(f"these traces are no ranks of one run: {said}")
+        listed = ", ".join(f"rank {rank} is one of {size}" for size, rank in sorted(sizes.items()))
+        raise UsageError(f"these traces are no ranks of one run: {listed}")
 
 
 def _ranks(table: pl.DataFrame, offsets: pl.DataFrame) -> pl.DataFrame:

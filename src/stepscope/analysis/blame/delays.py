@@ -92,12 +92,12 @@ def _late_starts(matched: Matched) -> Numbers:
     late = np.zeros(len(matched.rank), np.int64)
     waits, is_first = matched.wait_ns, matched.previous < 0
     last_is_first = is_first[matched.last_row]
-    for meeting in np.flatnonzero(last_is_first):
-        members = matched.rows[matched.first_row[meeting] : matched.first_row[meeting + 1]]
-        others = members[members != matched.last_row[meeting]]
+    for exchange in np.flatnonzero(last_is_first):
+        members = matched.rows[matched.first_row[exchange] : matched.first_row[exchange + 1]]
+        others = members[members != matched.last_row[exchange]]
         alike = others[is_first[others]]
         found = np.sort(waits[alike if len(alike) else others])
-        late[matched.last_row[meeting]] = found[(len(found) - 1) // 2]
+        late[matched.last_row[exchange]] = found[(len(found) - 1) // 2]
     return late
 
 
@@ -135,17 +135,17 @@ def pass_back_by_loop(
         causes: How many there are, late start apart.
 
     Rows and collectives are numbers that `Matched` has made, so they lie inside what is of each row
-    and each collective; no chain grows longer than its room.
+    and each collective; no chain grows longer than its array.
     """
     collective, previous, last_row = links
     work, transfers, unexplained = caused
-    for meeting in range(len(last_row)):
-        chain[0] = last_row[meeting]
+    for exchange in range(len(last_row)):
+        chain[0] = last_row[exchange]
         found[0] = excess_of_all[chain[0]]
         for cause in range(causes + 1):
             charged[0, cause] = 0.0
         known = 1
-        for place in range(first_row[meeting], first_row[meeting + 1]):
+        for place in range(first_row[exchange], first_row[exchange + 1]):
             wait = waits[rows[place]]
             early = rows[place]
             if early == chain[0] or wait < _LEAST_WAIT_NS:
@@ -175,7 +175,7 @@ def pass_back_by_loop(
                 part = float(wait) / float(found[link])
             else:
                 charged[link, causes] += float(min(rest, late_start[chain[link]]))
-                unexplained[meeting] += float(max(rest - late_start[chain[link]], 0))
+                unexplained[exchange] += float(max(rest - late_start[chain[link]], 0))
             for step in range(link + 1):
                 row = chain[step]
                 if step:

@@ -136,7 +136,7 @@ def _cyclic_steps(matched: Matched, like_step: int) -> _CyclicSteps | None:
         return None
     like = np.arange(len(matched.rank))
     links = matched.previous.copy(), matched.launched_before.copy(), matched.worked_before.copy()
-    meeting = np.column_stack((matched.group, matched.kind))[matched.collective]
+    dimension = np.column_stack((matched.group, matched.kind))[matched.collective]
     bounds = np.searchsorted(matched.rank, np.arange(len(matched.ranks) + 1))
     for start, end in pairwise(bounds.tolist()):
         rows = np.arange(start, end)
@@ -146,7 +146,7 @@ def _cyclic_steps(matched: Matched, like_step: int) -> _CyclicSteps | None:
         if (np.diff(of_step) < 0).any() or not len(first):
             return None
         for others in (later, last):
-            if len(others) != len(first) or (meeting[first] != meeting[others]).any():
+            if len(others) != len(first) or (dimension[first] != dimension[others]).any():
                 return None
         begins = np.minimum.reduce([link[first] for link in links]) < 0
         like[first[begins]] = later[begins]

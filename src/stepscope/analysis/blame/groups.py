@@ -20,7 +20,7 @@ WORLD = "world"
 TO_HIGHER, TO_LOWER = ", to higher ranks", ", to lower ranks"
 """Ends of the dimensions of sends, by the ranks that they go to."""
 
-_WORDS = (
+_PATTERNS = (
     ("pipeline", r"pipe|(^|[^a-z])pp($|[^a-z])|embedding"),
     ("expert", r"expert|(^|[^a-z])(ep|moe|etp|edp)($|[^a-z])"),
     ("context", r"context|sequence|ulysses|(^|[^a-z])(cp|sp)($|[^a-z])"),
@@ -80,7 +80,7 @@ def _direction(text: str) -> str:
 
 
 def _dimension(called: str, ranks: Sequence[int], world_size: int | None) -> str:
-    for dimension, pattern in _WORDS:
+    for dimension, pattern in _PATTERNS:
         if re.search(pattern, called.lower()):
             return dimension
     if len(ranks) == world_size:

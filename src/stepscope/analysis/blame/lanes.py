@@ -129,23 +129,23 @@ def _pieces_of(rows: pl.DataFrame) -> np.ndarray[tuple[int, int], np.dtype[np.in
 
 def job_lanes(
     ranks: Sequence[tuple[RankArrivals, PackedColumns | None]],
-    met: Compared,
+    compared: Compared,
     first: Sequence[int] = (),
 ) -> JobLanes | None:
     """The lanes of a job's ranks; None where fewer than two can be drawn on one clock.
 
     Args:
         ranks: Of each its collectives, and what `read_pieces` found.
-        met: The collectives, matched and on one clock.
+        compared: The collectives, matched and on one clock.
         first: The ranks on top; the others follow by their number. Stages all stand by theirs.
     """
-    sets = met.sets
+    sets = compared.sets
     pieces = {one.rank: own for one, own in ranks if own}
     step = _step(sets, list(pieces.values()))
-    of_step = met.arrivals.join(
+    of_step = compared.arrivals.join(
         sets.filter(pl.col("step").eq_missing(step)).select("set"), on="set"
     )
-    starts = met.collectives.select("rank", "event", "start_ns")
+    starts = compared.collectives.select("rank", "event", "start_ns")
     arrived = of_step.join(starts, on=["rank", "event"])
     clocks = arrived.group_by("rank").agg(
         (pl.col("start_ns") - pl.col("arrival_ns")).median().round()
@@ -183,13 +183,13 @@ def _step(sets: pl.DataFrame, pieces: Sequence[PackedColumns]) -> int | None:
 
 
 def _drawn(
-    pieces: PackedColumns | None, met: pl.DataFrame, step: int | None, offset_ns: int
+    pieces: PackedColumns | None, compared: pl.DataFrame, step: int | None, offset_ns: int
 ) -> list[tuple[int, int, str]]:
     """A rank's pieces in order, on the common clock, with what it waits in collectives apart."""
-    begun = met["arrival_ns"].to_numpy()
-    waits = intervals.merge(begun, begun + met["wait_ns"].to_numpy())
+    begun = compared["arrival_ns"].to_numpy()
+    waits = intervals.merge(begun, begun + compared["wait_ns"].to_numpy())
     parts: Mapping[str, Intervals] = {
-        COLLECTIVE: intervals.merge(begun, begun + met["dur_ns"].to_numpy())
+        COLLECTIVE: intervals.merge(begun, begun + compared["dur_ns"].to_numpy())
     }
     if pieces is not None:
         of_step, start, end, what = pieces.columns()

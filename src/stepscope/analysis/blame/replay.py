@@ -258,10 +258,10 @@ def replay_by_loop(
     known, launched_before, host, queued, start_up = launches
     device, worked_before, work, lag, launched_work = devices
     first = _LATEST
-    for meeting in range(len(transfer)):
+    for exchange in range(len(transfer)):
         latest = _EARLIEST
         latest_of_all = _EARLIEST
-        for place in range(first_row[meeting], first_row[meeting + 1]):
+        for place in range(first_row[exchange], first_row[exchange + 1]):
             row = rows[place]
             moment = gap[row]
             if previous[row] >= 0:
@@ -299,5 +299,5 @@ def replay_by_loop(
             first = min(first, moment)
         if latest == _EARLIEST:
             latest = latest_of_all
-        end[meeting] = latest + transfer[meeting]
+        end[exchange] = latest + transfer[exchange]
     return first

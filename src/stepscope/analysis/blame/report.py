@@ -11,8 +11,8 @@ Definitions
     divided by the number of steps; or what a step is shorter by in the steady state
     (`gains.RepeatedSteps`), where that is known to be less by a fifth or more. A late start counts
     once in the recording, not in each step, and is nothing in the steady state.
-    Accused: a rank and cause whose gain in the recording is at least a fiftieth of the mean step,
-    and half of that in the steady state as well, and whose excess is more than chance gives
+    Stragglers: a rank and cause whose gain in the recording is at least a fiftieth of the mean
+    step, and half of that in the steady state as well, and whose excess is more than chance gives
     (`beyond_chance.py`). Of computation in a few steps it is a twentieth: what slows a rank down
     for some steps, such as its clock, makes them alike, which that test takes for a habit.
     On healthy ranks somebody is always last, but not for long, and without that rank the next one
@@ -89,7 +89,7 @@ GROUPS: dict[str, pl.DataType | type[pl.DataType]] = {
 
 
 @dataclass(frozen=True)
-class Accused:
+class Stragglers:
     """Ranks that make the others wait.
 
     Attributes:
@@ -128,7 +128,7 @@ class Blame:
 
     Attributes:
         by_step: Columns `rank`, `step`, `caused_wait_ns`, for a map; only where there is any.
-        accused: Rows of `causes` that are worth acting on, the greatest gain first.
+        stragglers: Rows of `causes` that are worth acting on, the greatest gain first.
         unexplained_ns: What of them nothing unusual caused.
         step_ns: Mean step time, as replayed.
         together: Ranks that are late together; None where one of them explains the waits.
@@ -140,7 +140,7 @@ class Blame:
     ranks: pl.DataFrame
     groups: pl.DataFrame
     by_step: pl.DataFrame
-    accused: pl.DataFrame
+    stragglers: pl.DataFrame
     waits_ns: int
     unexplained_ns: int
     steps: int
@@ -188,7 +188,7 @@ def find_blame(matched: Matched, clock_offset_ns: Numbers | None = None) -> Blam
         and (cause not in OF_THE_GPU or steps >= _MANY_STEPS or gain_ns >= _FEW_GAIN * step_ns)
         for rank, cause, gain_ns in gaining.select("rank", "cause", "gain_ns").iter_rows()
     ]
-    accused = gaining.filter(pl.Series(stands_out, dtype=pl.Boolean)).sort(
+    stragglers = gaining.filter(pl.Series(stands_out, dtype=pl.Boolean)).sort(
         "gain_ns", "caused_wait_ns", "rank", descending=[True, True, False]
     )
     unusual = _Unusual(matched, usual, late_ns, gains, table)
@@ -197,14 +197,16 @@ def find_blame(matched: Matched, clock_offset_ns: Numbers | None = None) -> Blam
         _ranks(matched, table),
         _groups(matched, usual, delays),
         _by_step(matched, delays),
-        accused,
+        stragglers,
         int(matched.wait_ns.sum()),
         int(delays.unexplained_ns.sum()),
         steps,
         step_ns,
         matched.left_out,
-        unusual.late_together(max(accused["gain_ns"].to_list(), default=0)),
-        unusual.whole_of(accused.filter(pl.col("cause").is_in(matched.causes))["rank"].to_list()),
+        unusual.late_together(max(stragglers["gain_ns"].to_list(), default=0)),
+        unusual.whole_of(
+            stragglers.filter(pl.col("cause").is_in(matched.causes))["rank"].to_list()
+        ),
         unusual.excess_ns,
         usual,
         gains,
@@ -259,9 +261,9 @@ class _Unusual:
         needed = sorted(rank for rank in late if gain.sure_ns - without[rank].sure_ns >= notable_ns)
         return self._together(needed) if len(needed) > 1 else None
 
-    def whole_of(self, accused: Collection[int]) -> dict[int, LateTogether]:
+    def whole_of(self, stragglers: Collection[int]) -> dict[int, LateTogether]:
         """By accused rank with several causes: all of them together."""
-        several = {rank for rank in accused if len(self._late.get(rank, ())) > 1}
+        several = {rank for rank in stragglers if len(self._late.get(rank, ())) > 1}
         return {rank: self._together([rank]) for rank in sorted(several)}
 
     def _together(self, ranks: Sequence[int]) -> LateTogether:

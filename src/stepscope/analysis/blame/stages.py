@@ -25,7 +25,7 @@ from stepscope.analysis.blame.gains import Gains
 from stepscope.analysis.blame.groups import TO_HIGHER, TO_LOWER, WORLD
 from stepscope.analysis.blame.matched import Matched
 from stepscope.analysis.blame.replay import Less
-from stepscope.analysis.blame.report import Accused
+from stepscope.analysis.blame.report import Stragglers
 from stepscope.skew.rank_causes import SLOW_STAGE
 
 _COMPUTE, _PIPELINE = "compute", "pipeline"
@@ -46,11 +46,11 @@ def find_stages(matched: Matched) -> tuple[tuple[int, ...], ...]:
     pairs = _pairs(matched, np.array(is_pair, np.bool_))
     if not pairs:
         return ()
-    met = set(matched.group.tolist())
+    matched_groups = set(matched.group.tolist())
     for number, (dimension, members) in enumerate(listed):
         known = [rank for rank in members if rank in stage]
         is_inside = not is_pair[number] and dimension not in (WORLD, _PIPELINE)
-        if number not in met or not is_inside or len(known) == len(ranks):
+        if number not in matched_groups or not is_inside or len(known) == len(ranks):
             continue
         if any((one, other) in pairs for one in known for other in known):
             continue
@@ -74,7 +74,7 @@ def _pairs(matched: Matched, is_pair: npt.NDArray[np.bool_]) -> set[tuple[int, i
 
 def find_slow(
     matched: Matched, gains: Gains, stages: tuple[tuple[int, ...], ...]
-) -> Accused | None:
+) -> Stragglers | None:
     """The rank or stage that computes notably longer than others beyond chance; None: none does."""
     if len(stages) < _TWO or _COMPUTE not in matched.causes:
         return None
@@ -147,7 +147,7 @@ def _slow(
     usual_ns: Times,
     *,
     is_stage: bool,
-) -> Accused | None:
+) -> Stragglers | None:
     mean_ns, usual = float(compute_ns[:, places].mean()), float(usual_ns.mean())
     if mean_ns <= usual:
         return None
@@ -159,4 +159,4 @@ def _slow(
         return None
     ranks = tuple(int(matched.ranks[at]) for at in places)
     cause = SLOW_STAGE if is_stage else _COMPUTE
-    return Accused(ranks, cause, round(mean_ns) - round(usual), round(gain_ns))
+    return Stragglers(ranks, cause, round(mean_ns) - round(usual), round(gain_ns))

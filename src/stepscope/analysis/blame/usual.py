@@ -64,17 +64,17 @@ def find_usual(matched: Matched) -> Usual:
 def _excess(matched: Matched) -> Numbers:
     if len(matched.ranks) < FEWEST_RANKS:
         return np.zeros_like(matched.local_ns)
-    meeting = pl.Series("dimension", matched.dimension).cast(pl.Categorical).to_physical()
-    alike = meeting.cast(pl.Int64).to_numpy() * 64 + matched.kind
+    dimension = pl.Series("dimension", matched.dimension).cast(pl.Categorical).to_physical()
+    alike = dimension.cast(pl.Int64).to_numpy() * 64 + matched.kind
     is_exchange, is_send = _exchanges(matched)
-    met = alike[matched.collective] * 2 + is_send
+    kinds = alike[matched.collective] * 2 + is_send
     names = [f"c{place}" for place in range(len(matched.causes))]
     rows = pl.DataFrame(
         {
             "rank": matched.rank,
             "step": matched.step,
-            "alike": met,
-            "after": np.where(matched.previous >= 0, met[matched.previous], -1),
+            "alike": kinds,
+            "after": np.where(matched.previous >= 0, kinds[matched.previous], -1),
             "is_exchange": is_exchange,
             "whole": matched.local_ns.sum(axis=1),
             "has_previous": matched.previous >= 0,
@@ -86,7 +86,7 @@ def _excess(matched: Matched) -> Numbers:
         pl.when("is_known").then("device").alias("device"),
         place=pl.int_range(pl.len()).over("rank", "step"),
     )
-    # Equal sequences of meetings have equal texts.
+    # Equal sequences of collectives have equal texts.
     sequences = (
         rows.group_by("rank", "step")
         .agg(pl.col("alike").cast(pl.String).str.join(" "))

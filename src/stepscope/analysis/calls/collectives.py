@@ -102,12 +102,12 @@ def read_collectives(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     found = work.filter(work["kind"] == "communication")
     if found.is_empty():
         return pl.DataFrame(schema=COLLECTIVES)
-    known = _said_of_work(trace)
+    known = _recorded_collectives(trace)
     return _with_sizes(known.filter(known["event"].is_in(found["event"].implode())))
 
 
 @memoized
-def _said_of_work(trace: Trace) -> pl.DataFrame:
+def _recorded_collectives(trace: Trace) -> pl.DataFrame:
     """What the file says of all communication on GPUs: arguments are read once for all scopes."""
     work = recorded_work(trace)
     found = work.filter(work["kind"] == "communication").sort("start_ns", "event")

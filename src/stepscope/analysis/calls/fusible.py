@@ -28,10 +28,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.analysis.calls.call_sites import runs_under
 from stepscope.analysis.calls.moved_bytes import bytes_of_operators
 from stepscope.analysis.calls.operator_forest import operator_forest
 from stepscope.analysis.calls.parents import parents_of_events
-from stepscope.analysis.calls.places import runs_under
 from stepscope.analysis.calls.recomputation import find_recomputed
 from stepscope.analysis.selection.names import names_that
 from stepscope.trace.arrays.blockwise import gather
@@ -482,11 +482,11 @@ def _add_pattern(calls: _Calls, found: _Occurrences, number: int) -> None:
     call = np.arange(len(of)) + np.repeat(first - (np.cumsum(length) - length), length)
     letter, size = calls.letter[call], calls.number("elements")[call]
 
-    def among(letters: str) -> BoolArray:
+    def is_in(letters: str) -> BoolArray:
         chosen: BoolArray = np.isin(letter, np.frombuffer(letters.encode(), np.uint8))
         return chosen
 
-    whole, half, rows = among(pattern.whole), among(pattern.half), among(pattern.rows)
+    whole, half, rows = is_in(pattern.whole), is_in(pattern.half), is_in(pattern.rows)
     elements, side = np.full(len(first), -1, np.int64), np.zeros(len(first), np.int64)
     np.maximum.at(elements, of[whole], size[whole])
     np.maximum.at(side, of[whole], calls.number("last_side")[call[whole]])
@@ -500,7 +500,7 @@ def _add_pattern(calls: _Calls, found: _Occurrences, number: int) -> None:
     belongs = whole | half | rows
     if pattern.takes_others:
         large = ~is_known | (2 * size >= unit)
-        belongs |= large & ~among(_PRODUCT + _BATCHED + _BARRIER)
+        belongs |= large & ~is_in(_PRODUCT + _BATCHED + _BARRIER)
     refused = ~fits | (belongs & (found.pattern[call] >= 0))
     is_refused = np.zeros(len(first), np.bool_)
     is_refused[of[refused]] = True

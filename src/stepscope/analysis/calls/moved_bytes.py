@@ -17,9 +17,9 @@ from typing import NamedTuple
 import orjson
 import polars as pl
 
+from stepscope.analysis.calls.call_sites import names_of_events
 from stepscope.analysis.calls.operands import element_bytes, of_each_way
 from stepscope.analysis.calls.operands_of_work import operands_as_categories
-from stepscope.analysis.calls.places import names_of_events
 from stepscope.trace.model import Trace
 
 STREAMING = (

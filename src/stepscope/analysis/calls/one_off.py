@@ -262,13 +262,13 @@ def _calls(known: _Known) -> pl.DataFrame:
     names = trace.name_rows["name", "group"].rows()
     for row, first, of in zip(slow, is_first, kernel, strict=True):
         call, group = names[name[row]]
-        found, words = _call_in_words(
+        found, text = _describe_call(
             call, group or "", names[of][0] if of >= 0 else None,
             is_first=bool(first),
             is_context=bool(start[row] < first_work and dur[row] >= _CONTEXT_NS),
         )  # fmt: skip
         kind.append(found)
-        what.append(words)
+        what.append(text)
     for row in np.flatnonzero(grows):
         kind.append(GROWTH)
         what.append(names[name[row]][0])
@@ -332,7 +332,7 @@ def _kinds(
     return key, np.where(has_work, np.isin(events, firsts), is_first), kernel
 
 
-def _call_in_words(
+def _describe_call(
     call: str, group: str, kernel: str | None, *, is_first: bool, is_context: bool
 ) -> tuple[str, str]:
     if is_context and (group == "allocation" or "DeviceGet" in call or "Init" in call):
@@ -384,7 +384,7 @@ def _operators(known: _Known) -> pl.DataFrame:
                 place = float(np.searchsorted(begun, start_of[op])) / len(begun)
                 parts.append((int(one), int(op), place))
                 name = trace.name_rows["name"][int(one)]
-                rows.append((int(op), int(lane_of[op]), start, end, 0, *_operator_in_words(name)))
+                rows.append((int(op), int(lane_of[op]), start, end, 0, *_describe_operator(name)))
     if not rows:
         return pl.DataFrame(schema=ONE_OFFS)
     names, events, places = (np.array(column) for column in zip(*parts, strict=True))
@@ -394,7 +394,7 @@ def _operators(known: _Known) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=ONE_OFFS, orient="row").filter(pl.Series(kept))
 
 
-def _operator_in_words(name: str) -> tuple[str, str]:
+def _describe_operator(name: str) -> tuple[str, str]:
     if pl.Series([name]).str.contains(_PRODUCT)[0]:
         return FIRST_RUN, f"{name}: start-up of the BLAS library"
     if pl.Series([name]).str.contains(_CONVOLUTION)[0]:

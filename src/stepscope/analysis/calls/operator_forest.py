@@ -8,7 +8,7 @@ the calls that it makes, as torch's own tables have it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from stepscope.trace.derive.clock_resolution import clock_resolution_ns
 from stepscope.trace.derive.nesting import nest
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
-from stepscope.trace.session import locked_cached_property
+from stepscope.trace.session import Session, kept
 
 _MOST_COUNTED = np.iinfo(np.int16).max
 _CATEGORIES = (Category.CPU_OP.value, Category.USER_ANNOTATION.value)
@@ -45,6 +45,7 @@ class OperatorForest:
     parent: Int64Array
     depth: npt.NDArray[np.int32]
     self_ns: Int64Array
+    session: Session = field(default_factory=Session, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.parent)
@@ -59,7 +60,7 @@ class OperatorForest:
         """Name of each row."""
         return self.rows["name_id"].to_numpy()
 
-    @locked_cached_property
+    @kept
     def forward(self) -> Int64Array:
         """For each row the row of the forward operator that it is the backward of; -1: none."""
         return self.rows_of(self.rows["forward"])
@@ -79,7 +80,7 @@ class OperatorForest:
             row[is_event] = np.where(known[place] == asked, place, -1)
         return row
 
-    @locked_cached_property
+    @kept
     def _deepest_first(self) -> list[Int64Array]:
         rows = np.flatnonzero(self.depth > 0)
         is_shallow = int(self.depth.max(initial=0)) < _MOST_COUNTED

@@ -14,7 +14,7 @@ from enum import IntEnum
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.places import outermost_operators
+from stepscope.analysis.calls.call_sites import outermost_operators
 from stepscope.analysis.selection.gpu_work import recorded_work
 from stepscope.analysis.selection.names import events_named, is_call, names_that
 from stepscope.analysis.selection.scope import memoized

@@ -31,7 +31,7 @@ from stepscope.analysis.comparison.repeated_runs import (
     runs_needed,
 )
 from stepscope.analysis.host.partition import PARTS
-from stepscope.analysis.selection.partition import BUSY_PARTS, IDLE_WORDS, INPUT, OTHER
+from stepscope.analysis.selection.partition import BUSY_PARTS, IDLE_LABELS, INPUT, OTHER
 from stepscope.errors import UsageError
 from stepscope.run.figures import percent
 
@@ -114,7 +114,7 @@ class FailOn(Condition):
         is_open = not _is_above(change, self.share)
         if is_open and quicker is not None and _is_above(quicker, self.share):
             change, name = quicker, "the lower quartile of the steps"
-        found = f"{name} {_grew(change.share)}{of} ({_range_words(runs, change)})"
+        found = f"{name} {_grew(change.share)}{of} ({_range_text(runs, change)})"
         if runs.machines is not None:
             a, b = runs.machines
             return Check(
@@ -141,7 +141,7 @@ class FailOn(Condition):
         possible: set[str] = set()
         for _, found in parts.group_by("table"):
             # "input" is a part of the thread's time, "idle: input" of a device's.
-            kinds = {*BUSY_PARTS, *IDLE_WORDS.values()}, {*PARTS, INPUT, OTHER}
+            kinds = {*BUSY_PARTS, *IDLE_LABELS.values()}, {*PARTS, INPUT, OTHER}
             possible |= kinds[int(kinds[0].isdisjoint(found["name"]))]
         if self.what in possible:
             return Interval(0.0, 0.0, 0.0)
@@ -170,29 +170,29 @@ def _grew(share: float) -> str:
     return f"{'grew' if share >= 0 else 'shrank'} by {percent(abs(share))}"
 
 
-def interval_words(change: Interval) -> str:
+def interval_text(change: Interval) -> str:
     """The interval with its signs: "−1.2% to +9.8%". No number is given for what is not known."""
     ends = (change.low_share, change.high_share)
     low, high = (f"{'−' if end < 0 else '+'}{percent(abs(end))}" for end in ends)
     return f"{low} to {high}" if change.high_share < _MOST_SHARE else f"from {low}, no upper end"
 
 
-def _range_words(runs: RunsChange, change: Interval) -> str:
+def _range_text(runs: RunsChange, change: Interval) -> str:
     """The interval, and what it rests on where that was not measured."""
     if runs.basis != ASSUMED:
-        return f"95% interval {interval_words(change)}"
+        return f"95% interval {interval_text(change)}"
     return (
-        f"{interval_words(change)} if runs of this job differ by {percent(runs.spread)}, "
+        f"{interval_text(change)} if runs of this job differ by {percent(runs.spread)}, "
         "as assumed with one run a side"
     )
 
 
-def assumed_words(runs: RunsChange) -> str:
+def assumption_text(runs: RunsChange) -> str:
     """What is assumed of the noise with one run of each version; empty where it is known."""
     if runs.basis != ASSUMED:
         return ""
     reach = math.log1p(runs.step.high_share) - math.log1p(runs.step.share)
-    chance = interval_words(Interval(0.0, math.expm1(-reach), math.expm1(reach)))
+    chance = interval_text(Interval(0.0, math.expm1(-reach), math.expm1(reach)))
     return (
         "one run a side does not show by how much runs of this job differ. If they differ by "
         f"{percent(runs.spread)} (standard deviation), as assumed here, {chance} of the step may "
@@ -203,7 +203,7 @@ def assumed_words(runs: RunsChange) -> str:
 def _why_open(runs: RunsChange, change: Interval, needed: int | None, *, is_step: bool) -> str:
     if runs.basis == ASSUMED:
         return (
-            f"and {assumed_words(runs)}. Give {DEFAULT_RUNS} runs a side with --before and "
+            f"and {assumption_text(runs)}. Give {DEFAULT_RUNS} runs a side with --before and "
             "--after, or measure with stepscope gate"
         )
     of = f"{len(runs.a)} and {len(runs.b)} runs differ"
@@ -212,7 +212,7 @@ def _why_open(runs: RunsChange, change: Interval, needed: int | None, *, is_step
     elif runs.basis == ROUNDS:
         of = f"in {len(runs.a)} rounds, runs that took turns differ"
     text = (
-        f"and the 95% interval is {interval_words(change)}: {of} by {percent(runs.spread)} "
+        f"and the 95% interval is {interval_text(change)}: {of} by {percent(runs.spread)} "
         "(standard deviation)"
     )
     if not is_step:

@@ -24,7 +24,7 @@ import polars as pl
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.events import HostEvents
 from stepscope.analysis.host.waits import epoch_starts
-from stepscope.analysis.selection.odd_steps import round_starts
+from stepscope.analysis.selection.outlier_steps import round_starts
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 from stepscope.trace.model import Trace
@@ -248,11 +248,11 @@ def _pace_of_workers(end_ns: Int64Array, is_late: BoolArray, inside: int) -> tup
         if len(both) < (_PAIRS if 2 * workers <= inside else _PAIRS_OF_ONE_ROUND):
             continue
         usual_ns = float(np.median(both))
-        room_ns = _ALIKE * usual_ns
-        is_alike = np.abs(both - usual_ns).max() <= room_ns
+        tolerance_ns = _ALIKE * usual_ns
+        is_alike = np.abs(both - usual_ns).max() <= tolerance_ns
         # One that was ready was taken when the host came for it, later than it arrived.
-        came_in_time = (after_ns[~from_late & to_late & is_inside] <= usual_ns + room_ns).all()
-        is_ready_in_time = (after_ns[from_late & ~to_late] >= usual_ns - room_ns).all()
+        came_in_time = (after_ns[~from_late & to_late & is_inside] <= usual_ns + tolerance_ns).all()
+        is_ready_in_time = (after_ns[from_late & ~to_late] >= usual_ns - tolerance_ns).all()
         if is_alike and came_in_time and is_ready_in_time:
             return float(both.mean()) / workers, workers
     return 0.0, 0

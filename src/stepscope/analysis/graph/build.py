@@ -201,11 +201,11 @@ def _settled_delays(
     """
     # Edges stand by their targets: to repeat is quicker than to gather.
     edges = np.diff(first_edge)
-    room = np.repeat(start, edges) - leaves
-    if not len(room):
-        return room
-    typical = _typical_delays(room, leaves, target, kind, first_edge, is_copy)
-    fits = np.minimum(typical, room)
+    slack = np.repeat(start, edges) - leaves
+    if not len(slack):
+        return slack
+    typical = _typical_delays(slack, leaves, target, kind, first_edge, is_copy)
+    fits = np.minimum(typical, slack)
     expected = leaves + typical
     best = np.maximum.reduceat(expected, first_edge[:-1])
     # Of equals the first edge binds; the others may keep what fits.
@@ -213,12 +213,12 @@ def _settled_delays(
     first = np.concatenate(([True], np.diff(target[candidates]) != 0))
     binding = candidates[first]
     delay: Int64Array = fits.astype(np.int64)
-    delay[binding] = room[binding]
+    delay[binding] = slack[binding]
     return delay
 
 
 def _typical_delays(
-    room: Int64Array,
+    slack: Int64Array,
     leaves: Int64Array,
     target: Int64Array,
     kind: npt.NDArray[np.int8],
@@ -233,19 +233,19 @@ def _typical_delays(
     too short: but not of those that began as soon after their launch as others do, which waited for
     that.
     """
-    typical = np.zeros(len(room), np.int64)
+    typical = np.zeros(len(slack), np.int64)
     latest = np.repeat(np.maximum.reduceat(leaves, first_edge[:-1]), np.diff(first_edge))
-    is_rival = leaves > latest - _CLEAR_NS
-    rivals = np.add.reduceat(is_rival, first_edge[:-1], dtype=np.int64)
-    is_near = (leaves == latest) & (room >= 0) & (room < _FAR_NS)
+    is_close = leaves > latest - _CLEAR_NS
+    close_edges = np.add.reduceat(is_close, first_edge[:-1], dtype=np.int64)
+    is_near = (leaves == latest) & (slack >= 0) & (slack < _FAR_NS)
     is_explained = np.zeros(len(first_edge) - 1, np.bool_)
 
     def delay_of(candidates: Int64Array) -> int:
         nodes = target[candidates]
-        is_clear = rivals[nodes] == 1
+        is_clear = close_edges[nodes] == 1
         if is_clear.any():
-            return int(np.median(room[candidates[is_clear]]))
-        others = room[candidates[~is_explained[nodes]]]
+            return int(np.median(slack[candidates[is_clear]]))
+        others = slack[candidates[~is_explained[nodes]]]
         return int(np.quantile(others, 0.1)) if len(others) else 0
 
     for which in _WITH_TYPICAL_DELAYS:
@@ -257,7 +257,7 @@ def _typical_delays(
                 own = candidates[nodes[target[candidates]]]
                 if len(own):
                     typical[mine & nodes[target]] = delay_of(own)
-            is_explained[target[mine & (room >= 0) & (room <= typical + _ALIKE_NS)]] = True
+            is_explained[target[mine & (slack >= 0) & (slack <= typical + _ALIKE_NS)]] = True
     return typical
 
 

@@ -50,8 +50,8 @@ class LaunchQueue:
         lane: Thread of each launch with a dependency.
         after_ns: When its call returned.
         work: Row of the GPU work whose start freed its place; -1: work before these steps.
-        leaves_ns: From the end of that work to the moment when it made room: never positive. For
-            work before these steps, when the call returned.
+        leaves_ns: From the end of that work to the moment when it freed a place in the queue: never
+            positive. For work before these steps, when the call returned.
         previous_lane: Thread of each launch that depends on work of the steps before, as it would
             be if these steps came again.
         previous_after_ns: When its call returned.
@@ -87,7 +87,7 @@ class _Stream(NamedTuple):
 
 
 def find_launch_queue(trace: Trace, work: StepWork) -> LaunchQueue:
-    """Find the launches of some steps that depend on room in a queue."""
+    """Find the launches of some steps that depend on a free place in a queue."""
     parts = [_of_stream(stream, work) for stream in _streams(trace, work)]
     none = np.zeros(0, np.int64)
     columns = [
@@ -136,9 +136,9 @@ def _of_stream(stream: _Stream, work: StepWork) -> tuple[Int64Array, ...]:
     took = stream.call_end_ns - stream.call_start_ns
     freeing = np.maximum(started - 1, 0)
     # A call that returns with the queue full had room from the start of the work before.
-    since_room = np.minimum(took, stream.call_end_ns - stream.start_ns[freeing])
+    since_free = np.minimum(took, stream.call_end_ns - stream.start_ns[freeing])
     may_be_full = (unstarted >= max(_FEWEST, most - _DEPTHS)) & (started > 0)
-    usual = _usual(np.where(may_be_full, since_room, took)[stream.is_linked])
+    usual = _usual(np.where(may_be_full, since_free, took)[stream.is_linked])
     is_slow = stream.is_linked & (took > usual + _BLOCKED_FROM_NS)
     is_behind = stream.is_linked & (started == 0)
     is_far = is_slow & (unstarted >= _FEWEST)

@@ -47,7 +47,7 @@ may make another faster. A collective's duration includes its waiting for other 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -59,7 +59,7 @@ from stepscope.analysis.host.events import HostEvents
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int32Array, Int64Array, Intervals
 from stepscope.trace.arrays.ordering import distinct_groups
-from stepscope.trace.session import locked_cached_property
+from stepscope.trace.session import Session, kept
 
 ORIGIN = -1
 CARRIED = -2
@@ -137,21 +137,22 @@ class StepGraph:
     has_recorded_pace: bool = False
     has_outrun_record: bool = False
     had_store: bool = False
+    session: Session = field(default_factory=Session, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.start_ns)
 
-    @locked_cached_property
+    @kept
     def input_waits(self) -> Intervals:
         """When the main thread waits for its input."""
         return self.host.of(HostCause.INPUT, lanes=(self.main_lane,))
 
-    @locked_cached_property
+    @kept
     def input_ns(self) -> Int64Array:
         """How long the main thread waits for its input within each piece of it."""
         return self._within(self.input_waits, self.main_lane)
 
-    @locked_cached_property
+    @kept
     def rare_wait_ns(self) -> Int64Array:
         """How long it waits for batches that seldom come late, within each piece of it."""
         return self._within(self.arrivals.rare, self.main_lane)
@@ -162,7 +163,7 @@ class StepGraph:
         found = self.host.of(*alike, lanes=(lane,))
         return intervals.union(found, self.input_waits) if lane == self.main_lane else found
 
-    @locked_cached_property
+    @kept
     def unslowed_ns(self) -> Int64Array:
         """How long these moments are within each piece of a thread."""
         found = np.zeros(len(self), np.int64)
@@ -177,12 +178,12 @@ class StepGraph:
         found[rows] = intervals.covered(moments, self.start_ns[rows], self.end_ns[rows])
         return found
 
-    @locked_cached_property
+    @kept
     def dur_ns(self) -> Int64Array:
         """Measured duration of each node."""
         return self.end_ns - self.start_ns
 
-    @locked_cached_property
+    @kept
     def one_off_ns(self) -> Int64Array:
         """The part of each node in calls that come once and are no part of the steady state."""
         found = np.zeros(len(self), np.int64)
@@ -192,18 +193,18 @@ class StepGraph:
             found[rows] = self.host.divide_each(*columns)[HostCause.ONE_OFF]
         return found
 
-    @locked_cached_property
+    @kept
     def is_gpu(self) -> BoolArray:
         """Whether each node is GPU work."""
         is_gpu: BoolArray = self.kind != NodeKind.HOST
         return is_gpu
 
-    @locked_cached_property
+    @kept
     def host_lanes(self) -> frozenset[int]:
         """The threads that have pieces."""
         return frozenset(distinct_groups(self.lane[~self.is_gpu]))
 
-    @locked_cached_property
+    @kept
     def early_edges(self) -> tuple[Int64Array, Int64Array]:
         """Edges that leave GPU work which ends after the edge's target begins, and that work."""
         rows = np.flatnonzero((self.delay_ns < 0) & (self.source != ORIGIN))
@@ -236,21 +237,21 @@ class StepGraph:
         """Start of each step: the end of the one before."""
         return np.concatenate(([self.begin_ns], self.step_ends_ns[:-1]))
 
-    @locked_cached_property
+    @kept
     def host_rows(self) -> Int64Array:
         """The pieces of the main thread within the steps on the host."""
         mine = (~self.is_gpu) & (self.lane == self.main_lane)
         rows: Int64Array = np.nonzero(mine & (self.start_ns >= self.host_window[0]))[0]
         return rows
 
-    @locked_cached_property
+    @kept
     def earlier_host_rows(self) -> Int64Array:
         """The pieces of the main thread before the steps begin on the host."""
         mine = (~self.is_gpu) & (self.lane == self.main_lane)
         rows: Int64Array = np.nonzero(mine & (self.start_ns < self.host_window[0]))[0]
         return rows
 
-    @locked_cached_property
+    @kept
     def host_time_ns(self) -> int:
         """How long the main thread took for the steps, waits included."""
         rows = self.host_rows

@@ -76,8 +76,8 @@ def find_handovers(activity: pl.DataFrame, main_lane: int, window: tuple[int, in
     )
     done = np.where(end <= stir + CLOCK_SKEW_NS, np.minimum(end, stir), _NEVER)
     # Within a lane the events of a burst stand together, the first to begin in front.
-    goes_on = (lane[1:] == lane[:-1]) & (begun[1:] == begun[:-1]) & (ended[1:] == ended[:-1])
-    first = np.nonzero(np.append(True, ~goes_on)[: len(lane)])[0]
+    continues = (lane[1:] == lane[:-1]) & (begun[1:] == begun[:-1]) & (ended[1:] == ended[:-1])
+    first = np.nonzero(np.append(True, ~continues)[: len(lane)])[0]
     lane, start, stir = lane[first], start[first], stir[first]
     if len(first):
         end, done = np.maximum.reduceat(end, first), np.maximum.reduceat(done, first)

@@ -24,8 +24,8 @@ from typing import Any
 
 import polars as pl
 
+from stepscope.analysis.calls.call_sites import names_of_events
 from stepscope.analysis.calls.operands_of_work import operands_of_work
-from stepscope.analysis.calls.places import names_of_events
 from stepscope.analysis.hardware.devices import compute_capability, described_devices, is_amd
 from stepscope.analysis.selection.names import by_distinct_name
 from stepscope.trace.arrays.nullable import distinct

@@ -88,9 +88,9 @@ def _with_launches_as_dispatch(stretches: Stretches) -> Stretches:
     starts, ends, causes = stretches.starts, stretches.ends, stretches.causes
     causes = np.where(causes == HostCause.LAUNCH, np.int8(HostCause.DISPATCH), causes)
     is_dispatch = causes == HostCause.DISPATCH
-    goes_on = is_dispatch[1:] & is_dispatch[:-1] & (starts[1:] == ends[:-1])
+    continues = is_dispatch[1:] & is_dispatch[:-1] & (starts[1:] == ends[:-1])
     begins, finishes = (np.ones(len(causes), np.bool_) for _ in range(2))
-    begins[1:] = finishes[:-1] = ~goes_on
+    begins[1:] = finishes[:-1] = ~continues
     return Stretches(starts[begins], ends[finishes], causes[begins])
 
 

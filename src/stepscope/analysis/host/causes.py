@@ -69,10 +69,10 @@ class HostCause(IntEnum):
     @property
     def word(self) -> str:
         """The name that answers show."""
-        return _WORDS.get(self, self.name.lower().replace("_", " "))
+        return _LABELS.get(self, self.name.lower().replace("_", " "))
 
 
-_WORDS = {
+_LABELS = {
     HostCause.PHASE: "annotated phase",
     HostCause.ONE_OFF: "one-off call",
     HostCause.COMMUNICATION: "waiting for communication",
@@ -116,12 +116,12 @@ _PHASES = (
 
 def cause_names(*, has_gpu: bool, has_stacks: bool = True) -> tuple[str, ...]:
     """The word for each of `CAUSES` in a trace with or without GPU work, and Python frames."""
-    words = [cause.word for cause in CAUSES]
+    names = [cause.word for cause in CAUSES]
     if not has_gpu:
-        words[HostCause.DISPATCH] = _OPERATORS
+        names[HostCause.DISPATCH] = _OPERATORS
     if not has_stacks:
-        words[HostCause.PYTHON] = NOT_RECORDED
-    return tuple(words)
+        names[HostCause.PYTHON] = NOT_RECORDED
+    return tuple(names)
 
 
 def cause_of_names(names: pl.DataFrame) -> npt.NDArray[np.int8]:

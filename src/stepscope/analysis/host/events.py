@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.analysis.calls.call_sites import has_stacks
 from stepscope.analysis.calls.one_off import one_off_calls
 from stepscope.analysis.calls.parents import operators_of_events
-from stepscope.analysis.calls.places import has_stacks
 from stepscope.analysis.calls.runtime_calls import TO_DEVICE, TO_HOST, blocking_copies
 from stepscope.analysis.host.causes import (
     CAUSES,
@@ -39,7 +39,7 @@ from stepscope.trace.arrays.nullable import distinct, filled
 from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.derive.nesting import MOST_NARROW
 from stepscope.trace.model import Trace
-from stepscope.trace.session import locked_cached_property
+from stepscope.trace.session import Session, kept
 
 _NODE = "autograd::engine::evaluate_function"
 _BACKWARD = r"(?i)^#{0,2} ?backward ?#{0,2}$"
@@ -70,6 +70,7 @@ class HostEvents:
 
     table: pl.DataFrame
     has_stacks: bool = True
+    session: Session = field(default_factory=Session, init=False, repr=False, compare=False)
 
     def on(self, lanes: tuple[int, ...]) -> HostEvents:
         """The same of some threads only."""
@@ -99,7 +100,7 @@ class HostEvents:
         ends = np.concatenate([own.ends for own in claims])
         return Stretches(starts[order], ends[order], np.concatenate(codes)[order])
 
-    @locked_cached_property
+    @kept
     def _claims(self) -> dict[int, list[Intervals]]:
         lane, cause = self.table["lane_id"].to_numpy(), self.table["cause"].to_numpy()
         start, end = self.table["start_ns"].to_numpy(), self.table["end_ns"].to_numpy()

@@ -19,7 +19,7 @@ from stepscope.analysis.host.causes import BLOCKING, HostCause
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
 from stepscope.analysis.selection.lost_work import lost_work
 from stepscope.analysis.selection.names import names_that
-from stepscope.analysis.selection.partition import IDLE_WORDS
+from stepscope.analysis.selection.partition import IDLE_LABELS
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import distinct, filled, gathered, nullable
@@ -27,7 +27,7 @@ from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.classify import is_started_by_device
 from stepscope.trace.model import Trace
 
-IDLE_CAUSES = tuple(IDLE_WORDS)
+IDLE_CAUSES = tuple(IDLE_LABELS)
 """Why a device may be idle."""
 REFILLING_PYTHON_NS = 200_000
 """Python of up to this length after a blocking call counts as refilling the queue."""
@@ -234,9 +234,9 @@ def cut(trace: Trace, gaps: pl.DataFrame, activity: HostActivity) -> pl.DataFram
             "device": gaps["device"][gap],
             "start_ns": first[order],
             "end_ns": last[order],
-            "cause": _words(IDLE_CAUSES, cause[order]),
+            "cause": _enumerated(IDLE_CAUSES, cause[order]),
             "event": _or_null(event[order]),
-            "note": _words(NOTES, note[order]),
+            "note": _enumerated(NOTES, note[order]),
         },
         schema=SEGMENTS,
     )
@@ -253,9 +253,9 @@ class _Pieces(NamedTuple):
     note: Int64Array
 
 
-def _words(words: tuple[str, ...], codes: Int64Array) -> pl.Series:
+def _enumerated(labels: tuple[str, ...], codes: Int64Array) -> pl.Series:
     """Codes as an enumeration; negative ones are null."""
-    return gathered(pl.Series(words, dtype=pl.Enum(words)), _or_null(codes))
+    return gathered(pl.Series(labels, dtype=pl.Enum(labels)), _or_null(codes))
 
 
 def _or_null(values: Int64Array) -> pl.Series:

@@ -19,11 +19,11 @@ States
                    step whose last launch is lost.
     start-up       The steps at the beginning that take more than twice the median of the others.
     stall          The one later step that takes more than three times the median; see
-                   `selection.odd_steps` for both.
+                   `selection.outlier_steps` for both.
     apart          An ordinary step that does not follow the others: see below.
     part of round  One of the first ordinary steps, where epochs begin again and again, or batches
                    come several at a time, and all ordinary steps are no whole number of such
-                   rounds; or where batches were made before. See `selection.odd_steps`.
+                   rounds; or where batches were made before. See `selection.outlier_steps`.
 
 The steady steps are the complete ones; where others lie between them, the longest run of steps
 that follow one another. Steps that a scope asks for count whatever they are.
@@ -44,7 +44,7 @@ from stepscope.analysis.host.waits import epoch_starts
 from stepscope.analysis.selection.gpu_work import in_steps, work_on_devices
 from stepscope.analysis.selection.lost_work import lost_work
 from stepscope.analysis.selection.names import events_named, times_of
-from stepscope.analysis.selection.odd_steps import (
+from stepscope.analysis.selection.outlier_steps import (
     LEAST_STEPS,
     rounds_of_batches,
     rounds_of_work,
@@ -54,7 +54,7 @@ from stepscope.analysis.selection.odd_steps import (
 )
 from stepscope.analysis.selection.partition import ONE_OFF
 from stepscope.analysis.selection.scope import Scope, memoized
-from stepscope.run.figures import duration, significant
+from stepscope.run.figures import duration, first_of, significant
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import are_among
@@ -85,7 +85,7 @@ _COMPLETE = _STATES.index(StepState.COMPLETE)
 
 
 @dataclass(frozen=True)
-class JudgedStep:
+class ClassifiedStep:
     """One step of a trace.
 
     Attributes:
@@ -108,7 +108,7 @@ class SteadySteps:
         tail_ns: What was taken off the end of the file's last step, as the end of the loop.
         one_off_ns: What was taken off the steps that count, together, because one-off calls kept
             the devices idle.
-        judged: Every step of the trace, in order.
+        classified: Every step of the trace, in order.
     """
 
     steps: tuple[int, ...]
@@ -116,12 +116,12 @@ class SteadySteps:
     median_ns: int
     is_of_devices: bool
     tail_ns: int
-    judged: tuple[JudgedStep, ...]
+    classified: tuple[ClassifiedStep, ...]
     one_off_ns: int = 0
 
-    def of_state(self, *states: StepState) -> tuple[JudgedStep, ...]:
+    def of_state(self, *states: StepState) -> tuple[ClassifiedStep, ...]:
         """The steps of some states."""
-        return tuple(one for one in self.judged if one.state in states)
+        return tuple(one for one in self.classified if one.state in states)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -142,7 +142,7 @@ class SteadySteps:
         for state, why in _WHY.items():
             steps = [one.step for one in self.of_state(state)]
             if steps:
-                which = f"{'steps' if len(steps) > 1 else 'step'} {_listed(steps)}"
+                which = f"{'steps' if len(steps) > 1 else 'step'} {first_of(steps, 8)}"
                 words.append(f"not part of the steady step: {which} ({why})")
         if self.tail_ns:
             words.append(
@@ -191,8 +191,8 @@ def steady_steps(trace: Trace, scope: Scope | None = None) -> SteadySteps:
     waits = _input_waits(trace, host)
     states = _states(trace, host, durations, waits, is_of_devices=device is not None)
     chosen = wanted if asked.steps is not None else states == _COMPLETE
-    judged = tuple(
-        JudgedStep(int(number), _STATES[state], int(duration), int(wait))
+    classified = tuple(
+        ClassifiedStep(int(number), _STATES[state], int(duration), int(wait))
         for number, state, duration, wait in zip(numbers, states, durations, waits, strict=True)
     )
     if device is not None and not _have_work(trace, numbers[chosen]):
@@ -209,7 +209,7 @@ def steady_steps(trace: Trace, scope: Scope | None = None) -> SteadySteps:
         median_ns=round(float(np.median(durations[chosen]))) if chosen.any() else 0,
         is_of_devices=device is not None,
         tail_ns=loop_tail(trace) if device is None and chosen[-1] else 0,
-        judged=judged,
+        classified=classified,
         one_off_ns=once_ns,
     )
 
@@ -404,8 +404,3 @@ def _longest_run(host: pl.DataFrame, usable: BoolArray) -> BoolArray:
     counts = np.bincount(run[usable])
     best: BoolArray = usable & (run == int(np.argmax(counts)))
     return best
-
-
-def _listed(steps: list[int]) -> str:
-    shown = ", ".join(map(str, steps[:8]))
-    return f"{shown}, …" if len(steps) > 8 else shown

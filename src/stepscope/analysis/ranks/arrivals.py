@@ -168,13 +168,13 @@ def _local(trace: Trace, scope: Scope | None) -> pl.DataFrame:
 
 
 def _described(trace: Trace, kept: pl.DataFrame) -> tuple[tuple[str, str], ...]:
-    words = {
+    descriptions = {
         str(entry.get("pg_name")): str(entry.get("pg_desc"))
         for entry in _listed_groups(trace)
         if entry.get("pg_desc") not in {None, "", "undefined"}
     }
     groups = dict.fromkeys(kept["group"].drop_nulls().to_list())
-    found = ((group, words.get(group.partition(" ")[0], "")) for group in groups)
+    found = ((group, descriptions.get(group.partition(" ")[0], "")) for group in groups)
     return tuple((group, word) for group, word in found if word)
 
 
@@ -248,8 +248,8 @@ def _pools(numbers: list[int]) -> list[int]:
     pools: list[int] = []
     for place, number in enumerate(numbers):
         follows = place > 0 and number == numbers[place - 1] + 1
-        has_room = pools.count(pools[-1]) < _POOL if pools else False
-        pools.append(pools[-1] + (0 if follows and has_room else 1) if pools else 0)
+        is_open = pools.count(pools[-1]) < _POOL if pools else False
+        pools.append(pools[-1] + (0 if follows and is_open else 1) if pools else 0)
     return pools
 
 

@@ -42,7 +42,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.ranks.matching import SYNCHRONISING
-from stepscope.run.figures import duration, ranks_in_words
+from stepscope.run.figures import duration, rank_names
 
 Numbers = npt.NDArray[np.int64]
 Reals = npt.NDArray[np.float64]
@@ -101,7 +101,7 @@ class RankClocks:
         """Why clocks of different ranks cannot be compared; None where all can."""
         if len(self.parts) < 2:
             return None
-        shown = "; ".join(ranks_in_words(part) for part in self.parts[:3])
+        shown = "; ".join(rank_names(part) for part in self.parts[:3])
         more = f"; and {len(self.parts) - 3} more" if len(self.parts) > 3 else ""
         return (
             f"the process groups with synchronising collectives leave {len(self.parts)} parts "
@@ -119,15 +119,15 @@ class RankClocks:
         return pl.col(column) - pl.col("offset_ns") - gained
 
 
-def solve_rank_clocks(met: pl.DataFrame) -> RankClocks:
+def solve_rank_clocks(arrived: pl.DataFrame) -> RankClocks:
     """Finds offsets and drifts of the ranks' clocks.
 
     Args:
-        met: One row per rank and collective: rank, group, key (of the collective), kind, start_ns
-            and end_ns on the rank's clock.
+        arrived: One row per rank and collective: rank, group, key (of the collective), kind,
+            start_ns and end_ns on the rank's clock.
     """
-    ranks = met["rank"].unique().sort().to_numpy().astype(np.int64)
-    rows = _Rows(met, ranks)
+    ranks = arrived["rank"].unique().sort().to_numpy().astype(np.int64)
+    rows = _Rows(arrived, ranks)
     parts = _parts(rows)
     fit = _Fit(rows)
     error = _errors(rows, fit, parts)
@@ -163,11 +163,11 @@ def solve_rank_clocks(met: pl.DataFrame) -> RankClocks:
 class _Rows:
     """The arrivals that clocks can be compared by."""
 
-    def __init__(self, met: pl.DataFrame, ranks: Numbers) -> None:
+    def __init__(self, arrived: pl.DataFrame, ranks: Numbers) -> None:
         duration = pl.col("end_ns") - pl.col("start_ns")
         group = pl.col("group").cast(pl.String).fill_null("")
         used = (
-            met.filter(pl.col("kind").is_in(SYNCHRONISING))
+            arrived.filter(pl.col("kind").is_in(SYNCHRONISING))
             .with_columns(transfer_ns=duration.min().over("key"))
             .filter(pl.len().over("key") > 1)
             .with_columns(group=group.rank("dense"), key=pl.col("key").rank("dense") - 1)

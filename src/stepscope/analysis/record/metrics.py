@@ -145,7 +145,7 @@ def _typed(frame: pl.DataFrame) -> pl.DataFrame:
     for name in frame.columns:
         column = pl.col(name)
         if name in _TEXTS or (name.startswith("clocks_event_reasons.") and name not in _MASKS):
-            # No text of a stranger's file shall control a terminal.
+            # No text of an untrusted file shall control a terminal.
             columns.append(column.str.replace_all(r"[\x00-\x1f\x7f-\x9f]", " "))
         elif name == "time_ns":
             columns.append(column.cast(pl.Int64, strict=False))
@@ -316,7 +316,7 @@ class SlowClock:
         """Its clock as a share of its peers'."""
         return self.own.clock_mhz / self.peers_mhz
 
-    def words(self) -> str:
+    def text(self) -> str:
         """The figures, as a clause."""
         own = self.own
         why = ", ".join(f"{name.replace('_', ' ')} {percent(share)}" for name, share in own.reasons)

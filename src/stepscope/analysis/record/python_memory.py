@@ -16,7 +16,7 @@ KIND = "python_memory"
 """The kind of the window's file."""
 
 _STEP = re.compile(r"^ +(\d{1,18}) +([\d,]{1,24}) +[\d,]{1,24}(  \(incomplete\))?$")
-_PLACE = re.compile(r"^ *[+-][\d,]+ +([+-][\d,]+) +[+-][\d,]+ +[\d,]+  (\S.*)$")
+_SITE = re.compile(r"^ *[+-][\d,]+ +([+-][\d,]+) +[+-][\d,]+ +[\d,]+  (\S.*)$")
 _OTHERS = re.compile(r"^[\d,]+ other locations$")
 _CALLER = re.compile(r"^ +called from (\S.*)$")
 INSTALLED = r"^.*/(?:site-packages|dist-packages|lib/python3\.\d+)/"
@@ -28,7 +28,7 @@ _UNEVEN = 0.5
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class AllocationSite:
     """A line that allocates, and by how much that grew.
 
     Attributes:
@@ -59,7 +59,7 @@ class PythonMemory:
     """
 
     ends: tuple[tuple[int, int], ...]
-    places: tuple[Place, ...]
+    places: tuple[AllocationSite, ...]
 
     @property
     def growth_per_step(self) -> int:
@@ -83,14 +83,16 @@ def read_python_memory(path: Path) -> PythonMemory | None:
     except OSError:
         return None
     ends: list[tuple[int, int]] = []
-    places: list[Place] = []
+    places: list[AllocationSite] = []
     for line in text.splitlines():
         if step := _STEP.match(line):
             if not step[3]:
                 ends.append((int(step[1]), int(step[2].replace(",", ""))))
-        elif (place := _PLACE.match(line)) and not _OTHERS.match(place[2]):
+        elif (place := _SITE.match(line)) and not _OTHERS.match(place[2]):
             named, is_library = _named(place[2])
-            places.append(Place(int(place[1].replace(",", "")), named, is_library=is_library))
+            places.append(
+                AllocationSite(int(place[1].replace(",", "")), named, is_library=is_library)
+            )
         elif places and (caller := _CALLER.match(line)):
             last = places[-1]
             if last.is_library and not last.caller and not _named(caller[1])[1]:

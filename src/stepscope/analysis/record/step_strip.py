@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stepscope.analysis.record.summary import StepSummary, partition_steps
-from stepscope.analysis.selection.odd_steps import SLOW_FACTOR
+from stepscope.analysis.selection.outlier_steps import SLOW_FACTOR
 from stepscope.analysis.selection.partition import INPUT, OTHER
 from stepscope.analysis.selection.rows import Rows
 from stepscope.run.step_record import StepRecord

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from stepscope.analysis.record.course import (
+from stepscope.analysis.record.step_patterns import (
     CompileTimes,
     EpochStarts,
     HostTimes,
@@ -25,7 +25,7 @@ from stepscope.analysis.record.course import (
     host_times,
     recurs,
 )
-from stepscope.analysis.selection.odd_steps import (
+from stepscope.analysis.selection.outlier_steps import (
     SLOW_FACTOR,
     START_UP_FACTOR,
     round_starts,
@@ -260,7 +260,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
     """Summarise a step record; None if it has no complete training step.
 
     Steady steps are complete training steps except the slow first ones, slow ones right after a
-    window, a single stall (`selection.odd_steps`), and those that compiled something new. Steps
+    window, a single stall (`selection.outlier_steps`), and those that compiled something new. Steps
     recorded in detail are slower, so they count only if fewer than five others remain. Where
     epochs begin at one distance, or batches come several at a time, whole rounds count.
     Stepscope's own time, which the record has apart, is no part of any step.

@@ -29,7 +29,7 @@ from stepscope.analysis.selection.scope import (
     memoized,
 )
 from stepscope.errors import UnreadableInputError, UsageError
-from stepscope.run.figures import steps_in_words
+from stepscope.run.figures import step_ranges
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import are_among, distinct, filled
 from stepscope.trace.arrays.ordering import by_group_and_time
@@ -174,7 +174,7 @@ def check_steps(trace: Trace, asked: Scope) -> tuple[int, ...]:
         return tuple(known)
     missing = sorted(set(asked.steps) - set(known))
     if missing:
-        have = f"it has {steps_in_words(sorted(set(known)))}" if known else "it has no steps"
+        have = f"it has {step_ranges(sorted(set(known)))}" if known else "it has no steps"
         raise UsageError(f"{trace.path}: no step {', '.join(map(str, missing))}: {have}")
     return tuple(step for step in known if step in set(asked.steps))
 

@@ -101,8 +101,10 @@ def _events_by_name(trace: Trace) -> tuple[npt.NDArray[np.int32], Int64Array]:
 
 def names_that(trace: Trace, condition: pl.Expr) -> BoolArray:
     """For each row of `names` whether it meets a condition; not where the condition is null."""
-    met = trace.name_rows.select(condition.alias("met"))["met"]
-    found: BoolArray = (met.fill_null(value=False) if met.null_count() else met).to_numpy()
+    matches = trace.name_rows.select(condition.alias("matches"))["matches"]
+    found: BoolArray = (
+        matches.fill_null(value=False) if matches.null_count() else matches
+    ).to_numpy()
     return found
 
 

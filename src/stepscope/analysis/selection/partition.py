@@ -14,7 +14,7 @@ BUSY_PARTS = ("compute", "exposed communication", "exposed copies")
 IDLE_PREFIX = "idle: "
 """What the names of the parts that are idle time begin with."""
 
-IDLE_WORDS: dict[str, str] = {
+IDLE_LABELS: dict[str, str] = {
     "device_wait": "idle: queued work waits",
     "graph_gap": "idle: inside CUDA graphs",
     "input": "idle: input",
@@ -41,15 +41,15 @@ ONE_OFF = "one_off"
 """The cause of idle time that happens once, and is no part of a step."""
 
 
-def cause_words(cause: str) -> str:
+def cause_label(cause: str) -> str:
     """A cause as people read it: "queued work waits" for `device_wait`."""
-    known = IDLE_WORDS.get(cause)
+    known = IDLE_LABELS.get(cause)
     return cause.replace("_", " ") if known is None else known.removeprefix(IDLE_PREFIX)
 
 
-def all_cause_words(causes: Iterable[str | None]) -> list[str | None]:
+def cause_labels(causes: Iterable[str | None]) -> list[str | None]:
     """The causes of a column as people read them."""
-    return [cause if cause is None else cause_words(cause) for cause in causes]
+    return [cause if cause is None else cause_label(cause) for cause in causes]
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def fitted_to_step(
     others_ns = sum(part.total_ns for part in window.parts) - sum(p.total_ns for p in certain)
     if certain_ns >= record.total_ns or not others_ns:
         return replace(window.scaled_to(record.total_ns), steps=record.steps)
-    idle_input, waited_ns = IDLE_WORDS["input"], record.of(INPUT) - certain_ns
+    idle_input, waited_ns = IDLE_LABELS["input"], record.of(INPUT) - certain_ns
     usual_ns = (record.total_ns - certain_ns) * window.of(idle_input) / others_ns
     times = {_CERTAIN: certain_ns}
     if waited_ns > usual_ns and window.of(idle_input) < others_ns:

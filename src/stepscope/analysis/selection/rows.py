@@ -63,7 +63,7 @@ class Beginning:
     def of(cls, table: pl.DataFrame, most_rows: int) -> Beginning:
         """The beginning of a frame."""
         kept = [
-            name for at, name in enumerate(table.columns) if at == 0 or _says_something(table[name])
+            name for at, name in enumerate(table.columns) if at == 0 or _has_content(table[name])
         ]
         cut = table.select(kept).head(most_rows)
         values = tuple(tuple(map(_plain, column.to_list())) for column in cut.iter_columns())
@@ -71,7 +71,7 @@ class Beginning:
         return cls(Rows(tuple(kept), values), numeric, len(table))
 
 
-def _says_something(column: pl.Series) -> bool:
+def _has_content(column: pl.Series) -> bool:
     known = column.drop_nulls()
     if known.dtype.is_numeric():
         return bool((known != 0).any())

@@ -101,7 +101,7 @@ class Schedule:
                 return step
         return max(first, self._origin + self.repeat * self.cycle) if self.repeat else first
 
-    def room_for(self, first: int, steps: int, warmup: int) -> int:
+    def free_step(self, first: int, steps: int, warmup: int) -> int:
         """The first step from `first` on where a window with its warm-up overlaps no scheduled one.
 
         It is `first` if the next cycle has no room.
@@ -206,17 +206,17 @@ def _activities(values: Values) -> None:
     activities = values["activities"]
     if activities == "auto":
         return
-    words = (activities,) if isinstance(activities, str) else tuple(activities)
-    for word in words:
+    names = (activities,) if isinstance(activities, str) else tuple(activities)
+    for word in names:
         if word not in (*ACTIVITIES, "auto"):
             raise ConfigError(
                 f"activities={word!r} is unknown: choose one of {', '.join(ACTIVITIES)}, auto"
             )
-    if not words or "auto" in words:
+    if not names or "auto" in names:
         raise ConfigError(
             f"activities={activities!r}: give 'auto', or some of {', '.join(ACTIVITIES)}"
         )
-    values["activities"] = tuple(dict.fromkeys(words))
+    values["activities"] = tuple(dict.fromkeys(names))
 
 
 def _folders(values: Values) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from stepscope.capture.steps.replacements import Replacements, is_compiling
-from stepscope.run.figures import error_in_words
+from stepscope.run.figures import describe_error
 from stepscope.run.files import LineFile
 from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import ArtifactRecord
@@ -31,7 +31,7 @@ _DEEPEST = 6
 _CPU = -1
 """The CPU's number, as in torch's traces."""
 
-Sight = Callable[[str, list[tuple[Any, ...]]], None]
+OnStorages = Callable[[str, list[tuple[Any, ...]]], None]
 """Receives a kind of memory, and storages of that kind: device, address, bytes, time_ns, name."""
 
 
@@ -61,8 +61,8 @@ class TensorWatch:
     kept.
     """
 
-    def __init__(self, sight: Sight) -> None:
-        self._sight = sight
+    def __init__(self, on_storages: OnStorages) -> None:
+        self._on_storages = on_storages
         self._thread = threading.get_ident()
         self._replacements = Replacements()
         self._roots: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -139,7 +139,7 @@ class TensorWatch:
 
     def _failed(self, error: Exception) -> None:
         """Stop listening: the hooks run inside the training's own calls, and must not raise."""
-        self.problem = error_in_words(error)
+        self.problem = describe_error(error)
         log.warning("stepscope: the memory census ends early: %s", self.problem)
         log.debug("stepscope: the memory census", exc_info=error)
         with contextlib.suppress(Exception):
@@ -174,14 +174,14 @@ class TensorWatch:
                 {id(tensor): name for name, tensor in module.named_parameters()}
             )
         moment = time.time_ns()
-        self._sight("parameter", list(_named(module.named_parameters(), moment)))
-        self._sight("buffer", list(_named(module.named_buffers(), moment)))
+        self._on_storages("parameter", list(_named(module.named_parameters(), moment)))
+        self._on_storages("buffer", list(_named(module.named_buffers(), moment)))
         # torch passes no keyword arguments to this hook; its caller has them.
         keywords = sys._getframe(3).f_locals.get("kwargs", {})
         given = _tensors({"": arguments, **keywords} if isinstance(keywords, dict) else arguments)
         # What another module computed is no input: it comes from the graph.
         inputs = ((name, tensor) for name, tensor in given if tensor.grad_fn is None)
-        self._sight("input", list(_named(inputs, moment)))
+        self._on_storages("input", list(_named(inputs, moment)))
         if not _can_save():
             return
         saving = saved_tensors_hooks(self._pack, _unpack)
@@ -195,7 +195,7 @@ class TensorWatch:
             saving.__exit__()
         saved, self._saved = self._saved, []
         if saved:
-            self._sight("activation", saved)
+            self._on_storages("activation", saved)
 
     def _pack(self, tensor: Any) -> Any:
         # The tensor itself would keep its own graph alive.
@@ -227,7 +227,7 @@ class TensorWatch:
                 for key, value in _tensors(state, str(name or "")) if state else ():
                     found["optimizer_state"].append((key, value))
         for kind, tensors in found.items():
-            self._sight(kind, list(_named(tensors, moment)))
+            self._on_storages(kind, list(_named(tensors, moment)))
 
 
 def _unpack(tensor: Any) -> Any:
@@ -336,7 +336,7 @@ class MemoryCensus:
         self._size = 0
         self._names: dict[str, int] = {}
         self._lasting: dict[str, list[tuple[Any, ...]]] = {}
-        self.watch = TensorWatch(self._sight)
+        self.watch = TensorWatch(self._on_storages)
 
     def step_begins(self, step: int) -> None:
         """Listen to a step if memory is recorded in it."""
@@ -356,7 +356,7 @@ class MemoryCensus:
         problem, layout = file.problem or self.watch.problem, self._layout
         self._note(ArtifactRecord.of(KIND, layout.census, layout.root, problem=problem))
 
-    def _sight(self, kind: str, found: list[tuple[Any, ...]]) -> None:
+    def _on_storages(self, kind: str, found: list[tuple[Any, ...]]) -> None:
         """Write what was seen: one line for each device."""
         if not found:
             return

@@ -25,7 +25,7 @@ from stepscope._version import __version__
 from stepscope.capture.messages import working_directory
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.ranks import RankIdentity
-from stepscope.run.figures import error_in_words
+from stepscope.run.figures import describe_error
 from stepscope.run.files import LineFile, numbered, write_atomically
 from stepscope.run.layout import RunLayout, run_name
 from stepscope.run.manifest import (
@@ -293,7 +293,7 @@ class Journal:
             write_atomically(path, text.encode("utf-8", errors="replace"))
             record = ArtifactRecord.of(kind, path, path.parent)
         except OSError as error:
-            record = ArtifactRecord(kind, name, problem=error_in_words(error))
+            record = ArtifactRecord(kind, name, problem=describe_error(error))
             log.warning("stepscope: %s could not be written: %s", name, error)
         self.add_artifact(record)
 
@@ -395,7 +395,7 @@ class Journal:
         except OSError as error:
             if not self._has_failed:
                 log.warning("stepscope: the manifest cannot be written: %s", error)
-                self.note("writing the manifest", error_in_words(error), self.steps())
+                self.note("writing the manifest", describe_error(error), self.steps())
             self._has_failed = True
 
     def _write(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.schedule import NEVER
-from stepscope.run.figures import error_in_words
+from stepscope.run.figures import describe_error
 from stepscope.run.files import LineFile, replacing
 from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import ArtifactRecord
@@ -116,7 +116,7 @@ class MemoryWatch:
             with replacing(path) as temporary, temporary.open("wb") as file:
                 pickle.dump(content, file, protocol=_PICKLE_PROTOCOL)
         except Exception as error:  # noqa: BLE001 - the training must go on, and the manifest tells
-            problem = f"{reason}: {error_in_words(error)}"
+            problem = f"{reason}: {describe_error(error)}"
             log.warning("stepscope: no memory snapshot: %s", problem)
             relative = path.relative_to(self._layout.root).as_posix()
             self._note(ArtifactRecord("snapshot", relative, problem=problem))

@@ -48,17 +48,17 @@ class RecordingBeside:
 
     def use_gpu(self, uuid: str) -> None:
         """Record only this GPU from now on; all visible ones if `uuid` is empty."""
-        self._tell(f"{GPU}{uuid}")
+        self._send(f"{GPU}{uuid}")
 
     def close(self, patience_s: float = PATIENCE_S) -> str:
         """End it with a last sample, or kill it if that takes longer; returns what went wrong."""
-        self._tell(STOP)
+        self._send(STOP)
         child, self._child = self._child, None
         if child is not None:
             self._collect(child, min(PATIENCE_S, patience_s))
         return self.problem
 
-    def _tell(self, order: str) -> None:
+    def _send(self, order: str) -> None:
         if self._child is not None and self._child.stdin is not None:
             # A recorder that has ended needs no orders.
             with contextlib.suppress(OSError, ValueError):
@@ -75,9 +75,9 @@ class RecordingBeside:
             self.problem = f"the sampler did not end within {patience_s:g} s, and was killed"
             return
         if child.returncode:
-            words = (messages or b"").decode("utf-8", "replace").strip().splitlines()
-            words = words or [f"the sampler ended with {child.returncode}: see metrics.json"]
-            self.problem = words[-1]
+            lines = (messages or b"").decode("utf-8", "replace").strip().splitlines()
+            lines = lines or [f"the sampler ended with {child.returncode}: see metrics.json"]
+            self.problem = lines[-1]
 
 
 class RankMonitor(RecordingBeside):

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from stepscope.run.figures import error_in_words
+from stepscope.run.figures import describe_error
 from stepscope.run.step_ring import Reading
 
 _PENDING_ROWS = 8
@@ -117,7 +117,7 @@ class DeviceSteps:
             try:
                 return call(*given)
             except Exception as error:  # noqa: BLE001 - a device can fail in any way
-                self.problem = f"reading the device: {error_in_words(error)}"
+                self.problem = f"reading the device: {describe_error(error)}"
         return None
 
     def _record(self) -> Any:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.capture.options.config import WINDOW_RECORDERS
 from stepscope.capture.windows.planner import WindowPlan, WindowPlanner
-from stepscope.run.figures import error_in_words
+from stepscope.run.figures import describe_error
 
 if TYPE_CHECKING:
     from stepscope.capture.options.config import CaptureConfig
@@ -325,7 +325,7 @@ class WindowControl:
             self._state = State.IDLE
             if window is not None:
                 _discard(window)
-            self._note(plan, "failed", error_in_words(error))
+            self._note(plan, "failed", describe_error(error))
             return False
         self._state = state
         return True
@@ -372,7 +372,7 @@ class WindowControl:
                 self.load().save(window, cause, self._step)
             except Exception as error:  # noqa: BLE001 - the training must go on
                 _discard(window)
-                self._note(plan, "failed", error_in_words(error))
+                self._note(plan, "failed", describe_error(error))
 
     def _abandon(self, plan: WindowPlan, cause: str) -> None:
         window, self._window = self._window, None

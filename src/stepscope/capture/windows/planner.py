@@ -186,7 +186,7 @@ def another_profiler_runs() -> bool:
     return bool(enabled()) if enabled is not None else False
 
 
-_ROOM_FACTOR = 2.0
+_SPACE_FACTOR = 2.0
 """A window needs its raw trace and its finished files at the same time."""
 _LIMITS = ("max_pause_s", "max_window_bytes")
 """The options that limit what a window costs."""
@@ -268,7 +268,7 @@ class Budget:
         needed = float(self._config.min_free_bytes)
         sample = self._samples.get(plan.details)
         if sample is not None and needed:
-            window_bytes = sample.raw_bytes * plan.steps * _ROOM_FACTOR
+            window_bytes = sample.raw_bytes * plan.steps * _SPACE_FACTOR
             needed = max(needed, window_bytes)
         if not needed:
             return ""

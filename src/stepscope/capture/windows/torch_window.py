@@ -34,7 +34,7 @@ from stepscope.capture.windows.recorder import (
     WindowTools,
     artifact_options,
 )
-from stepscope.run.figures import error_in_words, error_with_class
+from stepscope.run.figures import describe_error, error_with_class
 from stepscope.run.files import replacing
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
@@ -297,7 +297,7 @@ def _torch_memory_timeline(profiler: Any, directory: Path) -> list[ArtifactRecor
             finally:
                 written.unlink(missing_ok=True)
     except Exception as error:  # noqa: BLE001 - torch asserts on real models
-        problem = f"memory is drawn by phase, as torch found no categories: {error_in_words(error)}"
+        problem = f"memory is drawn by phase, as torch found no categories: {describe_error(error)}"
         return [ArtifactRecord("memory_timeline_torch", TORCH_TIMELINE, problem=problem)]
     return []
 
@@ -343,8 +343,8 @@ def choose_activities(wanted: str | Sequence[str]) -> list[Any]:
                     "recording without it",
                     word,
                 )
-    words = ACTIVITIES if wanted == "auto" else wanted
-    return [supported[word] for word in words if word in supported] or [ProfilerActivity.CPU]
+    names = ACTIVITIES if wanted == "auto" else wanted
+    return [supported[word] for word in names if word in supported] or [ProfilerActivity.CPU]
 
 
 def make_profiler(config: CaptureConfig, plan: WindowPlan, activities: list[Any]) -> Any:

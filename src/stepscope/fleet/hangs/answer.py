@@ -15,7 +15,7 @@ from stepscope.fleet.hangs.dump import Dump, rank_of_dump, read_dump
 from stepscope.fleet.hangs.find_hang import Hang, find_hang
 from stepscope.opening.discover import has_wildcard
 from stepscope.opening.reader import open_run
-from stepscope.run.figures import some_in_words
+from stepscope.run.figures import shortened_list
 from stepscope.run.files import kind_of
 
 HANGS = Question(
@@ -46,7 +46,7 @@ def answer_hang(paths: Sequence[str], ranks: int | None = None, run: str | None 
     if run is not None:
         hang = with_steps(hang, run)
     hang = replace(hang, notes=(*hang.notes, *problems))
-    shown = some_in_words([dump.path for dump in dumps])
+    shown = shortened_list([dump.path for dump in dumps])
     first = min((entry.created_ns for dump in dumps for entry in dump.entries), default=0)
     return Answers(HANGS, len(dumps), [Answer(shown, first, hang)])
 

@@ -73,7 +73,7 @@ class Group:
         return hash(self.name)  # groups of the same name are few, and have many ranks
 
     @property
-    def words(self) -> str:
+    def label(self) -> str:
         """How to call it."""
         described = self.description not in {"", "undefined"}
         return f"{self.name} ({self.description})" if described else self.name
@@ -118,12 +118,12 @@ class Entry:
     @property
     def inputs(self) -> str:
         """Types and shapes of the inputs, as text."""
-        return _in_words(self.given)
+        return _describe(self.given)
 
     @property
     def outputs(self) -> str:
         """Types and shapes of the outputs, as text."""
-        return _in_words(self.taken)
+        return _describe(self.taken)
 
     @property
     def input_elements(self) -> Elements | None:
@@ -405,16 +405,16 @@ def _entry(
 
 
 def _group_of(one: dict[Any, Any], groups: dict[str, Group]) -> Group:
-    told = one.get("process_group")
-    if isinstance(told, (list, tuple)) and told:
-        name, description = _text(told[0]), _text(told[1]) if len(told) > 1 else ""
+    recorded = one.get("process_group")
+    if isinstance(recorded, (list, tuple)) and recorded:
+        name, description = _text(recorded[0]), _text(recorded[1]) if len(recorded) > 1 else ""
     else:
         name, description = _text(one.get("pg_id", "0")), ""
     listed = groups.get(name)
     if listed is None:
         return Group(name, description)
-    told_there = listed.description not in {"", "undefined"}
-    return Group(name, listed.description if told_there else description, listed.ranks)
+    recorded_there = listed.description not in {"", "undefined"}
+    return Group(name, listed.description if recorded_there else description, listed.ranks)
 
 
 def _state(one: dict[Any, Any], backend: str) -> str:
@@ -439,7 +439,7 @@ def _tensors(sizes: list[Any], types: Any) -> Tensors:
 
 
 @lru_cache(maxsize=4096)
-def _in_words(tensors: Tensors | None) -> str:
+def _describe(tensors: Tensors | None) -> str:
     return ", ".join(
         f"{kind}[{'×'.join(map(str, lengths))}]" for kind, lengths in (tensors or ())[:_MOST_SHOWN]
     )

@@ -53,8 +53,8 @@ from stepscope.fleet.hangs.calls import (
 from stepscope.fleet.hangs.dump import TIMED_OUT, Dump, Group
 from stepscope.fleet.hangs.operations import (
     completed_with_different_calls,
+    describe_inputs,
     differing_calls,
-    inputs_in_words,
     mismatched_table,
     odd_ranks,
     odd_ranks_of_exchange,
@@ -63,13 +63,13 @@ from stepscope.fleet.hangs.operations import (
     totals_of_exchange,
     ways_to_call,
 )
-from stepscope.run.figures import ranks_in_words
+from stepscope.run.figures import rank_names
 
 WAITING, QUEUED, DIFFERENT, NOT_THERE = "waiting", "queued", "different", "not there"
 DONE, OVERWRITTEN, NO_DUMP = "done", "overwritten", "no dump"
 _MISSING = (QUEUED, DIFFERENT, NOT_THERE, NO_DUMP)
 _SILENT_ON_MESSAGES = "gloo"
-_MOST_TOLD = 4
+_MOST_LISTED = 4
 
 HANGING: dict[str, pl.DataType | type[pl.DataType]] = {
     "group": pl.String,
@@ -161,7 +161,7 @@ class _Hanging:
         return sorted(rank for rank, did in self.did.items() if did in kinds)
 
     @property
-    def words(self) -> str:
+    def label(self) -> str:
         """How to call it: "all_reduce 4 of group 0 (default_pg)"."""
         if self.key.ends is None:
             return f"{self.operation} {self.key.sequence} of group {self.group}"
@@ -203,7 +203,7 @@ class _Root:
     """What a hang goes back to.
 
     Attributes:
-        kind: DIFFERENT, NOT_THERE, _CIRCLE, NO_DUMP, QUEUED, OVERWRITTEN, or WAITING where all are
+        kind: DIFFERENT, NOT_THERE, _CYCLE, NO_DUMP, QUEUED, OVERWRITTEN, or WAITING where all are
             in it.
         ranks: The ranks that cause it.
         hanging: The operations that show it.
@@ -214,8 +214,8 @@ class _Root:
     hanging: tuple[_Hanging, ...]
 
 
-_CIRCLE = "circle"
-_BY_EVIDENCE = (DIFFERENT, NOT_THERE, _CIRCLE, QUEUED, NO_DUMP, OVERWRITTEN, WAITING)
+_CYCLE = "circle"
+_BY_EVIDENCE = (DIFFERENT, NOT_THERE, _CYCLE, QUEUED, NO_DUMP, OVERWRITTEN, WAITING)
 """Roots, those with the best evidence first."""
 
 
@@ -238,14 +238,14 @@ def find_hang(dumps: Sequence[Dump], ranks: int | None = None) -> Hang:
     ordered = _root_first(hanging, root)
     missing = {rank: first for rank in root.ranks if (first := job.first_missing(rank, ordered))}
     if root.kind == NOT_THERE and missing:  # the call that is missing first stands first
-        first = min(missing.values(), key=lambda one: (one.since_ns, one.words))
+        first = min(missing.values(), key=lambda one: (one.since_ns, one.label))
         ordered.sort(key=lambda one: one is not first)
     differing = differing_calls(job.recorded)
-    notes = completed_with_different_calls(job.recorded, differing, job.words)
+    notes = completed_with_different_calls(job.recorded, differing, job.labels)
     have_differed = bool(notes)
     notes += [note for dump in dumps for note in dump.notes]
     if job.missing:
-        notes.append(f"no dump of {ranks_in_words(job.missing)} of {len(job.ranks)}")
+        notes.append(f"no dump of {rank_names(job.missing)} of {len(job.ranks)}")
     if root.kind == NOT_THERE and any(
         entry.backend == _SILENT_ON_MESSAGES for dump in dumps for entry in dump.entries[-1:]
     ):
@@ -258,8 +258,8 @@ def find_hang(dumps: Sequence[Dump], ranks: int | None = None) -> Hang:
         hanging=_hanging_table(ordered),
         members=_members_table(ordered),
         ranks=_ranks_table(job, ordered, root.ranks, missing),
-        mismatched=mismatched_table(job.recorded, differing, job.words),
-        operations=operations_table(job.recorded, job.words),
+        mismatched=mismatched_table(job.recorded, differing, job.labels),
+        operations=operations_table(job.recorded, job.labels),
         scope=AnsweredScope(Scope(), (), (), sum(len(dump.entries) for dump in dumps)),
         notes=tuple(notes),
     )
@@ -269,7 +269,7 @@ class _Job:
     """All dumps together.
 
     Attributes:
-        words: What to call each group, by its name.
+        labels: What to call each group, by its name.
         ranks: All ranks of the job.
         missing: Of these, those without a dump.
         recorded: What each rank did in each operation.
@@ -278,7 +278,7 @@ class _Job:
 
     def __init__(self, by_rank: dict[int, Dump], ranks: int | None) -> None:
         self.dumps = by_rank
-        self.words: dict[str, str] = {}
+        self.labels: dict[str, str] = {}
         listed: set[int] = set()
         for dump in by_rank.values():
             for group in {*dump.groups, *(entry.group for entry in dump.entries)}:
@@ -311,7 +311,7 @@ class _Job:
 
     def _group(self, group: Group, rank: int) -> Group:
         """The group without its description, and with its ranks where any dump lists them."""
-        self.words.setdefault(group.name, group.words)
+        self.labels.setdefault(group.name, group.label)
         fitting = [one for one in self._known[group.name] if rank in one.ranks]
         ranks = group.ranks or (fitting[0].ranks if len(fitting) == 1 else ())
         found = Group(group.name, ranks=ranks)
@@ -381,9 +381,9 @@ class _Job:
         usual = parts[ways_to_call(key, parts)[0].ranks[0]]
         return _Hanging(
             key=key,
-            group=self.words[key.group.name],
+            group=self.labels[key.group.name],
             operation=operation_name(key, usual),
-            inputs=inputs_in_words(usual),
+            inputs=describe_inputs(usual),
             did=did,
             parts=dict(parts),
             behind=behind,
@@ -455,7 +455,7 @@ class _Job:
             )
 
         first = [one for one in called if not comes_later(one)] or called
-        return min(first, key=lambda one: (expected_ns(one), one.words))
+        return min(first, key=lambda one: (expected_ns(one), one.label))
 
     def _members(self, key: Key) -> list[int]:
         if key.ends is not None:
@@ -464,7 +464,7 @@ class _Job:
             return list(key.group.ranks)
         users = self._users[key.group]
         # The default group, which older dumps give no ranks, is that of all.
-        is_default = "default" in self.words[key.group.name] or key.group.name == "0"
+        is_default = "default" in self.labels[key.group.name] or key.group.name == "0"
         return list(self.ranks) if is_default else sorted(users)
 
 
@@ -496,7 +496,7 @@ def _root(hanging: Sequence[_Hanging], job: _Job) -> _Root:
         common = set.intersection(*(set(one.ranks) for one in same))
         if len(common) == 1:
             return _Root(kind, tuple(common), tuple(one.hanging[0] for one in same))
-    if kind in (WAITING, _CIRCLE, DIFFERENT):
+    if kind in (WAITING, _CYCLE, DIFFERENT):
         return min(same, key=lambda one: min((h.since_ns for h in one.hanging), default=0))
     ranks = tuple(sorted({rank for one in same for rank in one.ranks}))
     return _Root(kind, ranks, tuple(one for root in same for one in root.hanging))
@@ -514,7 +514,7 @@ def _root_of(
         shown = tuple(by_key[node] for node in nodes if isinstance(node, Key))
         if any(inside & set(one.ranks(OVERWRITTEN)) for one in shown):
             return _Root(OVERWRITTEN, (), shown)
-        return _Root(_CIRCLE, tuple(sorted(ranks)), shown)
+        return _Root(_CYCLE, tuple(sorted(ranks)), shown)
     (node,) = nodes
     if isinstance(node, int):
         waited = tuple(one for one in by_key.values() if one.did.get(node) in _ABSENT)
@@ -581,7 +581,7 @@ def _root_first(hanging: Sequence[_Hanging], root: _Root) -> list[_Hanging]:
             -len(one.ranks(WAITING)),
             one.since_ns,
             one.key.group.name,
-            one.words,
+            one.label,
         ),
     )
 
@@ -601,12 +601,12 @@ def _verdict(
     if not hanging and unclear:
         return (
             "cannot say whether anything hangs: completed operations are left out of the dumps of "
-            f"{ranks_in_words(unclear)}, and with them which sends and receives were completed"
+            f"{rank_names(unclear)}, and with them which sends and receives were completed"
         )
     waiting_ranks = [rank for rank, heads in job.heads.items() if heads]
     if not hanging and waiting_ranks:
         return (
-            f"cannot say whether anything hangs: {ranks_in_words(waiting_ranks)} "
+            f"cannot say whether anything hangs: {rank_names(waiting_ranks)} "
             f"{'have' if len(waiting_ranks) > 1 else 'has'} open operations, and the dumps do not "
             "show which of the other ranks' are the same"
         )
@@ -614,30 +614,30 @@ def _verdict(
         but = ", but ranks called some of them differently" if have_differed else ""
         return f"nothing hangs: every recorded operation was completed{but}"
     first = hanging[0]
-    hangs = f"{first.words} hangs"
+    hangs = f"{first.label} hangs"
     waiting = first.waiting
-    who = ranks_in_words(root.ranks)
+    named = rank_names(root.ranks)
     if root.kind == DIFFERENT:
         odd = f"{first.problem}: " if first.problem else ""
-        return f"{hangs}: {odd}{_who_called_what(first)}"
-    if root.kind == _CIRCLE:
-        return f"{who} wait for each other: {_circle(root)}"
+        return f"{hangs}: {odd}{_last_calls(first)}"
+    if root.kind == _CYCLE:
+        return f"{named} wait for each other: {_circle(root)}"
     if root.kind == QUEUED:
         return (
-            f"{hangs}: {_wait(waiting)} for {who}, which called it, but whose GPU has not "
+            f"{hangs}: {_wait(waiting)} for {named}, which called it, but whose GPU has not "
             "begun it: work that it was given before does not end"
         )
     if root.kind == NO_DUMP:
         may = "it ended, did not come or waits" if len(root.ranks) == 1 else "they ended or wait"
         return (
-            f"{hangs}: {_wait(waiting)} for {who}, which left no dump: cannot say whether {may}"
+            f"{hangs}: {_wait(waiting)} for {named}, which left no dump: cannot say whether {may}"
             " there too"
         )
     if root.kind == NOT_THERE:
         did = f"{_absence(root, first)}{_lines(first, root, job)}"
-        return f"{hangs}: {_wait(waiting)} for {who}, {did}"
+        return f"{hangs}: {_wait(waiting)} for {named}, {did}"
     if root.kind == OVERWRITTEN:
-        unknown = ranks_in_words({r for one in root.hanging for r in one.ranks(OVERWRITTEN)})
+        unknown = rank_names({r for one in root.hanging for r in one.ranks(OVERWRITTEN)})
         return (
             f"{hangs}: {_wait(waiting)} in it; cannot say who is missing: the records do not show "
             f"what {unknown} did in it"
@@ -645,9 +645,9 @@ def _verdict(
     if first.problem:
         return f"{hangs}: {first.problem}: cannot say which of them is wrong"
     there = (
-        f"{_wait(waiting)} in it, which {ranks_in_words(first.ranks(DONE))} completed"
+        f"{_wait(waiting)} in it, which {rank_names(first.ranks(DONE))} completed"
         if first.ranks(DONE)
-        else f"with all its members in it ({ranks_in_words(first.ranks(WAITING, QUEUED))})"
+        else f"with all its members in it ({rank_names(first.ranks(WAITING, QUEUED))})"
     )
     hangs = f"{hangs}: {there}" if first.ranks(DONE) else f"{hangs} {there}"
     if first.have_all_begun:
@@ -672,7 +672,7 @@ def _lines(first: _Hanging, root: _Root, job: _Job) -> str:
     """Where others made the call that is missing, and what the culprit called last."""
     text = f"; the others called it at {first.where}" if first.where else ""
     if first.key.ends is not None and first.where:
-        text = f"; {ranks_in_words(first.ranks(WAITING, QUEUED))} called it at {first.where}"
+        text = f"; {rank_names(first.ranks(WAITING, QUEUED))} called it at {first.where}"
     if len(root.ranks) > 1:
         return text
     rank = root.ranks[0]
@@ -685,15 +685,15 @@ def _lines(first: _Hanging, root: _Root, job: _Job) -> str:
         peer = listed[last.peer] if last.peer < len(listed) else last.peer
         what = f"{last.operation} {'to' if last.operation == 'send' else 'from'} rank {peer}"
     at = f" at {last.where}" if last.where else ""
-    return f"{text}; rank {rank} last called {what} in group {last.group.words}{at}"
+    return f"{text}; rank {rank} last called {what} in group {last.group.label}{at}"
 
 
 def _circle(root: _Root) -> str:
     parts = []
-    for one in root.hanging[:_MOST_TOLD]:
+    for one in root.hanging[:_MOST_LISTED]:
         waiting = [rank for rank in one.ranks(WAITING) if rank in root.ranks]
         if waiting:
-            parts.append(f"{ranks_in_words(waiting)} in {one.words}")
+            parts.append(f"{rank_names(waiting)} in {one.label}")
     ends = [one.key.ends for one in root.hanging]
     if all(ends):
         sides = {
@@ -709,11 +709,11 @@ def _circle(root: _Root) -> str:
     return f"they call their operations in different orders ({', '.join(parts)})"
 
 
-def _who_called_what(one: _Hanging) -> str:
+def _last_calls(one: _Hanging) -> str:
     different = set(one.ranks(DIFFERENT))
     ways = ways_to_call(one.key, one.parts, with_outputs=bool(one.problem))
     parts = [
-        f"{ranks_in_words(ranks)} called {way.text}"
+        f"{rank_names(ranks)} called {way.text}"
         for way in sorted(ways, key=lambda way: way.text)
         if (ranks := [rank for rank in way.ranks if rank in different])
     ]
@@ -724,7 +724,7 @@ def _who_called_what(one: _Hanging) -> str:
 
 
 def _wait(ranks: Sequence[int]) -> str:
-    return f"{ranks_in_words(ranks)} wait{'' if len(ranks) > 1 else 's'}"
+    return f"{rank_names(ranks)} wait{'' if len(ranks) > 1 else 's'}"
 
 
 def _hanging_table(hanging: Sequence[_Hanging]) -> pl.DataFrame:
@@ -788,11 +788,11 @@ def _ranks_table(
                 "is_culprit": rank in guilty,
                 "did": did,
                 "last_operation": None if last is None else last.operation,
-                "last_group": None if last is None else last.group.words,
+                "last_group": None if last is None else last.group.label,
                 "last_sequence": None if last is None else last.sequence,
                 "last_call_time_ns": None if last is None else last.created_ns or None,
                 "last_where": None if last is None else last.where or None,
-                "missing_call": None if first is None else first.words,
+                "missing_call": None if first is None else first.label,
                 "missing_where": None if first is None else first.where or None,
                 "entries": len(entries),
             }

@@ -21,7 +21,7 @@ import polars as pl
 
 from stepscope.fleet.hangs.calls import Call, Key, Part, message_elements
 from stepscope.fleet.hangs.dump import Elements, Entry
-from stepscope.run.figures import ranks_in_words
+from stepscope.run.figures import rank_names
 
 OPERATIONS: dict[str, pl.DataType | type[pl.DataType]] = {
     "group": pl.String,
@@ -69,7 +69,7 @@ def operation_name(key: Key, usual: Part) -> str:
     return f"coalesced {names.pop()}" if len(names) == 1 else usual.call.entry.operation
 
 
-def inputs_in_words(part: Part) -> str:
+def describe_inputs(part: Part) -> str:
     """Types and shapes of what a rank gave to an operation."""
     if part.call.parts and part.entry is part.call.entry:
         return ", ".join(entry.inputs for entry in part.call.parts[:_MOST_PARTS])
@@ -90,7 +90,7 @@ def ways_to_call(
     """
     first = next(iter(parts.values()))
     if not with_outputs and key.ends is None and all(_is_alike(first, o) for o in parts.values()):
-        text = _in_words(first, with_outputs=False)
+        text = _describe(first, with_outputs=False)
         return (Way(text, tuple(sorted(parts)), parts[min(parts)].call.where),)
     signatures = _signatures(key, parts)
     if with_outputs:
@@ -106,9 +106,9 @@ def ways_to_call(
         by_signature.values(),
         key=lambda ranks: (-len(ranks), not _is_sound(parts[ranks[0]].call, members), ranks),
     )
-    texts = [_in_words(parts[ranks[0]], with_outputs=False) for ranks in ordered]
+    texts = [_describe(parts[ranks[0]], with_outputs=False) for ranks in ordered]
     if with_outputs or len(set(texts)) < len(texts):
-        texts = [_in_words(parts[ranks[0]], with_outputs=True) for ranks in ordered]
+        texts = [_describe(parts[ranks[0]], with_outputs=True) for ranks in ordered]
     return tuple(
         Way(text, tuple(ranks), parts[ranks[0]].call.where)
         for text, ranks in zip(texts, ordered, strict=True)
@@ -185,12 +185,12 @@ def odd_ranks_of_exchange(parts: Mapping[int, Part]) -> list[int]:
 
 
 def operations_table(
-    recorded: Mapping[Key, Mapping[int, Part]], words: Mapping[str, str]
+    recorded: Mapping[Key, Mapping[int, Part]], labels: Mapping[str, str]
 ) -> pl.DataFrame:
     """Every operation with what each rank did in it.
 
     Args:
-        words: What to call each group, by its name.
+        labels: What to call each group, by its name.
     """
     rows = []
     for key, parts in recorded.items():
@@ -201,10 +201,10 @@ def operations_table(
         usual = parts[ways[0].ranks[0]]
         rows.append(
             {
-                "group": words[key.group.name],
+                "group": labels[key.group.name],
                 "operation": operation_name(key, usual),
                 "sequence": key.sequence,
-                "input": inputs_in_words(usual),
+                "input": describe_inputs(usual),
                 "completed": sorted(r for r, part in parts.items() if part.call.is_completed),
                 "inside": sorted(r for r, part in parts.items() if not part.call.is_completed),
                 "calls_differ": len(ways) > 1,
@@ -225,12 +225,12 @@ def operations_table(
 def mismatched_table(
     recorded: Mapping[Key, Mapping[int, Part]],
     differing: Sequence[tuple[Key, tuple[Way, ...]]],
-    words: Mapping[str, str],
+    labels: Mapping[str, str],
 ) -> pl.DataFrame:
     """The calls of operations whose calls differ; arguments as of `operations_table`."""
     rows = [
         {
-            "group": words[key.group.name],
+            "group": labels[key.group.name],
             "sequence": key.sequence,
             "call": way.text,
             "ranks": list(way.ranks),
@@ -246,17 +246,17 @@ def mismatched_table(
 def completed_with_different_calls(
     recorded: Mapping[Key, Mapping[int, Part]],
     differing: Sequence[tuple[Key, tuple[Way, ...]]],
-    words: Mapping[str, str],
+    labels: Mapping[str, str],
 ) -> list[str]:
     """What to say of operations that were completed although their calls differ."""
     notes = []
     for key, ways in differing:
         if not _is_over(recorded[key]):
             continue
-        who = ", ".join(f"{ranks_in_words(way.ranks)} called {way.text}" for way in ways)
+        called = ", ".join(f"{rank_names(way.ranks)} called {way.text}" for way in ways)
         notes.append(
-            f"operation {key.sequence} of group {words[key.group.name]} was completed although"
-            f" its calls differ: {who}; its result is not to be trusted"
+            f"operation {key.sequence} of group {labels[key.group.name]} was completed although"
+            f" its calls differ: {called}; its result is not to be trusted"
         )
     more = len(notes) - _MOST_NOTES
     return [*notes[:_MOST_NOTES], *([f"and {more} more such operations"] if more > 0 else [])]
@@ -347,16 +347,16 @@ def _is_sound(call: Call, members: int) -> bool:
     return given == taken or not name.startswith("all_reduce")
 
 
-def _in_words(part: Part, *, with_outputs: bool) -> str:
+def _describe(part: Part, *, with_outputs: bool) -> str:
     if not part.call.parts or part.entry is not part.call.entry:
-        return _entry_in_words(part.entry, with_outputs=with_outputs)
+        return _describe_entry(part.entry, with_outputs=with_outputs)
     shown = [
-        _entry_in_words(one, with_outputs=with_outputs) for one in part.call.parts[:_MOST_PARTS]
+        _describe_entry(one, with_outputs=with_outputs) for one in part.call.parts[:_MOST_PARTS]
     ]
     more = len(part.call.parts) - _MOST_PARTS
     return f"{part.entry.operation}({', '.join(shown)}{f' and {more} more' if more > 0 else ''})"
 
 
-def _entry_in_words(entry: Entry, *, with_outputs: bool) -> str:
+def _describe_entry(entry: Entry, *, with_outputs: bool) -> str:
     outputs = f" → {entry.outputs}" if with_outputs and entry.outputs else ""
     return f"{entry.operation}({entry.inputs}{outputs})"

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from stepscope.fleet.what_if.operations import Operations
-from stepscope.fleet.what_if.program import Meeting, Program, assemble
+from stepscope.fleet.what_if.program import Exchange, Program, assemble
 
 FORWARD, BACKWARD = "forward", "backward"
 GATHER, REDUCE = "params-all-gather", "grads-reduce-scatter"
@@ -75,28 +75,28 @@ def pipeline_of(operations: Operations, name: str = "operations") -> tuple[Progr
     stages = _stages(operations)
     is_overlapped = REDUCE_REST in operations.table["kind"]
     dependencies: list[tuple[int, int]] = []
-    meetings: list[Meeting] = []
+    exchanges: list[Exchange] = []
     carrying: list[_Operation] = []
     for stage in stages:
         fed, idle = _transfers(stage, operations.stages, dependencies)
         carrying += fed
-        meetings += [Meeting((op.number,)) for op in idle]
+        exchanges += [Exchange((op.number,)) for op in idle]
         dependencies += _chain(stage.computations)
         for kind in POINT_TO_POINT:
             dependencies += _chain(stage.of(kind))
         dependencies += _first_backward_transfers(stage)
         dependencies += _shared_parameters(stage, is_overlapped=is_overlapped)
         dependencies += _tail(stage, is_overlapped=is_overlapped)
-        meetings += [
-            Meeting((op.number,), spans_replicas=True)
+        exchanges += [
+            Exchange((op.number,), spans_replicas=True)
             for op in stage.of(GATHER, REDUCE, REDUCE_REST)
         ]
     pairs, unmatched = _pairs(carrying, operations.stages)
-    meetings += pairs
-    meetings += _meeting_of(EMBEDDING, [stages[0], *stages[-1:][: len(stages) - 1]], spans=False)
-    meetings += _meeting_of(CLIPPING, stages, spans=True)
+    exchanges += pairs
+    exchanges += _exchanges_of(EMBEDDING, [stages[0], *stages[-1:][: len(stages) - 1]], spans=False)
+    exchanges += _exchanges_of(CLIPPING, stages, spans=True)
     shape = len(operations.replicas), len(operations.table)
-    return assemble(shape, dependencies, meetings, name), unmatched
+    return assemble(shape, dependencies, exchanges, name), unmatched
 
 
 class _Stage:
@@ -218,32 +218,32 @@ def _tail(stage: _Stage, *, is_overlapped: bool) -> Iterator[tuple[int, int]]:
         yield from _chain([*reductions[-1:], *chain[:1]])
 
 
-def _pairs(carrying: Sequence[_Operation], stages: int) -> tuple[list[Meeting], int]:
+def _pairs(carrying: Sequence[_Operation], stages: int) -> tuple[list[Exchange], int]:
     """The n-th transfer of a kind and stage meets the n-th of its peer."""
     queues: dict[tuple[str, int], list[_Operation]] = {}
     for op in carrying:
         queues.setdefault((op.kind, op.stage), []).append(op)
-    meetings, unmatched = [], 0
+    exchanges, unmatched = [], 0
     for (kind, stage), sends in queues.items():
         peer_kind, distance = _PEERS[kind]
         peers = queues.get((peer_kind, (stage + distance) % stages), [])
         both = min(len(sends), len(peers))
         if kind.endswith("send"):
-            meetings += [
-                Meeting((send.number, receive.number))
+            exchanges += [
+                Exchange((send.number, receive.number))
                 for send, receive in zip(sends, peers, strict=False)
             ]
-        meetings += [Meeting((op.number,)) for op in sends[both:]]
+        exchanges += [Exchange((op.number,)) for op in sends[both:]]
         unmatched += len(sends) - both
-    return meetings, unmatched
+    return exchanges, unmatched
 
 
-def _meeting_of(kind: str, stages: Sequence[_Stage], *, spans: bool) -> list[Meeting]:
+def _exchanges_of(kind: str, stages: Sequence[_Stage], *, spans: bool) -> list[Exchange]:
     """The n-th operations of a kind of several stages meet."""
     queues = [stage.of(kind) for stage in stages]
     longest = max(map(len, queues))
     rounds = ([queue[nth].number for queue in queues if nth < len(queue)] for nth in range(longest))
-    return [Meeting(tuple(members), spans) for members in rounds]
+    return [Exchange(tuple(members), spans) for members in rounds]
 
 
 def is_communication(kind: str) -> bool:

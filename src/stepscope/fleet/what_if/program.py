@@ -1,7 +1,7 @@
-"""What must happen before what in a step: operations, their dependencies, and who meets whom.
+"""What must happen before what in a step: operations, their dependencies, and which exchange data.
 
-Every replica runs the same operations, so dependencies and meetings are those of one replica; a
-meeting may take in its counterparts in all replicas. They become one graph of all replicas, which
+Every replica runs the same operations, so dependencies and exchanges are those of one replica; a
+exchange may take in its counterparts in all replicas. They become one graph of all replicas, which
 the replay of `analysis.graph` runs.
 """
 
@@ -22,7 +22,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Meeting:
+class Exchange:
     """Operations that exchange data: none transfers before all of them have started.
 
     Attributes:
@@ -46,7 +46,7 @@ class Program:
         node: Of each replica and operation.
     """
 
-    meetings: Sequence[Meeting]
+    exchanges: Sequence[Exchange]
     first_edge: Numbers
     source: Numbers
     node: Numbers
@@ -70,9 +70,9 @@ class Program:
     def transfers(self, start_ns: Numbers, end_ns: Numbers) -> Numbers:
         """The work of each operation: its duration, or its part after its last peer started."""
         work = end_ns - start_ns
-        for meeting in self.meetings:
-            members = list(meeting.operations)
-            replicas = (1, 2) if meeting.spans_replicas else 2
+        for exchange in self.exchanges:
+            members = list(exchange.operations)
+            replicas = (1, 2) if exchange.spans_replicas else 2
             latest = start_ns[:, :, members].max(axis=replicas, keepdims=True)
             work[:, :, members] = end_ns[:, :, members] - latest
         return work
@@ -81,7 +81,7 @@ class Program:
 def assemble(
     shape: tuple[int, int],
     dependencies: Iterable[tuple[int, int]],
-    meetings: Sequence[Meeting],
+    exchanges: Sequence[Exchange],
     name: str,
 ) -> Program:
     """Orders operations by what they depend on.
@@ -89,15 +89,15 @@ def assemble(
     Args:
         shape: Numbers of replicas, and of operations of each.
         dependencies: Pairs (before, after): `after` starts when `before` has ended.
-        meetings: No operation is part of two.
+        exchanges: No operation is part of two.
     """
     replicas, operations = shape
     sources: list[set[int]] = [set() for _ in range(operations)]
     for before, after in dependencies:
         if before != after:
             sources[after].add(before)
-    in_meeting = {member for meeting in meetings for member in meeting.operations}
-    units = [*meetings, *(Meeting((op,)) for op in range(operations) if op not in in_meeting)]
+    exchanged = {member for exchange in exchanges for member in exchange.operations}
+    units = [*exchanges, *(Exchange((op,)) for op in range(operations) if op not in exchanged)]
     unit_of = {member: place for place, unit in enumerate(units) for member in unit.operations}
     follows = {
         (unit_of[source], place)
@@ -125,7 +125,7 @@ def assemble(
             node[together] = beginning + 1 + np.arange(node[together].size).reshape(len(group), -1)
             into += [[beginning]] * (len(group) * len(members))
     return Program(
-        meetings,
+        exchanges,
         np.cumsum([0, *map(len, into)], dtype=np.int64),
         np.array([source for found in into for source in found], np.int64),
         node,

@@ -40,9 +40,9 @@ from stepscope.fleet.what_if.changes import (
     HALF,
     Change,
     changes_table,
-    in_words,
+    describe_change,
 )
-from stepscope.run.figures import duration, percent, ranks_in_words
+from stepscope.run.figures import duration, percent, rank_names
 from stepscope.skew.rank_causes import FEWEST_RANKS
 from stepscope.skew.rank_skew import RankSkew
 
@@ -112,17 +112,17 @@ def _answer(found: ComparedJob, scope: AnsweredScope) -> WhatIfOverRanks:
     compared, blame, late = found.windows.compared, found.windows.blame, found.late
     matched, gains, usual = compared.matched, blame.gains, blame.usual
     whole_ns, steps = gains.whole_ns, gains.steps
-    accused = () if late is None else late.late
+    stragglers = () if late is None else late.late
     changes = [
         Change(subject, how, whole_ns / steps - gains.of(less).sure_ns)
         for subject, how, less in (
-            *_with_work_as_usual(matched, usual, accused),
+            *_with_work_as_usual(matched, usual, stragglers),
             *_with_transfers(matched, usual),
         )
     ]
     if late is not None:
         saving_ns = min(late.saving_ns, whole_ns / steps)
-        changes.append(Change(ranks_in_words(accused), ON_TIME, whole_ns / steps - saving_ns))
+        changes.append(Change(rank_names(stragglers), ON_TIME, whole_ns / steps - saving_ns))
     table = changes_table(changes, whole_ns / steps)
     recorded_ns = _recorded_ns(compared)
     more = [*found.notes, *_unlike(usual, matched)]
@@ -150,13 +150,13 @@ def _answer(found: ComparedJob, scope: AnsweredScope) -> WhatIfOverRanks:
 
 
 def _with_work_as_usual(
-    matched: Matched, usual: Usual, accused: Collection[int]
+    matched: Matched, usual: Usual, stragglers: Collection[int]
 ) -> Iterator[tuple[str, str, Less]]:
     """The work of all ranks, and of each but the accused ones, as fast as usual."""
     yield ALL_RANKS, AS_USUAL, usual.less(matched, np.ones((1, 1), np.bool_))
     in_all = np.bincount(matched.rank, usual.excess_ns.sum(axis=1), len(matched.ranks))
     for place in np.argsort(-in_all, kind="stable")[:_MOST_RANKS]:
-        if in_all[place] > 0 and int(matched.ranks[place]) not in accused:
+        if in_all[place] > 0 and int(matched.ranks[place]) not in stragglers:
             own = (matched.rank == place)[:, None]
             yield f"rank {matched.ranks[place]}", AS_USUAL, usual.less(matched, own)
 
@@ -244,7 +244,7 @@ def _unlike(usual: Usual, matched: Matched) -> Iterator[str]:
 
 def _verdict(changes: pl.DataFrame, late: RankSkew | None, ranks: int) -> str:
     links = changes.filter((pl.col("subject") == ALL_TRANSFERS) & (pl.col("change") == HALF))
-    words = [in_words(row) for row in links.iter_rows(named=True)]
+    texts = [describe_change(row) for row in links.iter_rows(named=True)]
     if ranks >= FEWEST_RANKS:
-        words.insert(0, NOBODY_LATE if late is None else late.accusation())
-    return "; ".join(words)
+        texts.insert(0, NOBODY_LATE if late is None else late.accusation())
+    return "; ".join(texts)

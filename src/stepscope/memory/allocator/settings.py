@@ -53,20 +53,20 @@ class AllocatorSettings:
     def __str__(self) -> str:
         """The settings in the words of PYTORCH_CUDA_ALLOC_CONF; those at their default left out."""
         default = AllocatorSettings()
-        words = []
+        parts = []
         if self.expandable_segments:
-            words.append("expandable_segments:True")
+            parts.append("expandable_segments:True")
         if self.max_split_bytes is not None:
-            words.append(f"max_split_size_mb:{self.max_split_bytes // MIB}")
+            parts.append(f"max_split_size_mb:{self.max_split_bytes // MIB}")
         if self.rounding_limit_bytes != default.rounding_limit_bytes:
-            words.append(f"max_non_split_rounding_mb:{self.rounding_limit_bytes // MIB}")
+            parts.append(f"max_non_split_rounding_mb:{self.rounding_limit_bytes // MIB}")
         if any(division > 1 for division in self.power2_divisions):
-            words.append(f"roundup_power2_divisions:{self._divisions()}")
+            parts.append(f"roundup_power2_divisions:{self._divisions()}")
         if self.garbage_collection_threshold:
-            words.append(f"garbage_collection_threshold:{self.garbage_collection_threshold:g}")
+            parts.append(f"garbage_collection_threshold:{self.garbage_collection_threshold:g}")
         if self.large_segment_bytes != default.large_segment_bytes:
-            words.append(f"large_segment_size_mb:{self.large_segment_bytes // MIB}")
-        return ",".join(words) or "default"
+            parts.append(f"large_segment_size_mb:{self.large_segment_bytes // MIB}")
+        return ",".join(parts) or "default"
 
     def _divisions(self) -> str:
         if len(set(self.power2_divisions)) == 1:

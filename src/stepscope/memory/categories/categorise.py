@@ -54,7 +54,7 @@ ANNOTATION_PREFIX = "stepscope:"
 _NAMES_OF_CACHES = r"(?i)kv_?cache|(?:^|[._])(?:k|v|key|value)s?_cache|cache_(?:k|v|key|value)s?\b"
 """Buffers of a module that hold keys and values."""
 
-_RECORDERS_WORDS = {
+_RECORDED_KINDS = {
     "parameter": MemoryCategory.PARAMETER,
     "optimizer_state": MemoryCategory.OPTIMIZER_STATE,
     "input": MemoryCategory.INPUT,
@@ -108,7 +108,7 @@ def categorise(replay: Replay, census: Census | None = None) -> Categories:
         phase=_phase(allocations, ranges),
         free_phase=_phase(allocations, ranges, "free_ns"),
         recorded=texts.gather(allocations["category"]).replace_strict(
-            {word: kind.value for word, kind in _RECORDERS_WORDS.items()},
+            {word: kind.value for word, kind in _RECORDED_KINDS.items()},
             default=None,
             return_dtype=CATEGORY,
         ),
@@ -284,8 +284,8 @@ def _annotated(replay: Replay) -> pl.DataFrame:
 
 def _of_text(column: str, name: str) -> list[pl.Expr]:
     """The category and the name that a text of the form `ANNOTATION_PREFIX` says."""
-    words = "|".join(member.value for member in MemoryCategory)
-    pattern = f"^{ANNOTATION_PREFIX}({words})(?::(.*))?$"
+    text = "|".join(member.value for member in MemoryCategory)
+    pattern = f"^{ANNOTATION_PREFIX}({text})(?::(.*))?$"
     return [
         pl.col(column).str.extract(pattern, 1).cast(CATEGORY).alias(name),
         pl.col(column).str.extract(pattern, 2).alias(f"{name}_name"),

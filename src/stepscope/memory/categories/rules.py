@@ -76,12 +76,12 @@ def categories_of_stacks(snapshot: Snapshot) -> pl.DataFrame:
         null where no rule applies.
     """
     first = first_match(snapshot, [rule.pattern for rule in _RULES])
-    words = pl.Series([rule.category.value for rule in _RULES] + [None], dtype=CATEGORY)
+    names = pl.Series([rule.category.value for rule in _RULES] + [None], dtype=CATEGORY)
     kept = [(rule.if_kept or rule.category).value for rule in _RULES]
     return pl.DataFrame(
         {
             "stack": snapshot.stacks["stack"],
-            "category": words.gather(first),
+            "category": names.gather(first),
             "if_kept": pl.Series([*kept, None], dtype=CATEGORY).gather(first),
         }
     )

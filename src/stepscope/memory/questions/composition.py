@@ -159,9 +159,9 @@ def _by_module(held: pl.DataFrame) -> pl.DataFrame:
 def _by_size(held: pl.DataFrame) -> pl.DataFrame:
     size = pl.col("allocated_bytes")
     name = pl.lit(_LARGEST)
-    for limit, words in reversed(_SIZES):
-        name = pl.when(size <= limit).then(pl.lit(words)).otherwise(name)
-    order = [words for _, words in _SIZES] + [_LARGEST]
+    for limit, labels in reversed(_SIZES):
+        name = pl.when(size <= limit).then(pl.lit(labels)).otherwise(name)
+    order = [labels for _, labels in _SIZES] + [_LARGEST]
     sums = (
         held.with_columns(size_class=name)
         .group_by("size_class")
@@ -222,14 +222,14 @@ def difference(
 
     `names` are those of the snapshots, where there are two.
     """
-    words = [
+    labels = [
         f"{name}: {part.moment}" if name else part.moment
         for name, part in zip(names, (before, after), strict=True)
     ]
     notes = tuple(dict.fromkeys([*before.notes, *after.notes]))
     return Difference(
-        before=words[0],
-        after=words[1],
+        before=labels[0],
+        after=labels[1],
         before_bytes=before.allocated_bytes,
         after_bytes=after.allocated_bytes,
         change_bytes=after.allocated_bytes - before.allocated_bytes,

@@ -114,8 +114,8 @@ def _segments(view: MemoryView, state: State) -> pl.DataFrame:
     gone = view.replay.reserved.filter(
         (pl.col("device") == state.device) & (pl.col("end_event") <= state.event)
     )
-    let_go = {None, 0, *gone["pool"]}
-    is_kept = ~pl.Series([pool in let_go for pool in segments["pool"]], dtype=pl.Boolean)
+    released = {None, 0, *gone["pool"]}
+    is_kept = ~pl.Series([pool in released for pool in segments["pool"]], dtype=pl.Boolean)
     segments = segments.with_columns(is_kept=is_kept)
     blocks = state.blocks.with_columns(
         line=view.allocations["line"].gather(state.blocks["allocation"]),

@@ -66,7 +66,7 @@ class Growth:
     notes: tuple[str, ...]
 
 
-def leak_in_words(view: MemoryView, device: int | None) -> str | None:
+def describe_leak(view: MemoryView, device: int | None) -> str | None:
     """The line that leaves most behind in each step; None: none, or too little to matter."""
     grown = growth(view, device)
     leaks = grown.lines.filter("is_leak")
@@ -78,11 +78,11 @@ def leak_in_words(view: MemoryView, device: int | None) -> str | None:
         .select("line", "per_step_bytes", "survived_bytes")
         .row(0)
     )
-    words = f"every step leaves {binary_size(size)} behind at {line}, {binary_size(kept)} in all"
+    text = f"every step leaves {binary_size(size)} behind at {line}, {binary_size(kept)} in all"
     others = len(leaks) - 1
     if others:
-        words += f"; so do{'es' if others == 1 else ''} {plural(others, 'further line')}"
-    return words
+        text += f"; so do{'es' if others == 1 else ''} {plural(others, 'further line')}"
+    return text
 
 
 def growth(view: MemoryView, device: int | None = None) -> Growth:

@@ -11,18 +11,20 @@ from stepscope.errors import UsageError
 from stepscope.memory.replay.state import state_at
 from stepscope.memory.schema import filled
 from stepscope.memory.view import START, MemoryView, Moment
-from stepscope.run.figures import steps_in_words
+from stepscope.run.figures import step_ranges
 
 _UNITS = {"": 1_000_000_000, "s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 _OFFSET = re.compile(r"^\+\s*(\d{1,18}(?:\.\d{1,9})?)\s*(s|ms|us|ns|)$")
 _NUMBERED = re.compile(r"^(event|step)\s*(-?\d{1,18})$")
-WORDS = "peak, reserved-peak, oom, start, end, step N (its end), event N, or +1.5s from the start"
+KEYWORDS = (
+    "peak, reserved-peak, oom, start, end, step N (its end), event N, or +1.5s from the start"
+)
 
 
 def moment_of(view: MemoryView, device: int, text: str) -> Moment:
     """The moment that a text means.
 
-    `WORDS` has the forms.
+    `KEYWORDS` has the forms.
     """
     word = text.strip().lower()
     if word == "peak":
@@ -43,7 +45,7 @@ def moment_of(view: MemoryView, device: int, text: str) -> Moment:
         return _after(view, device, float(offset[1]) * _UNITS[offset[2]], text)
     numbered = _NUMBERED.match(word)
     if numbered is None:
-        raise UsageError(f"'{text}' is not a moment: it can be {WORDS}")
+        raise UsageError(f"'{text}' is not a moment: it can be {KEYWORDS}")
     if numbered[1] == "event":
         return view.moment(device, event=int(numbered[2]))
     return _end_of_step(view, device, int(numbered[2]))
@@ -62,7 +64,7 @@ def _end_of_step(view: MemoryView, device: int, step: int) -> Moment:
     ends = steps.filter((pl.col("step") == step) & pl.col("end_ns").is_not_null())["end_ns"]
     if ends.is_empty():
         have = steps["step"].unique().sort().to_list()
-        known = f"it has {steps_in_words(have)}" if have else "it has none"
+        known = f"it has {step_ranges(have)}" if have else "it has none"
         raise UsageError(f"{view.snapshot.path}: no step {step} that ended; {known}")
     found = view.moment(device, time_ns=int(ends[-1]))
     return Moment(device, found.event, found.time_ns, f"the end of step {step}")
@@ -103,5 +105,5 @@ def cut(
         segments=filled("segments", state.segments.with_columns(device=pl.lit(chosen))),
         blocks=filled("blocks", blocks),
     )
-    words = f"only device {chosen} from {from_text or 'the start'} to {to_text or 'the end'}"
-    return replace(view, snapshot=part, remarks=(*view.remarks, words))
+    text = f"only device {chosen} from {from_text or 'the start'} to {to_text or 'the end'}"
+    return replace(view, snapshot=part, remarks=(*view.remarks, text))

@@ -145,7 +145,7 @@ def out_of_memory(view: MemoryView, device: int | None = None) -> OutOfMemory:
     )
 
 
-def failure_in_words(view: MemoryView, device: int) -> str | None:
+def describe_failure(view: MemoryView, device: int) -> str | None:
     """Why the last request of a device that failed did; None: none failed."""
     moment = view.failure(device)
     if moment is None:
@@ -240,7 +240,7 @@ class _Facts:
     def why(self) -> str:
         size = binary_size
         asked = f"{self.line} asked for {size(self.asked)}"
-        room = self.capacity.bytes
+        capacity_bytes = self.capacity.bytes
         free = "" if self.device_free is None else f"{size(self.device_free)} free on the device"
         if self.cause is Cause.PROCESS_LIMIT:
             return (
@@ -248,11 +248,11 @@ class _Facts:
                 "(torch.cuda.set_per_process_memory_fraction); "
                 f"{size(self.parts.reserved_bytes)} were reserved"
             )
-        if self.cause is Cause.LARGER_THAN_CARD and room is not None:
+        if self.cause is Cause.LARGER_THAN_CARD and capacity_bytes is not None:
             what = (
                 f"the card has {size(self.total)}"
                 if self.total is not None
-                else f"the allocator could have {size(room)} in all"
+                else f"the allocator could have {size(capacity_bytes)} in all"
             )
             return (
                 f"{asked}, but {what}: freeing memory cannot help; check the shape of what is made "
@@ -270,15 +270,17 @@ class _Facts:
                 f"{self._where_it_is_free()}"
             )
         held = f"{size(self.parts.in_use_bytes)} were in use"
-        if room is None or self.capacity.most_bytes is None:
+        if capacity_bytes is None or self.capacity.most_bytes is None:
             return f"{asked}; {held}, and too little was free"
         if 0 < self.asked <= (self.device_free or 0):
             return (
                 f"{asked}, for which the allocator needs {size(self.needed)} in one segment, with "
                 f"{free}"
             )
-        short = self.parts.in_use_bytes + self.asked - room
-        return f"{asked}; {held} of the {size(room)} that there were: {size(short)} too few"
+        short = self.parts.in_use_bytes + self.asked - capacity_bytes
+        return (
+            f"{asked}; {held} of the {size(capacity_bytes)} that there were: {size(short)} too few"
+        )
 
     def _where_it_is_free(self) -> str:
         """Where free memory is, in the order of how much there is."""

@@ -39,7 +39,7 @@ _UNKNOWN_CAPACITY = (
 )
 _SPLITS_MIB = (64, 128, 512)
 _DIVISIONS = (4, 8)
-_WORTH = 0.05
+_WORTHWHILE = 0.05
 """Of the reserved bytes: what settings must save to be worth a run."""
 
 ALTERNATIVES: Types = {
@@ -97,7 +97,7 @@ class SettingsAnswer:
         model misses of the recording, or need fewer retries. Fewer retries come before fewer
         bytes: each retry gives back every cached block and waits for the GPU.
         """
-        least = max(_WORTH, self.reproduction_error_share) * self.peak_reserved_bytes
+        least = max(_WORTHWHILE, self.reproduction_error_share) * self.peak_reserved_bytes
         return self.alternatives.filter(
             ~pl.col("is_recorded") & ~pl.col("is_out_of_memory").fill_null(value=True),
             (pl.col("saved_bytes") >= least) | (pl.col("retries") < self.recorded["retries"]),

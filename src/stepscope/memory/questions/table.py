@@ -104,10 +104,10 @@ def answer(
         UsageError: The question cannot be asked so, or the snapshot has nothing of that kind.
     """
     given = asked or Asked()
-    for name, words in _OPTIONS.items():
+    for name, label in _OPTIONS.items():
         if getattr(given, name) and name not in question.takes:
             able = ", ".join(one.name for one in QUESTIONS if name in one.takes)
-            raise UsageError(f"'{question.name}' takes no {words}; {able} does")
+            raise UsageError(f"'{question.name}' takes no {label}; {able} does")
     result = question.ask(view, given)
     drawn = None
     if is_drawn and "targets" not in question.takes:  # a prediction is about runs nobody recorded

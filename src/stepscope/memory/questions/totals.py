@@ -8,8 +8,8 @@ import polars as pl
 
 from stepscope.memory.allocator.settings import settings_of
 from stepscope.memory.questions.composition import by_category, by_line
-from stepscope.memory.questions.growth import leak_in_words
-from stepscope.memory.questions.oom import failure_in_words
+from stepscope.memory.questions.growth import describe_leak
+from stepscope.memory.questions.oom import describe_failure
 from stepscope.memory.schema import Types
 from stepscope.memory.view import MemoryView, held_at
 
@@ -89,7 +89,7 @@ def totals(view: MemoryView, device: int | None = None) -> Totals:
     )
     return Totals(
         failure=_failure(view, chosen, is_asked=device is not None),
-        leak=leak_in_words(view, device),
+        leak=describe_leak(view, device),
         **{name: mine[name] for name in DEVICES if name != "segments"},
         span_ns=int(times[-1]) - int(times[0]) if len(times) else None,
         replay_mismatches=view.replay.mismatches,
@@ -103,12 +103,12 @@ def totals(view: MemoryView, device: int | None = None) -> Totals:
 
 
 def _failure(view: MemoryView, device: int, *, is_asked: bool) -> str | None:
-    said = failure_in_words(view, device)
-    if said is None and not is_asked:
+    failure = describe_failure(view, device)
+    if failure is None and not is_asked:
         for number in sorted(view.devices, key=view.peak_bytes, reverse=True):
-            if (said := failure_in_words(view, number)) is not None:
-                return f"device {number}: {said}"
-    return said
+            if (failure := describe_failure(view, number)) is not None:
+                return f"device {number}: {failure}"
+    return failure
 
 
 def _device(view: MemoryView, device: int) -> tuple[int, ...]:

@@ -19,8 +19,8 @@ import orjson
 
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.reading import walk_pickle as w
+from stepscope.memory.reading.keywords import VALUES_FROM, keyword_table
 from stepscope.memory.reading.tree import Tree
-from stepscope.memory.reading.words import VALUES_FROM, word_table
 from stepscope.run.side_json import parse_json
 from stepscope.trace.machine.jit import jit
 
@@ -111,7 +111,7 @@ class _Walk:
         while state[w.STATUS] == w.RUNNING:
             before = int(state[w.POSITION])
             until = min(size, before + _SLICE_BYTES)
-            walk(self.data, *word_table(), state, marks, *arrays, until, is_building)
+            walk(self.data, *keyword_table(), state, marks, *arrays, until, is_building)
             if self.progress is not None:
                 self.progress(int(state[w.POSITION]) - before)
         if state[w.STATUS] != w.DONE:

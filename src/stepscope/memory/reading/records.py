@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.memory.reading.keywords import NONE, NUMBERS, TRUE, UNSET, VALUES_FROM
 from stepscope.memory.reading.tree import DICT, Arrays, Handle, Tree
 from stepscope.memory.reading.values import MISSING, integer_at
-from stepscope.memory.reading.words import NONE, NUMBERS, TRUE, UNSET, VALUES_FROM
 from stepscope.memory.schema import ACTION, BLOCK_STATE, BlockState
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.machine.arrays import Table, Written, WrittenTable

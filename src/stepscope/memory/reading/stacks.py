@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.memory.reading.keywords import NUMBERS, UNSET, VALUES_FROM
 from stepscope.memory.reading.records import dictionaries_in
 from stepscope.memory.reading.tree import DICT, Arrays, Handle, Tree
 from stepscope.memory.reading.values import MISSING, integer_at, text_span
-from stepscope.memory.reading.words import NUMBERS, UNSET, VALUES_FROM
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.helpers import as_long, jit_helper
 from stepscope.trace.machine.jit import jit
@@ -78,7 +78,7 @@ def _frame_parts(tree: Arrays[Handle], frame: int) -> tuple[int, int, int, bool]
     data, _, firsts, starts, counts, nexts, items = tree
     name = filename = as_long(UNSET)
     line = as_long(MISSING)
-    says_more = False
+    has_more_keys = False
     part = as_long(firsts[frame])
     while part >= 0:
         begin = as_long(starts[part])
@@ -91,9 +91,9 @@ def _frame_parts(tree: Arrays[Handle], frame: int) -> tuple[int, int, int, bool]
             elif key == _LINE:
                 line = integer_at(data, as_long(items[place + 1]))
             else:
-                says_more = True
+                has_more_keys = True
         part = as_long(nexts[part])
-    return name, filename, line, says_more
+    return name, filename, line, has_more_keys
 
 
 @jit_helper
@@ -103,10 +103,10 @@ def _frame_number(
 ) -> int:  # fmt: skip
     """The number of a frame that was not met before: that of an equal one, or the next."""
     data, _, _, _, _, _, _ = tree
-    name, filename, line, says_more = _frame_parts(tree, frame)
+    name, filename, line, has_more_keys = _frame_parts(tree, frame)
     mask = as_long(len(frame_slots) - 1)
     count = as_long(state[FRAME_COUNT])
-    if not says_more:
+    if not has_more_keys:
         hashed = _mixed(_mixed(_text_hash(data, name), _text_hash(data, filename)), line)
         slot = hashed & mask
         while frame_slots[slot] >= 0 and state[WORK] < state[MOST_WORK]:
@@ -227,8 +227,8 @@ def read_frames(
     Fills the arrays after `frames`; `more` is whether a frame has further keys.
     """
     for row in range(len(frames)):
-        name, filename, line, says_more = _frame_parts(tree, as_long(frames[row]))
-        names[row], filenames[row], lines[row], more[row] = name, filename, line, says_more
+        name, filename, line, has_more_keys = _frame_parts(tree, as_long(frames[row]))
+        names[row], filenames[row], lines[row], more[row] = name, filename, line, has_more_keys
 
 
 @dataclass(frozen=True)

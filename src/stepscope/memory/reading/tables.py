@@ -18,6 +18,7 @@ import polars as pl
 
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.reading import records, stacks
+from stepscope.memory.reading.keywords import NUMBERS, UNSET
 from stepscope.memory.reading.records import NO_CODE, Dictionaries, Records, dictionaries_in
 from stepscope.memory.reading.tree import DICT, Tree
 from stepscope.memory.reading.values import (
@@ -29,7 +30,6 @@ from stepscope.memory.reading.values import (
     contained,
     text_of,
 )
-from stepscope.memory.reading.words import NUMBERS, UNSET
 from stepscope.memory.schema import (
     ACTION,
     ANNOTATIONS,

@@ -1,7 +1,7 @@
 """The tree of plain values that a walk through a file writes, in flat arrays.
 
 A value is one number:
-    below 256       `None`, `True`, `False`, or a word (`words.py`)
+    below 256       `None`, `True`, `False`, or a keyword (`keywords.py`)
     256 and more    a number or string that begins at so many bytes less 256 of the file
     256 + the file's size and more    a container: list, tuple or dictionary
 

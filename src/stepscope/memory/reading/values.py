@@ -10,8 +10,8 @@ import numpy.typing as npt
 import orjson
 import polars as pl
 
+from stepscope.memory.reading.keywords import FALSE, NONE, TRUE, UNSET, VALUES_FROM, text_of_keyword
 from stepscope.memory.reading.tree import DICT, Tree
-from stepscope.memory.reading.words import FALSE, NONE, TRUE, UNSET, VALUES_FROM, text_of_word
 from stepscope.memory.schema import TEXTS
 from stepscope.trace.machine.helpers import as_long, jit_helper
 
@@ -97,7 +97,7 @@ def text_span(data: npt.NDArray[np.uint8], value: int) -> tuple[int, int]:
 def text_of(tree: Tree, value: int) -> str | None:
     """The text of a value; None for what is no text. Very long texts are cut."""
     if value < VALUES_FROM:
-        return text_of_word(value)
+        return text_of_keyword(value)
     start, length = (int(number) for number in text_span(tree.data, value))
     if start < 0:
         return None

@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.memory.reading.keywords import FALSE, NONE, TRUE, UNSET, VALUES_FROM, keyword_at
 from stepscope.memory.reading.tree import DICT, LIST, TUPLE, Handle
 from stepscope.memory.reading.values import (
     BINFLOAT,
@@ -28,7 +29,6 @@ from stepscope.memory.reading.values import (
     SHORT_BINUNICODE,
     little_endian,
 )
-from stepscope.memory.reading.words import FALSE, NONE, TRUE, UNSET, VALUES_FROM, word_at
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.helpers import as_long, jit_helper
 
@@ -100,7 +100,7 @@ def walk_pickle(
 ) -> None:
     """Walks on from where `state` says, to the end or to about a position.
 
-    `slots`, `letters` and `lengths` are the table of words (`word_table`). `state` has where
+    `slots`, `letters` and `lengths` are the table of words (`keyword_table`). `state` has where
     the walk is, what it has counted, and how it ended, and is zeros at first; `marks` has the
     depths of the stack at the open marks, `stack` the values in hand, `memo` values by their
     number in it. The arrays from `stack` on are written only if `is_building`; those from
@@ -182,7 +182,7 @@ def walk_pickle(
             if is_building:
                 value = as_long(VALUES_FROM) + here
                 if op in (SHORT_BINUNICODE, BINUNICODE):
-                    word = word_at(data, position, length, slots, letters, lengths)
+                    word = keyword_at(data, position, length, slots, letters, lengths)
                     if word:
                         value = word
                 stack[depth] = value

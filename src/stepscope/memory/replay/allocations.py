@@ -74,7 +74,7 @@ def replay_blocks(snapshot: Snapshot, history: History) -> Blocks:
     )
     has_completions = records_completions(snapshot, history)
     # Without events of one kind, the other is all there is of a free.
-    tells_both = has_completions and history.has(Action.FREE_REQUESTED)
+    has_both = has_completions and history.has(Action.FREE_REQUESTED)
     meanings[CODES[Action.FREE_REQUESTED]] = ASKED_TO_GO if has_completions else END
     final = np.full(len(active), AT_SNAPSHOT, np.uint8)
     asked = whole(active["requested_bytes"].fill_null(active["size_bytes"]))
@@ -95,7 +95,7 @@ def replay_blocks(snapshot: Snapshot, history: History) -> Blocks:
     return Blocks(
         _table(
             snapshot, history, active, paired, is_final, is_going, number, size, device, address,
-            tells_both=tells_both,
+            has_both=has_both,
         ),
         (paired.kinds, at, device[paired.rows].astype(np.int64), address[paired.rows]),
     )  # fmt: skip
@@ -126,7 +126,7 @@ def _table(
     device: npt.NDArray[np.int32],
     address: Int64Array,
     *,
-    tells_both: bool,
+    has_both: bool,
 ) -> pl.DataFrame:
     from_block = is_final[paired.key]
     event = np.where(from_block, NONE, number[paired.key])  # where it first appears
@@ -146,7 +146,7 @@ def _table(
     # but within it if the block was requested in it, or where no event ever says: at the latest
     # when the block was free.
     is_untold = (paired.asked == NONE) & (paired.end != NONE)
-    is_before = is_untold & (paired.begin == NONE) & tells_both
+    is_before = is_untold & (paired.begin == NONE) & has_both
     given_back = np.where(is_untold & ~is_before, paired.end, paired.asked)
     is_before |= from_block & is_going[paired.key]
     begins = np.where(from_block | ~paired.is_begin_known, False, paired.begin == event)

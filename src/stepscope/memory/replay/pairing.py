@@ -78,9 +78,9 @@ def pair(
     known = np.empty(count, np.bool_)
     # A row can contradict in two ways at once, and an address in one more at its end.
     kinds, rows = np.empty(3 * count + 1, np.uint8), np.empty(3 * count + 1, np.int64)
-    told, counts = (device, address, what, size, number, is_going), np.zeros(2, np.int64)
+    columns, counts = (device, address, what, size, number, is_going), np.zeros(2, np.int64)
     compiled(pair_by_loop)(
-        order, *map(np.ascontiguousarray, told), *found, known, kinds, rows, counts
+        order, *map(np.ascontiguousarray, columns), *found, known, kinds, rows, counts
     )
     used, contradictions = (int(each) for each in counts)
     key, begin, asked, end, final = (array[:used] for array in found)

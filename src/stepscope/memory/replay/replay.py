@@ -97,9 +97,9 @@ def replay(snapshot: Snapshot) -> Replay:
 
 
 def _is_overflowed(snapshot: Snapshot) -> bool | None:
-    said = snapshot.settings.get("trace_alloc_overflowed")
-    if isinstance(said, bool):
-        return said
+    overflowed = snapshot.settings.get("trace_alloc_overflowed")
+    if isinstance(overflowed, bool):
+        return overflowed
     most = snapshot.settings.get("trace_alloc_max_entries")
     if isinstance(most, int) and not isinstance(most, bool):
         longest = snapshot.events.group_by("device").len().select(pl.col("len").max()).collect()
@@ -167,7 +167,7 @@ def _notes(snapshot: Snapshot, allocations: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-_WORDS = {
+_STATES = {
     "block": {
         BEGINS_TWICE: ("alloc_without_free", "a block is requested at an address that is in use"),
         END_WITHOUT_BEGIN: ("free_without_alloc", "a block is freed that was freed before"),
@@ -230,7 +230,7 @@ def _contradictions(found: Sequence[Found], reason: str) -> pl.DataFrame:
     """Contradictions by kind and device, with the columns of `CONTRADICTIONS`."""
     rows = []
     for thing, kinds, events, devices, addresses in found:
-        for kind, (word, meaning) in _WORDS[thing].items():
+        for kind, (word, meaning) in _STATES[thing].items():
             for device in np.unique(devices[kinds == kind]).tolist():
                 mine = np.flatnonzero((kinds == kind) & (devices == device))
                 timed = mine[events[mine] != NONE]

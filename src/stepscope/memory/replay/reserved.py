@@ -189,10 +189,10 @@ def _joined(pieces: pl.DataFrame) -> pl.DataFrame:
     same = ["device", "start_event", "end_event"]
     ordered = pieces.sort("device", "address", "start_event", nulls_last=False)
     ordered = ordered.sort(*same, "address", nulls_last=False)
-    goes_on = pl.all_horizontal(pl.col(name).eq_missing(pl.col(name).shift()) for name in same) & (
-        pl.col("address") == (pl.col("address") + pl.col("size_bytes")).shift()
-    )
-    numbered = ordered.with_columns(run=(~goes_on.fill_null(value=False)).cum_sum())
+    continues = pl.all_horizontal(
+        pl.col(name).eq_missing(pl.col(name).shift()) for name in same
+    ) & (pl.col("address") == (pl.col("address") + pl.col("size_bytes")).shift())
+    numbered = ordered.with_columns(run=(~continues.fill_null(value=False)).cum_sum())
     return (
         numbered.group_by("run", maintain_order=True)
         .agg(pl.col("size_bytes").sum(), pl.exclude("size_bytes").first())

@@ -96,8 +96,8 @@ def _number(replay: Replay, device: int, event: int | None) -> int:
 
 def _at(things: pl.DataFrame, device: int, event: int, end: str) -> pl.DataFrame:
     began = pl.col("start_event").is_null() | (pl.col("start_event") <= event)
-    goes_on = pl.col(end).is_null() | (pl.col(end) > event)
-    return things.filter((pl.col("device") == device) & began & goes_on)
+    is_not_over = pl.col(end).is_null() | (pl.col(end) > event)
+    return things.filter((pl.col("device") == device) & began & is_not_over)
 
 
 def _segments(replay: Replay, device: int, event: int) -> pl.DataFrame:
@@ -150,7 +150,7 @@ def _divided(
         pl.col("block").is_not_null().alias("is_exact"),
     )
     # A block without size at each end of a segment, so that every gap lies between two.
-    walls = pl.concat(
+    boundaries = pl.concat(
         [
             segments.select("segment", "address", is_end=pl.lit(value=False)),
             segments.select(
@@ -161,7 +161,7 @@ def _divided(
         ]
     ).with_columns(size_bytes=pl.lit(0, dtype=pl.Int64))
     everything = (
-        pl.concat([in_use.with_columns(is_end=pl.lit(value=False)), walls], how="diagonal")
+        pl.concat([in_use.with_columns(is_end=pl.lit(value=False)), boundaries], how="diagonal")
         .sort("segment", "address", "is_end", "size_bytes", "allocation", nulls_last=False)
         .join(segments.select("segment", "is_large", "is_expandable"), on="segment", how="left")
     )

@@ -48,11 +48,11 @@ Levels that a block does not reach have no meaning."""
 # The numbers that change as the simulation runs.
 (
     SLOTS, SPARE, FREE_COUNT, DRAW, RESERVED, ALLOCATED, NEXT_ADDRESS, DEVICE_ALLOCS, DEVICE_FREES,
-    RETRIES, ROOM, PEAK_RESERVED, ALLOCATED_THEN, PEAK_ALLOCATED,
+    RETRIES, SLOT_CAPACITY, PEAK_RESERVED, ALLOCATED_THEN, PEAK_ALLOCATED,
 ) = range(14)  # fmt: skip
 NUMBERS = 14
-"""`FREE_COUNT` is how many blocks are free, `DRAW` the last random number, `ROOM` how many blocks
-the array has room for, and `ALLOCATED_THEN` what was allocated when the most was reserved."""
+"""`FREE_COUNT` is how many blocks are free, `DRAW` the last random number, `SLOT_CAPACITY` how many
+blocks the array can hold, and `ALLOCATED_THEN` what was allocated when the most was reserved."""
 FREE_ONES, VOIDS = 0, 1
 """The two orders, of free blocks and of unmapped ones: the block that each begins with, which is
 none of the allocator's."""

@@ -31,7 +31,11 @@ class Machine:
         self.passed = np.zeros(b.LEVELS, np.int64)
         self.numbers = np.zeros(b.NUMBERS, np.int64)
         self.numbers[b.SLOTS] = b.VOIDS + 1  # behind those that the orders begin with
-        self.numbers[[b.SPARE, b.NEXT_ADDRESS, b.ROOM]] = b.NONE, _SYNTHETIC_FROM, _FIRST_SLOTS
+        self.numbers[[b.SPARE, b.NEXT_ADDRESS, b.SLOT_CAPACITY]] = (
+            b.NONE,
+            _SYNTHETIC_FROM,
+            _FIRST_SLOTS,
+        )
         self.config = np.zeros(b.CONFIG_FIELDS, np.int64)
         self.groups = np.zeros((b.GROUP_FIELDS, 2 * len(pools)), np.int64)
         known = sorted(set(pools))
@@ -58,7 +62,7 @@ class Machine:
         blocks = b.new_blocks(2 * slots)
         blocks[:, :slots] = self.blocks
         self.blocks = blocks
-        self.numbers[b.ROOM] = 2 * slots
+        self.numbers[b.SLOT_CAPACITY] = 2 * slots
 
 
 def give_addresses(

@@ -60,10 +60,10 @@ from stepscope.memory.simulator.blocks import (
     RELEASABLE,
     RESERVED,
     RETRIES,
-    ROOM,
     ROUNDING_LIMIT,
     SEGMENT,
     SIZE,
+    SLOT_CAPACITY,
     SLOTS,
     STATE,
     UNLIMITED,
@@ -151,11 +151,11 @@ def _grow_expandable(machine: Machine, size: int, group: int) -> int:
         before = as_long(blocks[BEFORE, start])
         if _is_open(blocks, before):
             start = before
-        room, block = as_long(0), start
-        while room < size and _is_open(blocks, block):
-            room += blocks[SIZE, block]
+        gathered, block = as_long(0), start
+        while gathered < size and _is_open(blocks, block):
+            gathered += blocks[SIZE, block]
             block = as_long(blocks[AFTER, block])
-        if room >= size:
+        if gathered >= size:
             candidate = start
         at = as_long(blocks[NEXT, at])
     if candidate == NONE:
@@ -200,7 +200,7 @@ def _unmap(machine: Machine, block: int) -> None:
 
 @jit_helper
 def _grow(machine: Machine, size: int, group: int) -> int:
-    """Asks the device for room; a block that is in no order, or `NONE`."""
+    """Asks the device for a segment; a block that is on no free list, or `NONE`."""
     _, _, numbers, config, _, _, _, _ = machine
     asked = segment_bytes(size, as_long(config[LARGE_SEGMENT]))
     if config[LIMIT] and numbers[RESERVED] + asked > config[LIMIT]:
@@ -392,9 +392,9 @@ def _allocate(machine: Machine, size: int, group: int) -> int:
 # can be used again; everything cached given back by the program; by the recorded allocator, because
 # it needed room; one segment that it gave back so; a pool let go, as the recording shows; and a
 # request that failed in the recording.
-REQUEST, GIVE, FREED, RELEASE, RELEASE_FOR_ROOM, RELEASE_SEGMENT, LET_POOL_GO, FAILED = range(8)
+REQUEST, GIVE, FREED, RELEASE, RELEASE_FOR_REQUEST, RELEASE_SEGMENT, LET_POOL_GO, FAILED = range(8)
 
-FINISHED, NEEDS_ROOM, OUT_OF_MEMORY = range(3)
+FINISHED, NEEDS_SLOTS, OUT_OF_MEMORY = range(3)
 _SPARE_SLOTS = 16
 
 
@@ -410,7 +410,7 @@ def run_by_loop(
     tried again, and what the recorded allocator gave back for room is not. `is_served` receives
     for each failed request whether it could be served now; `reserved` and `allocated`, unless they
     are empty, the bytes after each operation. `status`
-    receives `FINISHED`, `NEEDS_ROOM` where the array of blocks is too small to go on, or
+    receives `FINISHED`, `NEEDS_SLOTS` where the array of blocks is too small to go on, or
     `OUT_OF_MEMORY` where the operation failed.
 
     Returns:
@@ -418,8 +418,8 @@ def run_by_loop(
     """
     blocks, _, numbers, _, groups, _, of_allocation, _ = machine
     for at in range(start, len(whats)):
-        if numbers[SLOTS] + 2 * numbers[FREE_COUNT] + _SPARE_SLOTS > numbers[ROOM]:
-            status[0] = NEEDS_ROOM
+        if numbers[SLOTS] + 2 * numbers[FREE_COUNT] + _SPARE_SLOTS > numbers[SLOT_CAPACITY]:
+            status[0] = NEEDS_SLOTS
             return at
         what = whats[at]
         allocation = as_long(allocations[at])
@@ -448,7 +448,7 @@ def run_by_loop(
                 if what == FREED:
                     of_allocation[allocation] = NONE
                     put_joined(machine, block, as_long(FREE))
-        elif what == RELEASE or (what == RELEASE_FOR_ROOM and not is_tried):
+        elif what == RELEASE or (what == RELEASE_FOR_REQUEST and not is_tried):
             _release_all(machine)
         elif what == RELEASE_SEGMENT and not is_tried:
             block = as_long(blocks[NEXT, FREE_ONES])

@@ -26,7 +26,7 @@ from stepscope.memory.simulator.machine import (
     GIVE,
     LET_POOL_GO,
     RELEASE,
-    RELEASE_FOR_ROOM,
+    RELEASE_FOR_REQUEST,
     RELEASE_SEGMENT,
     REQUEST,
 )
@@ -70,7 +70,7 @@ class Release:
     last_event: int
     cause: ReleaseCause
     asked_event: int | None
-    """The event for which room was needed; None where the program released."""
+    """The event that needed the memory; None where the program released."""
 
 
 def releases_of(replay: Replay, device: int) -> list[Release]:
@@ -147,13 +147,13 @@ def requests_of(replay: Replay, device: int, failed: pl.DataFrame | None = None)
     is_by_segment = recorded.max_split_bytes is not None or recorded.garbage_collection_threshold
     if failed is None:
         failed = failed_requests(replay, device)
-    parts = _pools_let_go(stretches, places)
+    parts = _released_pools(stretches, places)
     for release in releases_of(replay, device):
         segments = _single_segments(replay, device, release) if is_by_segment else None
         if segments is not None:
             parts.append(_part(RELEASE_SEGMENT, segments["event"], place=segments["address"]))
         else:
-            kind = RELEASE if release.cause is ReleaseCause.PROGRAM else RELEASE_FOR_ROOM
+            kind = RELEASE if release.cause is ReleaseCause.PROGRAM else RELEASE_FOR_REQUEST
             parts.append(_part(kind, pl.Series([release.last_event])))
     parts += _lives(replay, device, places)
     # Requests that failed may have a place of their own.
@@ -197,7 +197,7 @@ def _single_segments(replay: Replay, device: int, release: Release) -> pl.DataFr
     return given
 
 
-def _pools_let_go(
+def _released_pools(
     stretches: pl.DataFrame, places: dict[tuple[int, int], int]
 ) -> list[pl.DataFrame]:
     """Private pools keep their memory as long as a graph may use it: until they first give back."""

@@ -40,7 +40,7 @@ from stepscope.memory.simulator.initial import (
 from stepscope.memory.simulator.machine import (
     FAILED,
     LET_POOL_GO,
-    NEEDS_ROOM,
+    NEEDS_SLOTS,
     OUT_OF_MEMORY,
     run_by_loop,
 )
@@ -167,13 +167,13 @@ def _run(
     kept = np.zeros((2, count if keeps_curve else 0), np.int64)
     served = np.zeros(count, np.bool_)
     divisions = np.array(settings.power2_divisions, np.int64)
-    status = np.array([NEEDS_ROOM])
-    while status[0] == NEEDS_ROOM:
+    status = np.array([NEEDS_SLOTS])
+    while status[0] == NEEDS_SLOTS:
         at = jit(run_by_loop)(
             *operations, at, not is_reproduced, machine.arrays, divisions, kept[0], kept[1],
             served, status,
         )  # fmt: skip
-        if status[0] == NEEDS_ROOM:
+        if status[0] == NEEDS_SLOTS:
             machine.grow()
     has_failed = bool(status[0] == OUT_OF_MEMORY)
     return Simulation(

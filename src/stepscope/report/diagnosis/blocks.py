@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from stepscope.report import units
-from stepscope.report.diagnosis.tables import diagnosis_tables
-from stepscope.report.diagnosis.words import (
+from stepscope.report.diagnosis.sentences import (
     MOST_RANKS,
     besides,
     between_ranks,
@@ -27,6 +26,7 @@ from stepscope.report.diagnosis.words import (
     together,
     work,
 )
+from stepscope.report.diagnosis.tables import diagnosis_tables
 from stepscope.report.document import (
     Bars,
     Block,
@@ -77,10 +77,10 @@ def _summary(diagnosis: Diagnosis) -> Iterator[Block]:
         yield Bars(shown.shown_partition, _SMALL_PART)
         if communication(shown):
             yield Line(communication(shown), "dim", indent=_INDENT)
-    told = [line for line in (between_ranks(diagnosis), *odd_ranks(diagnosis)) if line]
-    if len(diagnosis.ranks) > 1 and told:
+    lines = [line for line in (between_ranks(diagnosis), *odd_ranks(diagnosis)) if line]
+    if len(diagnosis.ranks) > 1 and lines:
         yield Gap()
-        yield Labelled("Ranks", tuple(map(Line, told[:_MOST_SHORT_ODD])))
+        yield Labelled("Ranks", tuple(map(Line, lines[:_MOST_SHORT_ODD])))
     yield Gap()
     yield findings_of(diagnosis, is_short=True)
     yield from _trials(diagnosis)
@@ -124,10 +124,10 @@ def _full(diagnosis: Diagnosis) -> Iterator[Block]:
         yield Line(together(diagnosis), indent=_INDENT)
     yield from _ladder(diagnosis)
     yield from _trials(diagnosis)
-    if told := notes(diagnosis):
+    if lines := notes(diagnosis):
         yield Gap()
         yield Heading("Notes")
-        yield Items(tuple(told), _INDENT, "dim", most=_MOST_NOTES)
+        yield Items(tuple(lines), _INDENT, "dim", most=_MOST_NOTES)
 
 
 def _head(diagnosis: Diagnosis) -> Iterator[Block]:
@@ -152,8 +152,8 @@ def _step(diagnosis: Diagnosis) -> Iterator[Line]:
     if summary is None:
         return
     *rates, (_, longest) = speeds(summary)
-    told = [*(f"{text} {unit}" for unit, text in rates), f"longest {longest}"]
-    yield Line("  ·  ".join(told), "dim")
+    lines = [*(f"{text} {unit}" for unit, text in rates), f"longest {longest}"]
+    yield Line("  ·  ".join(lines), "dim")
     if summary.other_kinds:
         yield Line(besides(summary), "dim")
 
@@ -161,8 +161,8 @@ def _step(diagnosis: Diagnosis) -> Iterator[Line]:
 def _ranks(diagnosis: Diagnosis) -> Iterator[Block]:
     count = len(diagnosis.ranks)
     yield Heading("Ranks", f"the slowest {MOST_RANKS} of {count}" if count > MOST_RANKS else "")
-    if told := between_ranks(diagnosis):
-        yield Line(told, indent=_INDENT)
+    if lines := between_ranks(diagnosis):
+        yield Line(lines, indent=_INDENT)
         yield Gap()
     headings, rows = rank_rows(diagnosis)
     columns = tuple(Column(name, is_amount=True) for name in headings)
@@ -195,7 +195,7 @@ def _ladder(diagnosis: Diagnosis) -> Iterator[Block]:
             rung.name,
             units.duration(rung.step_ns),
             units.percent(rung.step_ns / max(1, rungs[0].step_ns)),
-            rung.limit_in_words,
+            rung.limit_text,
         )
         for rung in rungs
     )

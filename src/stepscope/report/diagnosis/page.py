@@ -12,7 +12,7 @@ from stepscope.advice.job.rank_steps import rank_steps
 from stepscope.analysis.questions import question
 from stepscope.report import figures, units
 from stepscope.report.diagnosis.blocks import findings_of, hardware
-from stepscope.report.diagnosis.words import (
+from stepscope.report.diagnosis.sentences import (
     RANK_COLUMNS,
     besides,
     between_ranks,
@@ -113,15 +113,15 @@ def _title(location: str) -> str:
 
 
 def _verdict(diagnosis: Diagnosis) -> Section:
-    words = diagnosis.verdict
-    finding = next((one for one in diagnosis.findings if words.startswith(f"{one.id}: ")), None)
+    text = diagnosis.verdict
+    finding = next((one for one in diagnosis.findings if text.startswith(f"{one.id}: ")), None)
     if finding is not None:
-        words = words.removeprefix(f"{finding.id}: ")
+        text = text.removeprefix(f"{finding.id}: ")
     return Section(
         "verdict",
         "Verdict",
         (
-            Line(sentence(words), role="verdict"),
+            Line(sentence(text), role="verdict"),
             Line(finding.advice, role="lead") if finding else None,
             Line(f"{next_limit(diagnosis)}.") if next_limit(diagnosis) else None,
         ),
@@ -135,7 +135,7 @@ def _findings(diagnosis: Diagnosis) -> Section:
 
 def _ladder(diagnosis: Diagnosis) -> Section:
     rungs = diagnosis.shown.ladder.rungs
-    drawn = figures.ladder([(r.name, r.step_ns, r.limit, r.limit_in_words) for r in rungs])
+    drawn = figures.ladder([(r.name, r.step_ns, r.limit, r.limit_text) for r in rungs])
     lead = Line(_LADDER) if drawn else None
     notes_below = map(_note, ladder_notes(diagnosis))
     return Section("ladder", "How far it can go", (lead, drawn, *notes_below))
@@ -176,9 +176,9 @@ def _details(diagnosis: Diagnosis, rows: int) -> tuple[list[Section], list[str]]
         drawn: tuple[Block, ...] = ()
         if name == "kernels":
             drawn = tuple(kernel_points(answer.tables["kernels"].rows.to_dicts()))
-        told = (f"Totals, not per step. {describe_scope(answer.scope)}", *answer.notes)
-        words = (_note(f"{sentence(one)}.") for one in told)
-        sections.append(Section(name, _TITLES[name], (*drawn, *found, *words)))
+        lines = (f"Totals, not per step. {describe_scope(answer.scope)}", *answer.notes)
+        text = (_note(f"{sentence(one)}.") for one in lines)
+        sections.append(Section(name, _TITLES[name], (*drawn, *found, *text)))
     left_out += [f"{', '.join(titles)}: {reason}" for reason, titles in missing.items()]
     return sections, left_out
 
@@ -193,19 +193,19 @@ def _shown(answer: DetailedAnswer) -> dict[str, Beginning]:
 
 
 def _left_out(diagnosis: Diagnosis, more: Sequence[str]) -> Section:
-    told = [sentence(one) for one in (*notes(diagnosis), *more)]
-    if len(told) > _MOST_NOTES:
-        rest = len(told) - _MOST_NOTES
-        told = [
-            *told[:_MOST_NOTES],
+    lines = [sentence(one) for one in (*notes(diagnosis), *more)]
+    if len(lines) > _MOST_NOTES:
+        rest = len(lines) - _MOST_NOTES
+        lines = [
+            *lines[:_MOST_NOTES],
             f"And {rest:,} more notes: see `stepscope report --format json`",
         ]
     if len(diagnosis.ranks) > 1 and diagnosis.details is not None:
-        told.append(
+        lines.append(
             f"Step, kernels, operators and the other tables are those of rank "
             f"{diagnosis.shown.rank}; `stepscope show` has those of all"
         )
-    return Section("left-out", "What was left out", (Items(tuple(told)),))
+    return Section("left-out", "What was left out", (Items(tuple(lines)),))
 
 
 def _step(diagnosis: Diagnosis) -> Section:
@@ -248,11 +248,11 @@ def _typical_step(diagnosis: Diagnosis) -> Section:
         if others
         else ""
     )
-    words = (
+    text = (
         f"Step {step.step} of {clock}, {units.duration(step.dur_ns)}: {_chosen(diagnosis)}."
         f"{_ahead(step)}{merged} `stepscope view` shows every slice."
     )
-    return Section("typical-step", "A typical step", (figures.mini_timeline(step), _note(words)))
+    return Section("typical-step", "A typical step", (figures.mini_timeline(step), _note(text)))
 
 
 def _chosen(diagnosis: Diagnosis) -> str:
@@ -281,14 +281,18 @@ def _ahead(step: TypicalStep) -> str:
 def _ranks(diagnosis: Diagnosis) -> Section:
     if len(diagnosis.ranks) < 2:
         return Section("ranks", "Ranks")
-    met = None if diagnosis.windows is None else diagnosis.windows.compared
+    compared = None if diagnosis.windows is None else diagnosis.windows.compared
     return Section(
         "ranks",
         "Ranks",
         (
             Line(sentence(between_ranks(diagnosis))),
             Items(tuple(odd_ranks(diagnosis))),
-            *(() if met is None else rank_pictures(met.arrivals, met.sets, diagnosis.lanes)),
+            *(
+                ()
+                if compared is None
+                else rank_pictures(compared.arrivals, compared.sets, diagnosis.lanes)
+            ),
             *_rank_strips(diagnosis),
             *_rank_map(diagnosis),
             DataTable("", ranks_in_order(diagnosis), labels=RANK_COLUMNS, shown=32),
@@ -301,8 +305,8 @@ def _rank_strips(diagnosis: Diagnosis) -> tuple[Block, ...]:
     if len(diagnosis.strips) < 2 or all(len(one.first) < 2 for one in diagnosis.strips):
         return ()
     rest = len(diagnosis.ranks) - len(diagnosis.strips)
-    words = f" {units.plural(rest, 'more rank')} left out." if rest else ""
-    note = _note(f"Each rank's steps on one scale, the one shown above first.{words}")
+    text = f" {units.plural(rest, 'more rank')} left out." if rest else ""
+    note = _note(f"Each rank's steps on one scale, the one shown above first.{text}")
     return figures.strips(diagnosis.strips) or note, note
 
 
@@ -312,8 +316,8 @@ def _rank_map(diagnosis: Diagnosis) -> tuple[Block, ...]:
     if found is None:
         return ()
     left_out = [
-        f"{number:,} {words if number == 1 else more}"
-        for number, words, more in (
+        f"{number:,} {text if number == 1 else more}"
+        for number, text, more in (
             (found.left_out_ranks, "rank with less", "ranks with less"),
             (found.left_out_steps, "earlier step", "earlier steps"),
         )
@@ -321,12 +325,12 @@ def _rank_map(diagnosis: Diagnosis) -> tuple[Block, ...]:
     ]
     rest = f" Left out: {' and '.join(left_out)}." if left_out else ""
     known = [one for row in found.own_ns for one in row if one is not None]
-    words = (
+    text = (
         "Each rank's steps in the recorded window without exposed communication: what it took by "
         f"itself, the most first, from {units.duration(min(known))} (faintest) to "
         f"{units.duration(max(known))}.{rest} `stepscope view` maps other parts and all ranks."
     )
-    return figures.rank_steps(found), _note(words)
+    return figures.rank_steps(found), _note(text)
 
 
 def _environment(diagnosis: Diagnosis) -> Section:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from stepscope.analysis.selection.partition import all_cause_words
+from stepscope.analysis.selection.partition import cause_labels
 from stepscope.analysis.selection.rows import Beginning
 from stepscope.report import units
 from stepscope.report.cells import headings
@@ -26,7 +26,7 @@ from stepscope.report.document import (
     ShownFinding,
     Table,
     joined,
-    plain_words,
+    unstyled,
 )
 from stepscope.report.findings import saving
 from stepscope.report.page.document import page as in_one_file
@@ -62,9 +62,9 @@ def page_of_document(title: str, document: Iterable[Block]) -> str:
         if isinstance(block, Heading):
             sections.append((block.text, []))
         elif isinstance(block, Line):
-            sections[-1][1].append(Line(plain_words(block.words)))
+            sections[-1][1].append(Line(unstyled(block.text)))
         elif isinstance(block, Table):
-            texts = tuple(tuple(map(plain_words, row)) for row in block.rows)
+            texts = tuple(tuple(map(unstyled, row)) for row in block.rows)
             sections[-1][1].append(replace(block, rows=texts))
         elif isinstance(block, Facts):
             sections[-1][1].append(block)
@@ -97,7 +97,7 @@ def _section(section: Section, rows: int) -> dict[str, Any]:
 def _drawn(block: Block, rows: int) -> Mapping[str, Any] | None:
     """A block as plain values; None if there is nothing to see."""
     if isinstance(block, Line):
-        return {"is": "text", "text": block.words, "kind": block.role} if block.words else None
+        return {"is": "text", "text": block.text, "kind": block.role} if block.text else None
     if isinstance(block, Items):
         return {"is": "items", "items": list(block.items)} if block.items else None
     if isinstance(block, Facts):
@@ -141,7 +141,7 @@ def _data_table(block: DataTable, rows: int) -> Mapping[str, Any] | None:
         {"name": name, "label": labels[name], "number": name in beginning.numeric} for name in names
     ]
     values = [
-        all_cause_words(column) if name == "cause" else column
+        cause_labels(column) if name == "cause" else column
         for name, column in zip(names, beginning.rows.values, strict=True)
     ]
     return {
@@ -155,10 +155,10 @@ def _data_table(block: DataTable, rows: int) -> Mapping[str, Any] | None:
     }
 
 
-def _finding(one: ShownFinding, among: Findings) -> dict[str, Any]:
+def _finding(one: ShownFinding, findings: Findings) -> dict[str, Any]:
     finding = one.finding
     whose = ""
-    if one.where and finding.rank != among.shown_rank:
+    if one.where and finding.rank != findings.shown_rank:
         whose = f" of rank {finding.rank}'s {'file' if finding.is_of_whole_file else 'step'}"
     steps = ", ".join(map(str, finding.steps[:_MOST_STEPS]))
     more = " …" if len(finding.steps) > _MOST_STEPS else ""

@@ -26,7 +26,7 @@ from stepscope.report.document import (
     Table,
     Title,
     joined,
-    plain_words,
+    unstyled,
 )
 from stepscope.report.text import markdown_text
 
@@ -51,14 +51,14 @@ def write(module: ModuleType, result: Any, sink: Sink, layout: Layout) -> None:
 
 def _lines(block: Block) -> list[str]:
     if isinstance(block, Line):
-        text = plain_words(block.words).strip()
+        text = unstyled(block.text).strip()
         return [markdown_text(text)] if text else []
     if isinstance(block, Title):
         return [f"# {markdown_text(block.text)}"]
     if isinstance(block, Heading):
         return _heading(block)
     if isinstance(block, Labelled):
-        first, *rest = (markdown_text(plain_words(line.words)) for line in block.lines)
+        first, *rest = (markdown_text(unstyled(line.text)) for line in block.lines)
         lines = [f"**{block.label}**: {first}"]
         return [*lines, *(part for line in rest for part in ("", line))]
     if isinstance(block, Facts):
@@ -74,7 +74,7 @@ def _lines(block: Block) -> list[str]:
         return ["```python", *block.lines, "```"]
     if isinstance(block, Table):
         names = [column.name for column in block.columns]
-        cells = [[plain_words(cell) for cell in row] for row in block.rows]
+        cells = [[unstyled(cell) for cell in row] for row in block.rows]
         return _table(names, [column.is_amount for column in block.columns], cells)
     if isinstance(block, DataTable):
         return _data_table(block)

@@ -37,9 +37,9 @@ from stepscope.report.document import (
     Only,
     Remark,
     ShownFinding,
+    StyledText,
     Table,
     Title,
-    Words,
     joined,
 )
 from stepscope.report.text import shortened
@@ -171,16 +171,16 @@ def _drawn(block: Block, console: Console) -> Iterator[tuple[RenderableType, boo
         raise TypeError(type(block))
 
 
-def text_of(words: Words, style: str = "") -> Text:
+def text_of(text: StyledText, style: str = "") -> Text:
     """Text that may come from a file: no markup, no control characters but `LINE_END`."""
-    if isinstance(words, str):
-        return Text(printable(words), style)
-    spans = (span.text if span is LINE_END else text_of(span.text, span.style) for span in words)
+    if isinstance(text, str):
+        return Text(printable(text), style)
+    spans = (span.text if span is LINE_END else text_of(span.text, span.style) for span in text)
     return Text.assemble(*spans, style=style)
 
 
 def _line(line: Line) -> RenderableType:
-    return _indented(text_of(line.words, line.style), line.indent)
+    return _indented(text_of(line.text, line.style), line.indent)
 
 
 def _indented(content: RenderableType, indent: int) -> RenderableType:
@@ -299,8 +299,8 @@ def _fitted(table: Table, width: int) -> Table:
     return replace(table, columns=tuple(table.columns[at] for at in shown), rows=tuple(rows))
 
 
-def _plain(words: Words) -> str:
-    return text_of(words).plain
+def _plain(text: StyledText) -> str:
+    return text_of(text).plain
 
 
 def _trailed(

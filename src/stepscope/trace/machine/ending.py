@@ -94,8 +94,8 @@ class Ending:
         first = builder.inttoptr(self._code.args[-1], I64.llvm_type.as_pointer())
         second = builder.gep(first, [ir.Constant(I64.llvm_type, 1)])
         wanted = builder.load_atomic(second, "monotonic", 8)  # anew in each round
-        goes_on = builder.icmp_unsigned("==", wanted, ir.Constant(I64.llvm_type, 0))
-        self.end_unless(builder, goes_on, line, INTERRUPT)
+        may_continue = builder.icmp_unsigned("==", wanted, ir.Constant(I64.llvm_type, 0))
+        self.end_unless(builder, may_continue, line, INTERRUPT)
 
     def call(self, builder: Any, function: JitFunction, declaration: Any, passed: list[Any]) -> Any:
         """Calls another function, and ends this one early if that did; returns the result."""

@@ -53,10 +53,10 @@ class Expressions(Code):
         value: Value = handler(expression)
         return value
 
-    def truth(self, expression: ast.expr) -> Any:
+    def condition(self, expression: ast.expr) -> Any:
         """A value as a truth value: numbers are true unless they are 0."""
         if isinstance(expression, ast.BoolOp):
-            return self._of_truths(expression, self.truth).code
+            return self._of_truths(expression, self.condition).code
         value = self.value(expression)
         if value.kind is BOOL:
             return value.code
@@ -200,7 +200,7 @@ class Expressions(Code):
 
     def _unaryop_value(self, expression: ast.UnaryOp) -> Value:
         if isinstance(expression.op, ast.Not):
-            return Value(BOOL, self.builder.not_(self.truth(expression.operand)))
+            return Value(BOOL, self.builder.not_(self.condition(expression.operand)))
         value = self.value(expression.operand)
         changed = operators.before(self.builder, expression.op, value)
         if changed is None:
@@ -208,34 +208,34 @@ class Expressions(Code):
         return changed
 
     def _boolop_value(self, expression: ast.BoolOp) -> Value:
-        return self._of_truths(expression, self._truth_value)
+        return self._of_truths(expression, self._condition)
 
-    def _truth_value(self, expression: ast.expr) -> Any:
+    def _condition(self, expression: ast.expr) -> Any:
         """Returns a value that is a truth value in Python too; see `value`."""
         value = self.value(expression)
         if value.kind is not BOOL:
             raise self.refusal(expression, f"{value.kind.name} as a result of and or or")
         return value.code
 
-    def _of_truths(self, expression: ast.BoolOp, truth_of: Callable[[ast.expr], Any]) -> Value:
+    def _of_truths(self, expression: ast.BoolOp, condition_of: Callable[[ast.expr], Any]) -> Value:
         is_and = isinstance(expression.op, ast.And)
         after = self.block("after")
         sources = []
         for operand in expression.values:
-            truth = truth_of(operand)
-            sources.append((truth, self.builder.block))
+            condition = condition_of(operand)
+            sources.append((condition, self.builder.block))
             if operand is expression.values[-1]:
                 self.builder.branch(after)
                 continue
             following = self.block("next")
             both = (following, after) if is_and else (after, following)
-            self.builder.cbranch(truth, *both)
+            self.builder.cbranch(condition, *both)
             self.builder.position_at_end(following)
         return self._merged(after, BOOL, sources)
 
     def _ifexp_value(self, expression: ast.IfExp) -> Value:
         chosen, other, after = (self.block(name) for name in ("if", "else", "after"))
-        self.builder.cbranch(self.truth(expression.test), chosen, other)
+        self.builder.cbranch(self.condition(expression.test), chosen, other)
         sources, kinds = [], set()
         for block, operand in ((chosen, expression.body), (other, expression.orelse)):
             self.builder.position_at_end(block)

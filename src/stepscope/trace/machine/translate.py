@@ -104,7 +104,7 @@ class Statements(Expressions):
 
     def _if_statement(self, statement: ast.If) -> None:
         chosen, other, after = (self.block(name) for name in ("if", "else", "after"))
-        self.builder.cbranch(self.truth(statement.test), chosen, other)
+        self.builder.cbranch(self.condition(statement.test), chosen, other)
         before, ends = self.assigned, []
         for block, statements in ((chosen, statement.body), (other, statement.orelse)):
             self.builder.position_at_end(block)
@@ -133,7 +133,7 @@ class Statements(Expressions):
             self.builder.branch(body)
             self._loop(body, statement.body, test, after, ends=[])
             return
-        self.builder.cbranch(self.truth(statement.test), body, after)
+        self.builder.cbranch(self.condition(statement.test), body, after)
         self._loop(body, statement.body, test, after, ends=[set(self.assigned)])
 
     def _for_statement(self, statement: ast.For) -> None:

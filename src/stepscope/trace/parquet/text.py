@@ -150,13 +150,13 @@ def _gather(
         The first text that is not written: the next one does not fit, or there are no more.
     """
     at = long_at(used, 0)
-    room = long_at(used, 1)
+    capacity = long_at(used, 1)
     for row in range(first, count):
         if byte_at(present, row) == 0:
             continue
         view = views + row * VIEW_BYTES
         length = int_at(view, 0)
-        if length < 0 or at + _LENGTH_BYTES + length > room:
+        if length < 0 or at + _LENGTH_BYTES + length > capacity:
             put_long(used, 0, at)
             return row
         put_int(target + at, 0, length)
@@ -204,15 +204,15 @@ class TextPages:
         arrays = text_views(column)
         if arrays is None or not isinstance(longest, int) or longest > _LARGEST_BYTES:
             return None
-        room = max(_PAGE_BYTES, _LENGTH_BYTES + longest)
-        if len(self._text) < room:
-            self._text = np.empty(room, np.uint8)
-        return self._pages(arrays, np.ascontiguousarray(present), room)
+        capacity = max(_PAGE_BYTES, _LENGTH_BYTES + longest)
+        if len(self._text) < capacity:
+            self._text = np.empty(capacity, np.uint8)
+        return self._pages(arrays, np.ascontiguousarray(present), capacity)
 
     def _pages(
-        self, arrays: Iterator[TextViews], present: npt.NDArray[np.bool_], room: int
+        self, arrays: Iterator[TextViews], present: npt.NDArray[np.bool_], capacity: int
     ) -> Iterator[TextPage]:
-        used = np.array([0, room], np.int64)
+        used = np.array([0, capacity], np.int64)
         first = begin = 0  # of the page, and of the array
         for array in arrays:
             done = 0

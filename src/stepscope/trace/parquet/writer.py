@@ -31,7 +31,7 @@ from stepscope.trace.parquet.types import (
     physical_type,
 )
 
-_MOST_WORDS = 128
+_MOST_DISTINCT = 128
 """Distinct words of a column that is stored as their numbers."""
 _SAMPLE = 1000  # rows, to recognise text without looking at all of it
 _MAGIC = b"PAR1"
@@ -104,12 +104,12 @@ def encoded_column(column: pl.Series, scratch: Scratch) -> EncodedColumn | None:
         differences, limits = as_differences(integers, scratch.encoded)
         page = _data_page(levels, differences, count, _DIFFERENCES)
         return EncodedColumn(page, _DIFFERENCES, nulls, limits=limits)
-    found = _words_of(column.drop_nulls())
+    found = _distinct_texts(column.drop_nulls())
     if found is not None:
-        numbers, words = found
-        width = max(len(words) - 1, 1).bit_length()
+        numbers, distinct = found
+        width = max(len(distinct) - 1, 1).bit_length()
         packed = bytes([width]) + as_packed(numbers, width)
-        dictionary = _dictionary_page(words)
+        dictionary = _dictionary_page(distinct)
         page = _data_page(levels, packed, count, _OF_DICTIONARY)
         size = sum(map(len, dictionary))
         return EncodedColumn((*dictionary, *page), _OF_DICTIONARY, nulls, size)
@@ -133,24 +133,24 @@ def _bits(present: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
     return np.packbits(present, bitorder="little")
 
 
-def _words_of(values: pl.Series) -> tuple[npt.NDArray[np.uint8], list[bytes]] | None:
+def _distinct_texts(values: pl.Series) -> tuple[npt.NDArray[np.uint8], list[bytes]] | None:
     """Returns the number of each word, and the words; None if there are too many."""
     if isinstance(values.dtype, pl.Enum):
-        words = values.dtype.categories
-    elif values.gather_every(max(len(values) // _SAMPLE, 1)).n_unique() > _MOST_WORDS:
+        distinct = values.dtype.categories
+    elif values.gather_every(max(len(values) // _SAMPLE, 1)).n_unique() > _MOST_DISTINCT:
         return None
     else:
-        words = values.unique()
-        if len(words) <= _MOST_WORDS:
-            values = values.cast(pl.Enum(words))
-    if len(words) > _MOST_WORDS:
+        distinct = values.unique()
+        if len(distinct) <= _MOST_DISTINCT:
+            values = values.cast(pl.Enum(distinct))
+    if len(distinct) > _MOST_DISTINCT:
         return None
-    return values.to_physical().cast(pl.UInt8).to_numpy(), [word.encode() for word in words]
+    return values.to_physical().cast(pl.UInt8).to_numpy(), [word.encode() for word in distinct]
 
 
-def _dictionary_page(words: Sequence[bytes]) -> tuple[bytes, bytes]:
-    body = b"".join(len(word).to_bytes(4, "little") + word for word in words)
-    return _page(_DICTIONARY, b"", body, len(body), {7: Struct({1: len(words), 2: _PLAIN})})
+def _dictionary_page(distinct: Sequence[bytes]) -> tuple[bytes, bytes]:
+    body = b"".join(len(word).to_bytes(4, "little") + word for word in distinct)
+    return _page(_DICTIONARY, b"", body, len(body), {7: Struct({1: len(distinct), 2: _PLAIN})})
 
 
 def _data_page(levels: bytes, values: bytes, count: int, encoding: int) -> tuple[bytes, bytes]:

@@ -53,20 +53,20 @@ def execute_apart(given: Execution, directory: Path, time_limit_s: float | None)
     try:
         answer = json.loads(_answer_path(asked).read_text("utf-8"))
     except (OSError, ValueError):
-        said = " ".join(errors.read_text("utf-8", "replace").split())[-200:]
-        raise UsageError(_why(process.returncode, given.memory_bytes, said)) from None
+        text = " ".join(errors.read_text("utf-8", "replace").split())[-200:]
+        raise UsageError(_why(process.returncode, given.memory_bytes, text)) from None
     if "error" in answer:
         raise UsageError(answer["error"])
     return list(map(str, answer["names"]))
 
 
-def _why(exit_code: int, memory_bytes: int | None, said: str) -> str:
+def _why(exit_code: int, memory_bytes: int | None, text: str) -> str:
     if memory_bytes is not None:
         return (
             f"the query was ended (exit code {exit_code}); it probably needs more than"
             f" {memory_bytes / 2**30:.1f} GiB of memory: select fewer rows or shorter values"
         )
-    return f"the query was ended (exit code {exit_code}) {said}".rstrip()
+    return f"the query was ended (exit code {exit_code}) {text}".rstrip()
 
 
 def _answer_path(asked: Path) -> Path:

@@ -21,7 +21,7 @@ from stepscope.trace.schema import TABLES
 from stepscope.trace.store.contents import is_intact, is_own_directory
 from stepscope.trace.store.directory import read_manifest
 from stepscope.trace.store.origin import Origin
-from stepscope.trace.store.owners import say_that_it_is_not_believed
+from stepscope.trace.store.owners import warn_not_trusted
 from stepscope.trace.tables import GROWING, SMALL
 
 
@@ -36,7 +36,7 @@ def is_store_of(path: Path, origin: Origin) -> bool:
         return False
     if not is_own_directory(path):
         if path.is_dir() and not path.is_symlink():
-            say_that_it_is_not_believed(path)
+            warn_not_trusted(path)
         return False
     manifest = read_manifest(path)
     return manifest.get("key") == asdict(origin.key) and _is_whole(path, manifest.get("files"))

@@ -70,7 +70,7 @@ def keep_to_owner(directory: Path) -> None:
 
 
 @functools.cache
-def say_that_it_is_not_believed(store: Path) -> None:
+def warn_not_trusted(store: Path) -> None:
     """Says, once, that a store is not used."""
     _LOG.warning(
         "%s: not used, since another user could have written it; the trace is read instead", store

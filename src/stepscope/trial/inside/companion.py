@@ -38,20 +38,20 @@ _SEED = 20_240
 _LEAST_STEPS = 3
 """A fix that has taken effect nowhere after so many steps does not apply."""
 _MOST_LOSSES = 20_000
-TURN_S = 0.25
+SLICE_S = 0.25
 """How long a turn lasts at least; it ends at a step boundary."""
 _ASK = b"a"
 
 
-def join(recorder: ScriptRecorder, wishes: dict[str, Any]) -> None:
+def join(recorder: ScriptRecorder, request: dict[str, Any]) -> None:
     """Apply the fixes of a trial to this process.
 
     Args:
-        wishes: "fixes" (name to value), "steps" after which the script ends, "warm_up" (the first
+        request: "fixes" (name to value), "steps" after which the script ends, "warm_up" (the first
             of them, which do not count), "notes" (a folder), "guarded" (where it may write; see
             `guard.WriteGuard`), "turns" (where it asks for its turns; empty: it takes none).
     """
-    companion = Companion(recorder, wishes)
+    companion = Companion(recorder, request)
     companion.begin()
 
 
@@ -59,21 +59,21 @@ class Companion:
     """Stays with a training process while fixes are tried in it.
 
     Args:
-        wishes: See `join`.
+        request: See `join`.
     """
 
-    def __init__(self, recorder: ScriptRecorder, wishes: dict[str, Any]) -> None:
+    def __init__(self, recorder: ScriptRecorder, request: dict[str, Any]) -> None:
         self._recorder = recorder
-        self._fixes: dict[str, Any] = wishes["fixes"]
-        self._steps: int = wishes["steps"]
-        self._warm_up: int = wishes["warm_up"]
-        self._address: str = wishes["turns"]
-        self._turns: Turns | None = None
-        self._notes = Path(wishes["notes"])
+        self._fixes: dict[str, Any] = request["fixes"]
+        self._steps: int = request["steps"]
+        self._warm_up: int = request["warm_up"]
+        self._address: str = request["turns"]
+        self._slices: TimeSlices | None = None
+        self._notes = Path(request["notes"])
         self._patches = Patches()
         self._losses = LossWatch()
         self._workers = WorkerWatch()
-        self._guard = WriteGuard(wishes["guarded"], self._notes)
+        self._guard = WriteGuard(request["guarded"], self._notes)
         self._process_id = os.getpid()
         self._optimizers: dict[str, None] = {}
         self._zeroes_gradients = False
@@ -147,8 +147,8 @@ class Companion:
         if number >= self._steps or is_idle or has_failed:
             self._end()
         if self._address and number >= self._warm_up:
-            self._turns = self._turns or Turns(self._address)
-            if self._turns.wait():
+            self._slices = self._slices or TimeSlices(self._address)
+            if self._slices.wait():
                 self._recorder.restart_step()
 
     def _end(self) -> NoReturn:
@@ -189,7 +189,7 @@ class Companion:
             write_atomically(self._notes / f"{os.getpid()}.json", json.dumps(note).encode())
 
 
-class Turns:
+class TimeSlices:
     """The turns of this process with the other run of a round; see `trial.alternation`.
 
     Args:
@@ -226,7 +226,7 @@ class Turns:
         if not may_go:
             # The other has ended, or whoever gives turns: go on without.
             self._leave()
-        self._ends = time.monotonic() + TURN_S
+        self._ends = time.monotonic() + SLICE_S
         return True
 
     def _leave(self) -> None:

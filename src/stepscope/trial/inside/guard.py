@@ -38,9 +38,9 @@ _PLACES = {
 """Events that change a folder, to the number of their arguments that are paths."""
 
 
-def begin(wishes: dict[str, Any]) -> None:
+def begin(request: dict[str, Any]) -> None:
     """Guard this process from its start; see `trial.inside.companion.join`."""
-    WriteGuard(wishes["guarded"], Path(wishes["notes"])).watch()
+    WriteGuard(request["guarded"], Path(request["notes"])).watch()
 
 
 class WriteGuard:

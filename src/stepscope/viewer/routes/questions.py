@@ -126,7 +126,7 @@ def _critical_path(asked: Asked) -> bytes:
 
 
 def _findings(asked: Asked) -> dict[str, Any]:
-    from stepscope.viewer.judging import findings_of
+    from stepscope.viewer.findings import findings_of
 
     opened = asked.library.find(asked.identifier)
     content = asked.whole
@@ -134,7 +134,7 @@ def _findings(asked: Asked) -> dict[str, Any]:
 
 
 def _compare(asked: Asked) -> dict[str, Any]:
-    from stepscope.viewer.judging import comparison_of
+    from stepscope.viewer.findings import comparison_of
 
     before, after = asked.whole, asked.library.whole(asked.text("with"))
     with before.unchanged(), after.unchanged():

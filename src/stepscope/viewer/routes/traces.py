@@ -148,10 +148,10 @@ def _name(names: pl.Series, number: int) -> str:
     if number < len(names):
         return str(names[number])
     from stepscope.analysis.host.idle_gaps import IDLE_CAUSES
-    from stepscope.analysis.selection.partition import IDLE_WORDS
+    from stepscope.analysis.selection.partition import IDLE_LABELS
 
     cause = number - len(names)
-    return IDLE_WORDS[IDLE_CAUSES[cause]] if cause < len(IDLE_CAUSES) else ""
+    return IDLE_LABELS[IDLE_CAUSES[cause]] if cause < len(IDLE_CAUSES) else ""
 
 
 def _slices(asked: Asked) -> bytes:

@@ -19,7 +19,7 @@ def disturbed(seed, steps, ranks, chance):
     return np.clip(random.normal(0, 0.1 * MS, (steps, ranks)) + lost, 0, None)
 
 
-def accused(excess):
+def stragglers(excess):
     """Ranks beyond chance, of those with enough excess to matter."""
     enough = np.flatnonzero(excess.mean(axis=0) > NOTABLE_NS)
     return [int(rank) for rank in enough if is_beyond_chance(excess, rank, NOTABLE_NS)]
@@ -28,7 +28,7 @@ def accused(excess):
 @pytest.mark.parametrize("chance", [0.05, 0.15, 0.4])
 @pytest.mark.parametrize(("steps", "ranks"), [(8, 4), (8, 8), (20, 4)])
 def test_few_healthy_jobs_accuse_anybody(steps, ranks, chance):
-    false = sum(bool(accused(disturbed(seed, steps, ranks, chance))) for seed in range(JOBS))
+    false = sum(bool(stragglers(disturbed(seed, steps, ranks, chance))) for seed in range(JOBS))
     assert false <= 0.08 * JOBS
 
 
@@ -38,7 +38,7 @@ def test_a_rank_that_is_always_slower_is_accused(steps):
     for seed in range(JOBS):
         excess = disturbed(seed, steps, 4, 0.05)
         excess[:, 1] += 20 * MS
-        found += accused(excess) == [1]
+        found += stragglers(excess) == [1]
     assert found >= (0.95 if steps == 3 else 0.97) * JOBS
 
 
@@ -51,7 +51,7 @@ def test_one_odd_step_does_not_excuse_a_rank_that_is_late_in_all_others(steps, p
         excess = disturbed(seed, steps, 4, 0.05)
         excess[:, 1] += 20 * MS
         excess[seed % steps, paused] += 300 * MS
-        found += accused(excess) == [1]
+        found += stragglers(excess) == [1]
     assert found >= 0.97 * JOBS
 
 
@@ -60,7 +60,7 @@ def test_a_pause_of_another_rank_excuses_nobody_however_late_ranks_differ_from_s
     excess = np.zeros((5, 8))
     excess[:, 2] = np.array([16.76, 17.32, 16.0, 18.65, 15.42]) * MS
     excess[1, 7] = 59.9 * MS
-    assert accused(excess) == [2]
+    assert stragglers(excess) == [2]
 
 
 @pytest.mark.parametrize(("least_ms", "expected"), [(40, [3]), (10, [])])
@@ -71,7 +71,7 @@ def test_of_three_steps_a_pause_of_another_rank_excuses_nobody_who_is_far_behind
     excess = np.full((3, 8), 2 * MS)
     excess[:, 3] = np.array([21, 58, least_ms]) * MS
     excess[0, 5] = 21 * MS
-    assert accused(excess) == expected
+    assert stragglers(excess) == expected
 
 
 def test_what_remains_without_the_odd_step_must_matter():

@@ -48,7 +48,7 @@ def test_the_planted_rank_and_cause_come_first(seed: int) -> None:
     blame = blame_of(grid, seed, problem)
     first = blame.causes.row(0, named=True)
     assert (first["rank"], first["cause"]) == (problem.rank, problem.kind)
-    assert blame.accused.row(0, named=True) == first
+    assert blame.stragglers.row(0, named=True) == first
     assert blame.ranks["rank"][0] == problem.rank
     assert blame.ranks["cause"][0] == problem.kind
 
@@ -90,7 +90,7 @@ def test_in_200_jobs_of_each_kind_at_least_95_of_100_are_right(kind: str) -> Non
 def test_healthy_jobs_accuse_nobody(ranks: int) -> None:
     for seed in range(10):
         blame = blame_of(grid_of(ranks), seed, None)
-        assert blame.accused.is_empty()
+        assert blame.stragglers.is_empty()
         assert blame.waits_ns > 0
 
 
@@ -105,7 +105,7 @@ def test_the_gain_is_what_the_job_is_faster_by_without_the_problem(kind: str) ->
     # First arrivals are compared between ranks, so their clocks enter.
     offset = slow.offset_ns + slow.drift * (slow.true_end_ns.min() - slow.true_end_ns.mean())
     blame = find_blame(matched, np.rint(offset).astype(np.int64)[matched.rank])
-    first = blame.accused.row(0, named=True)
+    first = blame.stragglers.row(0, named=True)
     assert (first["rank"], first["cause"]) == (37, kind)
     assert first["gain_ns"] == pytest.approx(slow.step_ns - healthy.step_ns, rel=0.1)
 
@@ -216,7 +216,7 @@ def test_the_latest_is_not_accused_of_what_it_inherited() -> None:
     assert set(last_over_data.tolist()) == {1}
     blame = find_blame(matched)
     assert blame.ranks.filter(pl.col("rank") == 1)["last_arrivals"][0] > 0
-    assert blame.accused.select("rank", "cause").rows() == [(0, "host")]
+    assert blame.stragglers.select("rank", "cause").rows() == [(0, "host")]
     by_rank = dict(blame.ranks.select("rank", "caused_wait_ns").iter_rows())
     assert by_rank[1] < 0.1 * by_rank[0]
 
@@ -346,7 +346,7 @@ def test_a_slow_link_that_one_group_has_names_all_its_members() -> None:
     later = (pl.col("step") * 15_000_000).cast(pl.Int64)  # what follows shifts with it
     rows = rows.with_columns(pl.col("start_ns") + later * 4, pl.col("end_ns") + later * 4)
     blame = find_blame(match(rows, job.groups))
-    first = blame.accused.row(0, named=True)
+    first = blame.stragglers.row(0, named=True)
     assert first["cause"] == SLOW_LINK
     assert sorted([first["rank"], *first["peers"]]) == [0, 1, 2, 3]
 
@@ -383,7 +383,7 @@ def test_nothing_recorded_blames_nobody() -> None:
     job = simulate(grid_of(4), 0)
     blame = find_blame(match(job.arrivals.clear(), job.groups))
     assert blame.causes.is_empty()
-    assert blame.accused.is_empty()
+    assert blame.stragglers.is_empty()
     assert blame.waits_ns == 0
 
 
@@ -407,4 +407,4 @@ def test_a_single_stall_accuses_nobody() -> None:
     assert (3, "host") in blame.causes.filter(pl.col("caused_wait_ns") > 0).select(
         "rank", "cause"
     ).rows()
-    assert (3, "host") not in blame.accused.select("rank", "cause").rows()
+    assert (3, "host") not in blame.stragglers.select("rank", "cause").rows()

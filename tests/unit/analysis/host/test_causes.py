@@ -14,7 +14,7 @@ from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.host.causes import CAUSES, NOT_RECORDED, HostCause, cause_names
 from stepscope.analysis.host.idle_gaps import IDLE_CAUSES, OF_THE_HOST
 from stepscope.analysis.idle import idle_causes
-from stepscope.analysis.selection.partition import IDLE_WORDS
+from stepscope.analysis.selection.partition import IDLE_LABELS
 from stepscope.analysis.what_if import what_if_table
 from stepscope.trace.model import Trace
 
@@ -30,7 +30,7 @@ def test_every_cause_has_one_word_and_one_cause_of_idle_time():
     assert set(cause_names(has_gpu=True)) ^ without_stacks == {"python", NOT_RECORDED}
     of_devices = {"device_wait", "graph_gap", "not_recorded", "unknown"}
     assert set(OF_THE_HOST.values()) | of_devices == set(IDLE_CAUSES)
-    assert set(IDLE_WORDS) == set(IDLE_CAUSES)
+    assert set(IDLE_LABELS) == set(IDLE_CAUSES)
 
 
 def _programme(seed: int) -> GpuTrace:

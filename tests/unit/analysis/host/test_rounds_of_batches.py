@@ -16,7 +16,7 @@ import stepscope
 from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.replay import replay, unchanged
 from stepscope.analysis.host.steady_steps import StepState, steady_steps
-from stepscope.analysis.selection.odd_steps import round_starts
+from stepscope.analysis.selection.outlier_steps import round_starts
 
 
 def program(workers: int, first: int, steps: int, **loader: float) -> Program:

@@ -60,7 +60,7 @@ def test_a_lower_clock_is_compared_with_the_peers_of_the_same_model():
     ((rank, slow),) = slow_clocks(clocks).items()
     assert (rank, slow.peers, slow.peers_mhz) == (7, 7, 1755)
     assert slow.share == pytest.approx(1200 / 1755)
-    assert slow.words() == "1200 MHz, 68% of its peers' 1755 MHz; no reason recorded"
+    assert slow.text() == "1200 MHz, 68% of its peers' 1755 MHz; no reason recorded"
     others = {rank: clock(1755, "NVIDIA H200") for rank in range(7)} | {7: clock(1200)}
     assert slow_clocks(others) == {}
     assert slow_clocks({0: clock(1200)}) == {}

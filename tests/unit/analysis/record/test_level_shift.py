@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.step_records import MS, step_records
 
-from stepscope.analysis.record.course import LevelShift, find_level_shift
+from stepscope.analysis.record.step_patterns import LevelShift, find_level_shift
 
 
 def shift_of(durations: np.ndarray) -> LevelShift | None:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analysis.selection.odd_steps import (
+from stepscope.analysis.selection.outlier_steps import (
     FIRST_FACTOR,
     START_UP_FACTOR,
     rounds_of_work,

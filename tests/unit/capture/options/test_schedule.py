@@ -182,7 +182,7 @@ def test_room_for_another_window(
         wanted = range(start - own_warmup, start + steps)
         return all(schedule.action(step) is Action.NONE for step in wanted)
 
-    found = schedule.room_for(first, steps, own_warmup)
+    found = schedule.free_step(first, steps, own_warmup)
     assert found >= first
     horizon = range(first, max(first, schedule.first_end()) + schedule.cycle + 1)
     free = [start for start in horizon if is_free(start)]

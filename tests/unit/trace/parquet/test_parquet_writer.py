@@ -111,7 +111,7 @@ def _texts(draw: st.DrawFn) -> pl.Series:
 def test_text_is_read_as_it_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: pl.Series, page_bytes: int
 ) -> None:
-    monkeypatch.setattr(writer, "_MOST_WORDS", 0)
+    monkeypatch.setattr(writer, "_MOST_DISTINCT", 0)
     monkeypatch.setattr(text, "_PAGE_BYTES", page_bytes)
     table = pl.DataFrame({"row": range(len(column)), "text": column})
     file = tmp_path / "table.parquet"

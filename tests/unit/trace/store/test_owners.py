@@ -21,7 +21,7 @@ SOMEBODY = 54_321
 @pytest.fixture
 def trace(tmp_path, monkeypatch):
     monkeypatch.setenv("STEPSCOPE_CACHE", str(tmp_path / "cache"))
-    owners.say_that_it_is_not_believed.cache_clear()
+    owners.warn_not_trusted.cache_clear()
     path = tmp_path / "trace.json"
     path.write_bytes(write([*(operator(f"n{i}", str(10 * i), "5") for i in range(9)), kernel()]))
     load(path, store=True).derived.collect()

@@ -64,9 +64,9 @@ def _begin() -> None:
     companion = launch.get("companion")
     if companion and companion.get("at_start"):
         try:
-            _ours(companion["at_start"], launch).begin(companion["wishes"])
+            _ours(companion["at_start"], launch).begin(companion["request"])
         except Exception as error:  # noqa: BLE001 - whatever it is, the process may not go on
-            _say(f"{companion['at_start']} cannot begin: {type(error).__name__}: {error}")
+            _print_message(f"{companion['at_start']} cannot begin: {type(error).__name__}: {error}")
             os._exit(2)
 
 
@@ -78,12 +78,14 @@ def _begin_counting() -> None:
             _ours("stepscope.adapters.external.memray_tracker", launch).begin(launch["memray"])
     except ModuleNotFoundError as error:
         if error.name != "memray":
-            _say(f"memray tracks nothing in process {os.getpid()}: {error}")
+            _print_message(f"memray tracks nothing in process {os.getpid()}: {error}")
             return
-        _say(f"this Python has no memray: {sys.executable} -m pip install memray")
+        _print_message(f"this Python has no memray: {sys.executable} -m pip install memray")
         raise SystemExit(2) from None
     except Exception as error:  # noqa: BLE001 - nothing of ours may end the script
-        _say(f"memray tracks nothing in process {os.getpid()}: {type(error).__name__}: {error}")
+        _print_message(
+            f"memray tracks nothing in process {os.getpid()}: {type(error).__name__}: {error}"
+        )
 
 
 def _install() -> None:
@@ -93,13 +95,13 @@ def _install() -> None:
         recorder = _ours("stepscope.adapters.script.hooks", launch).install(launch)
         companion = launch.get("companion")
         if companion:
-            _ours(companion["module"], launch).join(recorder, companion["wishes"])
+            _ours(companion["module"], launch).join(recorder, companion["request"])
     except Exception as error:  # noqa: BLE001 - nothing of ours may end the script
         what = f"{type(error).__name__}: {error}"
-        _say(f"nothing is recorded in process {os.getpid()}: {what}")
+        _print_message(f"nothing is recorded in process {os.getpid()}: {what}")
 
 
-def _say(message: str) -> None:
+def _print_message(message: str) -> None:
     print(f"stepscope: {message}", file=sys.stderr)  # noqa: T201
 
 

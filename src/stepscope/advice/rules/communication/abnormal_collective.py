@@ -40,7 +40,7 @@ from stepscope.analysis.abnormal_collectives import (
 )
 from stepscope.analysis.communication import analyse_communication
 from stepscope.analysis.graph.replay import unchanged
-from stepscope.run.figures import binary_size, ordinal
+from stepscope.run.figures import binary_size, first_of, ordinal
 
 _FEWEST_STEPS = 3
 _MOSTLY = 0.8
@@ -73,14 +73,13 @@ class SamePlace:
         return f"the same {len(self.places)} {kind} in {times} take"
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """Which they are, and in how many steps."""
         named = [
             f"{ordinal(place)} {kind} of {count}"
             for kind, place, count in zip(self.kinds, self.places, self.counts, strict=True)
         ]
-        more = ", …" if len(named) > _MOST_NAMED else ""
-        return f"{', '.join(named[:_MOST_NAMED])}{more}, in {self.steps} of {self.of} steps"
+        return f"{first_of(named, _MOST_NAMED)}, in {self.steps} of {self.of} steps"
 
 
 def of_each_step(window: WindowView, odd: pl.DataFrame) -> SamePlace | None:
@@ -253,7 +252,7 @@ def _in(subject: Subject, window: WindowView) -> list[Finding]:
         whose = "its" if len(where.places) == 1 else "their"
         compared = "in the baseline" if is_of_baseline else f"others of {whose} kind and size"
         title = f"{where.title} far longer than {compared}"
-        evidence += [Evidence("its place in a step", where.words, "text")]
+        evidence += [Evidence("its place in a step", where.text, "text")]
     steps = tuple(sorted({_step(window, step) for step in odd["step"]}))
     if window is not subject.window:
         lost_ns = int((odd["dur_ns"] - odd["expected_ns"]).sum())

@@ -235,8 +235,8 @@ def _waits_for_collectives(window: WindowView) -> BoolArray:
 
 def _title(overlap_share: float) -> str:
     share = percent(overlap_share)
-    words = "hardly any" if share == "0%" else f"only {share}"
-    return f"{words} of the communication overlaps with computation"
+    text = "hardly any" if share == "0%" else f"only {share}"
+    return f"{text} of the communication overlaps with computation"
 
 
 _OTHER_WORK = 2

@@ -7,9 +7,9 @@ from dataclasses import replace
 from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.finding import Evidence, Finding, Severity, severity_of
 from stepscope.advice.thresholds import Thresholds
-from stepscope.run.figures import duration, percent, ranks_in_words
+from stepscope.run.figures import duration, percent, rank_names
 from stepscope.skew.course import Course, EveryNth, FromOneStep, InSomeSteps, Rising
-from stepscope.skew.rank_causes import SLOW_STAGE, in_words, says_slow_link
+from stepscope.skew.rank_causes import SLOW_STAGE, cause_clause, means_slow_link
 from stepscope.skew.rank_skew import ARRIVALS, OFF_CPU, RECORDED_WAITS, STEP_BORDERS, RankSkew
 
 _ADVICE_ON_LATE = (
@@ -53,8 +53,8 @@ def find_late_rank(subject: Subject) -> list[Finding]:
 
     Measured from the step records of all ranks, without a trace (`stepscope.skew.rank_skew` has the
     definition), and from when each rank arrives at the collectives in the recorded windows
-    (`stepscope.advice.job.accused` puts both together). The saving assumes that late ranks come as
-    the others do, which may make them the last at times.
+    (`stepscope.advice.job.stragglers` puts both together). The saving assumes that late ranks come
+    as the others do, which may make them the last at times.
     """
     skew = subject.skew
     limits = subject.thresholds
@@ -68,15 +68,15 @@ def find_late_rank(subject: Subject) -> list[Finding]:
     step_ns = subject.step_ns or skew.step_ns
     longer = [one for one in subject.longer_parts if one.more_ns >= _NOTABLY * skew.wait_ns]
     is_mostly_one = bool(longer) and longer[0].more_ns >= _MOSTLY * skew.wait_ns
-    says_the_same = is_mostly_one and f" {longer[0].name} takes" in skew.cause
-    how = _how(replace(skew, cause="") if says_the_same else skew)
+    is_same = is_mostly_one and f" {longer[0].name} takes" in skew.cause
+    how = _how(replace(skew, cause="") if is_same else skew)
     if is_mostly_one:
         there = "on them" if len(skew.late) > 1 else "on it"
         how += f", and '{longer[0].name}' takes {duration(longer[0].more_ns)} longer {there}"
     return plain_finding(
         subject,
         rule="late-rank",
-        title=f"{ranks_in_words(skew.late)} {how}",
+        title=f"{rank_names(skew.late)} {how}",
         severity=Severity.HIGH if skew.share >= limits.late_rank_high else Severity.MEDIUM,
         step_ns=step_ns,
         saving_ns=min(skew.saving_ns, step_ns),
@@ -84,7 +84,7 @@ def find_late_rank(subject: Subject) -> list[Finding]:
         evidence=(
             Evidence("what another rank waits, per step", skew.wait_ns, "ns"),
             Evidence("share of the step", skew.share, "share"),
-            Evidence("who comes late", ranks_in_words(skew.late), "text"),
+            Evidence("who comes late", rank_names(skew.late), "text"),
             *([Evidence("why", skew.cause, "text")] if skew.cause else []),
             *_course(skew.course),
             *(
@@ -113,25 +113,25 @@ def _how(skew: RankSkew) -> str:
             late = f"{comes} later from step to step"
         elif course is not None:
             is_part = isinstance(course, EveryNth) and not course.only
-            late += f"{',' if is_part else ''} {course.words}"
+            late += f"{',' if is_part else ''} {course.text}"
         why = f"; {skew.cause}" if skew.cause else ""
         return f"{late}: the others wait for {'them' if several else 'it'} at collectives{why}"
     if isinstance(course, EveryNth) and course.only:
-        return f"{comes} last {course.words}, and the others wait"
+        return f"{comes} last {course.text}, and the others wait"
     often = f"{percent(skew.last_share)} of the steps"
     if skew.basis == RECORDED_WAITS:
         last = round(skew.last_share * skew.steps)
         often = f"{'all' if last == skew.steps else f'{last} of'} {skew.steps} recorded steps"
-    words = f"{comes} last in {often}, and the others wait"
+    text = f"{comes} last in {often}, and the others wait"
     if course is not None:
-        return f"{words} {_longer(course)}"
-    return f"{words}; {skew.cause}" if skew.cause else words
+        return f"{text} {_longer(course)}"
+    return f"{text}; {skew.cause}" if skew.cause else text
 
 
 def _longer(course: Course) -> str:
     if isinstance(course, FromOneStep):
-        return f"longer {course.words}"
-    return "longer from step to step" if isinstance(course, Rising) else course.words
+        return f"longer {course.text}"
+    return "longer from step to step" if isinstance(course, Rising) else course.text
 
 
 def _course(course: Course | None) -> tuple[Evidence, ...]:
@@ -144,7 +144,7 @@ def _course(course: Course | None) -> tuple[Evidence, ...]:
 
 def _advice_on_late(skew: RankSkew, is_compute: bool) -> str:
     course = skew.course
-    if says_slow_link(skew.cause):
+    if means_slow_link(skew.cause):
         return _BY_LINK
     if isinstance(course, EveryNth):
         return _EVERY_NTH.format(course.every)
@@ -197,7 +197,7 @@ def find_imbalance(subject: Subject) -> list[Finding]:
             Evidence("share of the step", share, "share"),
             Evidence("most work of a rank in a step", found.most_ns, "ns"),
             Evidence("mean work of the ranks", found.mean_ns, "ns"),
-            Evidence("ranks that have the most in some step", found.turns, "count"),
+            Evidence("ranks that have the most in some step", found.ranks_with_most, "count"),
             Evidence("ranks compared", found.ranks, "count"),
             Evidence("steps compared", found.steps, "count"),
             Evidence(
@@ -238,20 +238,20 @@ def find_uneven_stages(subject: Subject) -> list[Finding]:
     if slow.saving_ns is None and share < subject.thresholds.uneven_stages:
         return []
     beyond_ns = slow.compute_ns - slow.mean_ns
-    named = ranks_in_words(slow.ranks)
-    who, others = "its stage of the pipeline computes", "the others"
+    named = rank_names(slow.ranks)
+    whose, others = "its stage of the pipeline computes", "the others"
     each, what = "stages", "layers"
     if len(slow.ranks) > 1:
-        who = f"the stage of {named} computes"
+        whose = f"the stage of {named} computes"
     elif slow.may_be_ring:
-        who, others = f"{named} computes", "the ranks that it exchanges data with"
+        whose, others = f"{named} computes", "the ranks that it exchanges data with"
         each, what = "ranks", "work"
     saving_ns = None if slow.saving_ns is None else min(slow.saving_ns, step_ns)
-    why = in_words(SLOW_STAGE, several=len(slow.ranks) > 1)
+    why = cause_clause(SLOW_STAGE, several=len(slow.ranks) > 1)
     return plain_finding(
         subject,
         rule="uneven-stages",
-        title=f"{who} {duration(slow.compute_ns)} per step, {others} "
+        title=f"{whose} {duration(slow.compute_ns)} per step, {others} "
         f"{duration(slow.others_ns)} on average",
         severity=severity_of(max(share, (saving_ns or 0) / step_ns), subject.thresholds),
         step_ns=step_ns,
@@ -335,12 +335,12 @@ def _saving_ns(subject: Subject) -> int | None:
 
 
 def _assumption(subject: Subject) -> str:
-    words = "its kernels take less time in proportion to the clock, and "
+    text = "its kernels take less time in proportion to the clock, and "
     skew = subject.skew
     if skew is not None and (also := [rank for rank in skew.late if rank != subject.rank]):
-        words += f"{ranks_in_words(also)}, late as well, come{'' if also[1:] else 's'} earlier, too"
-        return f"{words}; the others stay as they are"
-    return f"{words}the others stay as they are"
+        text += f"{rank_names(also)}, late as well, come{'' if also[1:] else 's'} earlier, too"
+        return f"{text}; the others stay as they are"
+    return f"{text}the others stay as they are"
 
 
 def _severity(subject: Subject, *, is_late: bool) -> Severity:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from stepscope.advice.evidence.alternating_ranks import ALTERNATING, find_alternating, for_ranks
 from stepscope.advice.evidence.collectives import (
     collectives,
     point_to_point,
@@ -13,7 +14,6 @@ from stepscope.advice.evidence.collectives import (
 )
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject, about_gpu_work, plain_finding
-from stepscope.advice.evidence.turns import IN_TURN, find_turns, for_ranks
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, severity_of
 from stepscope.analysis.calls.collectives import LEAST_PEERS
@@ -152,23 +152,27 @@ def _by_arrivals(subject: Subject, window: WindowView, waits: pl.DataFrame) -> l
         .row(0, named=True)
     )
     straggler = late["last_rank"]
-    turns = find_turns(rows)
-    words = for_ranks([straggler]) if turns is None else IN_TURN
+    alternating = find_alternating(rows)
+    about = for_ranks([straggler]) if alternating is None else ALTERNATING
     total_ns = int(rows["dur_ns"].sum())
     return replayed_finding(
         subject,
         without_waits(window, rows),
         rule="rank-waiting",
         about_collectives=True,
-        title=words.title,
+        title=about.title,
         assumption="all ranks arrive together, when this one does",
         evidence=(
             Evidence("waiting per step", window.per_device_step(waited_ns), "ns"),
             Evidence("share of the time in these collectives", waited_ns / total_ns, "share"),
             Evidence("collectives matched per step", len(rows) / window.steps, "count"),
-            *([] if turns is None else [Evidence("waits most for", turns.words(), "text")]),
+            *(
+                []
+                if alternating is None
+                else [Evidence("waits most for", alternating.text(), "text")]
+            ),
             Evidence(f"rank {straggler} came last", f"in {late['times']} of {len(rows)}", "text"),
         ),
-        advice=words.advice,
-        waits_for=straggler if turns is None else None,
+        advice=about.advice,
+        waits_for=straggler if alternating is None else None,
     )

@@ -18,6 +18,12 @@ from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.rules.compute.work import attention_of
 from stepscope.advice.rules.copies import layout_copies_of
 from stepscope.advice.rules.host.optimizer import optimizer_of, updates_one_by_one
+from stepscope.analysis.calls.call_sites import (
+    is_kind_by_operator,
+    is_of_product,
+    shares_of,
+    sites_of_work,
+)
 from stepscope.analysis.calls.fusible import (
     ADAM,
     BYTES,
@@ -29,12 +35,6 @@ from stepscope.analysis.calls.fusible import (
     time_once_fused,
 )
 from stepscope.analysis.calls.moved_bytes import bytes_of_operators
-from stepscope.analysis.calls.places import (
-    is_kind_by_operator,
-    is_of_product,
-    places_of_work,
-    shares_of,
-)
 from stepscope.analysis.fusion import fused_changes
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.hardware.devices import memory_speeds
@@ -81,7 +81,7 @@ def find_fusible_pattern(subject: Subject, window: WindowView) -> list[Finding]:
     rows = fusible.are_of(*names)
     work = window.work.filter(pl.Series(rows))
     total_ns = int(work["dur_ns"].sum())
-    places = shares_of(places_of_work(window.trace, work), work["dur_ns"])
+    places = shares_of(sites_of_work(window.trace, work), work["dur_ns"])
     shares = [f"{name} {percent(_share(window, fusible, name))}" for name in names[:_MOST_NAMED]]
     if len(names) > _MOST_NAMED:
         shares.append(f"{len(names) - _MOST_NAMED} more")
@@ -193,7 +193,7 @@ def find_unfused_elementwise(subject: Subject, window: WindowView) -> list[Findi
     dur = window.graph.dur_ns.copy()
     dur[chains["node"].to_numpy()] = _fused(chains, by_chain)
     operators = shares_of(window.names_of(chains["op"]), chains["dur_ns"])
-    places = shares_of(places_of_work(window.trace, chains), chains["dur_ns"])
+    places = shares_of(sites_of_work(window.trace, chains), chains["dur_ns"])
     evidence = [
         Evidence("time in them per step", window.per_device_step(total_ns), "ns"),
         Evidence("kernels per step", len(chains) / window.steps, "count"),

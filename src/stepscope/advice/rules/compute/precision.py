@@ -173,7 +173,7 @@ def find_full_precision_matmuls(subject: Subject) -> list[Finding]:
         title="matrix products run in full FP32" + (", with TF32 off" if has_tf32 else ""),
         assumption=f"in {better} these kernels reach {percent(_REACHED)} of the device's peak"
         if is_known
-        else f"in {better} these kernels take {_words(factor)} the time",
+        else f"in {better} these kernels take {_factor_text(factor)} the time",
         evidence=evidence_of_time(products, full),
         advice=allow if has_tf32 else mixed,
     )
@@ -235,5 +235,5 @@ def _gains(trace: Trace) -> _Gains | None:
     return _Gains(min(tf32 for tf32, _ in found), min(half for _, half in found))
 
 
-def _words(factor: float) -> str:
+def _factor_text(factor: float) -> str:
     return "half" if factor == FACTOR else f"{percent(factor)} of"

@@ -53,7 +53,7 @@ class ShapeCause:
     is_small: bool = False
     is_convolution: bool = False
 
-    def words(self) -> str:
+    def text(self) -> str:
         """In a few words."""
         if self.odd_sides:
             sides = ", ".join(map(str, self.odd_sides))
@@ -229,8 +229,8 @@ def find_slow_matmuls(subject: Subject) -> list[Finding]:
     ]
     for row, cause in zip(table.head(3).iter_rows(named=True), causes, strict=False):
         about = f"{row['operator']} {readable_shapes(row['shapes'])} {row['type']}"
-        said = f"{about}: {percent(row['attained_share'])}; {cause.words()}"
-        evidence.append(Evidence("such as", said, "text"))
+        text = f"{about}: {percent(row['attained_share'])}; {cause.text()}"
+        evidence.append(Evidence("such as", text, "text"))
     what = _named(table["operator"])
     title = f"{what} attain {percent(attained)} of what the device can attain for their shapes"
     small_ns = int(table.filter("small")["dur_ns"].sum())

@@ -13,9 +13,9 @@ from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject, about_gpu_work
 from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.advice.finding import Evidence, Finding
+from stepscope.analysis.calls.call_sites import runs_under, sites_of_work
 from stepscope.analysis.calls.fusible import ATTENTION, Fusible
 from stepscope.analysis.calls.operands_of_work import operands_of_work
-from stepscope.analysis.calls.places import places_of_work, runs_under
 from stepscope.analysis.graph.nodes import recomputed_nodes
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.operators import analyse_operators
@@ -148,7 +148,7 @@ def find_unfused_attention(subject: Subject, window: WindowView) -> list[Finding
                 f" Pad the length {odd[-1]} to {padded}: lengths that are no multiple of "
                 f"{_MULTIPLE} keep products and softmax from aligned access."
             )
-    places = places_of_work(window.trace, products).drop_nulls()
+    places = sites_of_work(window.trace, products).drop_nulls()
     if len(places):
         evidence.append(Evidence("in", str(places.mode().sort()[0]), "text"))
     share = window.device_share(between_ns + products_ns)

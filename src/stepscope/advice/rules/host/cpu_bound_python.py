@@ -16,7 +16,7 @@ loses its CPU in all work alike. Where the longest stretches, half of all, lie i
 in half of the steps, and what the thread itself runs of that function is notable, the function is
 named, and the saving is of the stretches in it. And a thread that sleeps, or waits for a file or
 for another thread, neither runs nor waits for a CPU, which the step record shows, however busy the
-CPUs are (`_mostly_asleep`). `slow-phase` has it if a phase that it reports holds at least half,
+CPUs are (`_mostly_sleeping`). `slow-phase` has it if a phase that it reports holds at least half,
 unless the function is known. And in a step of a few milliseconds whose stretches are short in most
 steps, no Python is slow: eager-mode overhead dominates, and the finding says that.
 
@@ -32,7 +32,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from stepscope.advice.evidence.places import MainThreadWork
+from stepscope.advice.evidence.locations import MainThreadWork
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView
@@ -50,7 +50,7 @@ from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Intervals
 
 
-def _asleep_per_step(subject: Subject, window: WindowView) -> int | None:
+def _sleeping_per_step(subject: Subject, window: WindowView) -> int | None:
     """What a step takes beyond running, waiting for a CPU and known waits, in ns; None if unknown.
 
     From the step record (Linux). Known waits are those for input and, by the trace, for other
@@ -97,12 +97,12 @@ _MORE_WORK = (
     "Give each step more work, with a larger batch. torch.compile and a fused optimizer take some "
     "of the Python away. If the step is short enough for you, nothing is wrong."
 )
-_ASLEEP = "the training thread sleeps or waits outside operators, and not for a CPU"
-_ADVICE_ASLEEP = (
+_SLEEPING = "the training thread sleeps or waits outside operators, and not for a CPU"
+_ADVICE_SLEEPING = (
     "Take sleeps out of the step, and hand reads and requests to DataLoader workers or to a thread "
     "beside the training. Where it waits for such a thread, make that one quicker, or use several."
 )
-_ASLEEP_WHERE = "Take sleeps out of the step, and have what it waits for ready in time."
+_SLEEPING_WHERE = "Take sleeps out of the step, and have what it waits for ready in time."
 _FEWEST_STEPS = 3
 _MOSTLY, _MAINLY, _HARDLY = 0.9, 0.75, 0.1
 _STACKS = "Record with stacks to see the lines."
@@ -110,7 +110,7 @@ _BETWEEN = "between operators"
 _BEFORE_FORWARD = "between the optimizer's step and forward, where loops make batches and log,"
 _UNRECORDED = "host between operators per step, cause not recorded"
 _ANYWHERE = "outside operators"
-_MEETINGS = ("backward", "communication")
+_SYNCHRONISING_CALLS = ("backward", "communication")
 """Phases in which ranks wait for each other."""
 _MOST_LOOKED_AT = 8
 """How many stretches may make up half of them for the title to name their function."""
@@ -170,9 +170,9 @@ def find_cpu_bound_python(subject: Subject) -> list[Finding]:
     if not window.has_stacks:
         title, advice = _without_stacks(subject, window, long, function)
         assumption = "the long stretches between operators are gone"
-    if _mostly_asleep(subject, window, long):
+    if _mostly_sleeping(subject, window, long):
         title = f"the training thread sleeps or waits {where}"
-        advice = _ADVICE_ASLEEP if window.has_stacks else f"{_ASLEEP_WHERE} {_STACKS}"
+        advice = _ADVICE_SLEEPING if window.has_stacks else f"{_SLEEPING_WHERE} {_STACKS}"
         assumption = "it no longer sleeps there, and what it waits for is ready in time"
     found = replayed_finding(
         subject,
@@ -199,8 +199,8 @@ def _without_stacks(
     where = function or _BETWEEN
     if function is None and _lie_before_forward(window, long):
         where = _BEFORE_FORWARD
-    asleep_ns = _asleep_per_step(subject, window)
-    if asleep_ns is not None and asleep_ns <= _HARDLY * window.per_step(long.total_ns):
+    sleeping_ns = _sleeping_per_step(subject, window)
+    if sleeping_ns is not None and sleeping_ns <= _HARDLY * window.per_step(long.total_ns):
         return f"Python or a library runs {where} and delays the step", _RUNS
     return (
         f"the host delays the step {where.removesuffix(',')}; the cause was not recorded",
@@ -250,33 +250,33 @@ def _lie_before_forward(window: WindowView, long: Intervals) -> bool:
 
 def _of_a_sleeping_thread(subject: Subject, window: WindowView, long: Intervals) -> list[Finding]:
     """The finding for a thread that sleeps at one place of each step, while the CPUs are busy."""
-    asleep_ns = _asleep_per_step(subject, window) or 0
+    sleeping_ns = _sleeping_per_step(subject, window) or 0
     summary, limits = subject.steps, subject.thresholds
-    if summary is None or asleep_ns < limits.saving_medium * summary.mean_ns:
+    if summary is None or sleeping_ns < limits.saving_medium * summary.mean_ns:
         return []
     graph = window.graph
     of_steps = intervals.covered(long, graph.step_starts_ns, graph.step_ends_ns)
     ran, places = MainThreadWork(window), set()
     for start, end in zip(graph.step_starts_ns, graph.step_ends_ns, strict=True):
         inside = intervals.clip(long, int(start), int(end))
-        if not len(inside) or 2 * int(inside.lengths.max()) < asleep_ns:
+        if not len(inside) or 2 * int(inside.lengths.max()) < sleeping_ns:
             return []
         longest = int(np.argmax(inside.lengths))
         places.add(_place(ran, int(inside.starts[longest]), int(inside.ends[longest])))
-    if len(of_steps) < _FEWEST_STEPS or of_steps.min() < _MOSTLY * asleep_ns or len(places) != 1:
+    if len(of_steps) < _FEWEST_STEPS or of_steps.min() < _MOSTLY * sleeping_ns or len(places) != 1:
         return []
-    share = asleep_ns / max(1, summary.mean_ns)
-    advice = _ADVICE_ASLEEP if window.has_stacks else f"{_ASLEEP_WHERE} {_STACKS}"
+    share = sleeping_ns / max(1, summary.mean_ns)
+    advice = _ADVICE_SLEEPING if window.has_stacks else f"{_SLEEPING_WHERE} {_STACKS}"
     return plain_finding(
         subject,
         rule="cpu-bound-python",
-        title=_ASLEEP,
+        title=_SLEEPING,
         severity=severity_of(share, limits),
         step_ns=summary.mean_ns,
-        saving_ns=asleep_ns,
+        saving_ns=sleeping_ns,
         assumption="it no longer sleeps or waits there; what the CPUs are busy with stays",
         evidence=(
-            Evidence("neither running nor waiting for a CPU, per step", asleep_ns, "ns"),
+            Evidence("neither running nor waiting for a CPU, per step", sleeping_ns, "ns"),
             Evidence("share of the step", share, "share"),
             Evidence("waiting for a CPU per step", summary.host.queued_ns or 0, "ns"),
             Evidence("the longest stretch is", places.pop(), "text"),
@@ -287,9 +287,9 @@ def _of_a_sleeping_thread(subject: Subject, window: WindowView, long: Intervals)
     )
 
 
-def _mostly_asleep(subject: Subject, window: WindowView, long: Intervals) -> bool:
+def _mostly_sleeping(subject: Subject, window: WindowView, long: Intervals) -> bool:
     """Whether it sleeps or waits in most of the stretches, by the record or by its frames."""
-    if 2 * (_asleep_per_step(subject, window) or 0) >= window.per_step(long.total_ns):
+    if 2 * (_sleeping_per_step(subject, window) or 0) >= window.per_step(long.total_ns):
         return True
     longest = _longest_half(long)
     return longest is not None and all(
@@ -370,7 +370,7 @@ def _stretches(window: WindowView, least_ns: int, has_peers: bool) -> Intervals:
     works = intervals.merge(graph.start_ns[mine], graph.end_ns[mine])
     known = graph.host.of(*(set(CAUSES) - set(UNNAMED)), lanes=(graph.main_lane,))
     plain = intervals.difference(works, known)
-    plain = intervals.difference(plain, _meetings(window, plain, has_peers))
+    plain = intervals.difference(plain, _synchronising_calls(window, plain, has_peers))
     plain = intervals.difference(plain, _in_engine(window))
     plain = intervals.difference(plain, _in_the_recorder(window))
     plain = intervals.difference(plain, slow_epoch_start.between_epochs(window, least_ns))
@@ -398,11 +398,11 @@ def _in_the_recorder(window: WindowView) -> Intervals:
     return window.spans(window.main_spans((pl.col("category") == "python_function") & is_own))
 
 
-def _meetings(window: WindowView, plain: Intervals, has_peers: bool) -> Intervals:
+def _synchronising_calls(window: WindowView, plain: Intervals, has_peers: bool) -> Intervals:
     """Where the main thread may be waiting for other ranks, of which it shows nothing itself."""
     name = pl.col("name")
     mine = window.host_events(
-        name.str.starts_with(_COLLECTIVE) | name.is_in([*_MEETINGS, _DATA_PARALLEL])
+        name.str.starts_with(_COLLECTIVE) | name.is_in([*_SYNCHRONISING_CALLS, _DATA_PARALLEL])
     ).filter(pl.col("lane_id") == window.graph.main_lane)
     waits = intervals.empty()
     if not shows_collectives(window.trace):
@@ -412,7 +412,7 @@ def _meetings(window: WindowView, plain: Intervals, has_peers: bool) -> Interval
         follows = np.isin(plain.starts, called)
         waits = intervals.merge(plain.starts[follows], plain.ends[follows])
     if has_peers or (mine["name"] == _DATA_PARALLEL).any():
-        phases = mine.filter(name.is_in(_MEETINGS))
+        phases = mine.filter(name.is_in(_SYNCHRONISING_CALLS))
         spans = intervals.merge(phases["start_ns"].to_numpy(), phases["end_ns"].to_numpy())
         waits = intervals.union(waits, spans)
     return waits
@@ -467,6 +467,6 @@ def _place(ran: MainThreadWork, start_ns: int, end_ns: int) -> str:
     name = ran.around(start_ns, end_ns)
     if name is not None:
         return f"in {name}"
-    words = [f"after {name}" for name in ran.last_before(start_ns)]
-    words += [f"before {name}" for name in ran.first_after(end_ns)]
-    return " and ".join(words)
+    parts = [f"after {name}" for name in ran.last_before(start_ns)]
+    parts += [f"before {name}" for name in ran.first_after(end_ns)]
+    return " and ".join(parts)

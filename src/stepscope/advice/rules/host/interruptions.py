@@ -9,7 +9,7 @@ from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.finding import Evidence, Finding, severity_of
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.host.causes import HostCause
-from stepscope.run.figures import percent, some_in_words
+from stepscope.run.figures import percent, shortened_list
 from stepscope.run.step_record import OF_OPTION
 from stepscope.trace.arrays import intervals
 
@@ -50,7 +50,7 @@ def _advice_on_calls(places: tuple[str, ...]) -> str:
         if not others:
             return switch_off
         switch_off = f" {switch_off}"
-    where = f" at {some_in_words(others, 3)}" if others else ""
+    where = f" at {shortened_list(others, 3)}" if others else ""
     return (
         f"Remove the call of gc.collect(){where} from the loop, or make it every few hundred "
         "steps. gc.disable() does nothing against it. Tensors are freed without it as soon as "

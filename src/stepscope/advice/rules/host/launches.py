@@ -11,14 +11,14 @@ from stepscope.advice.evidence.compiled_code import (
     runs_compiled_code,
     what_is_left_out,
 )
-from stepscope.advice.evidence.places import waiting_places
+from stepscope.advice.evidence.locations import waiting_sites
 from stepscope.advice.evidence.replayed import host_alone_of, replayed_finding
 from stepscope.advice.evidence.specific_causes import IDLE_LABEL
 from stepscope.advice.evidence.subject import Subject, about_gpu_work
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, short
 from stepscope.advice.rules.copies import pageable_copies
-from stepscope.analysis.calls.places import is_of_product
+from stepscope.analysis.calls.call_sites import is_of_product
 from stepscope.analysis.calls.runtime_calls import (
     GraphPlace,
     graph_places,
@@ -198,7 +198,7 @@ def find_synchronisation(subject: Subject, window: WindowView) -> list[Finding]:
         Evidence("blocking calls per step", len(calls) / window.steps, "count"),
         Evidence("time in them per step", window.per_step(waited_ns), "ns"),
     ]
-    evidence += [Evidence("at", place, "text") for place in waiting_places(window, calls)]
+    evidence += [Evidence("at", place, "text") for place in waiting_sites(window, calls)]
     return replayed_finding(
         subject,
         window.without_waiting_in(calls),

@@ -108,14 +108,14 @@ def _on_device(launched: pl.DataFrame, window: WindowView) -> str:
     nodes = window.work["node"].to_numpy()
     mine = launched["node"].to_numpy()
     in_loop, zeroing = (np.isin(mine, nodes[fusible.are_of(name)]) for name in (ADAM, ZERO_GRAD))
-    said = ""
+    text = ""
     if in_loop.any():
-        said += ", and one pass over parameters, gradients and moments on the device"
+        text += ", and one pass over parameters, gradients and moments on the device"
     if zeroing.any():
-        said += "; nothing writes zeros"
+        text += "; nothing writes zeros"
     if (in_loop | zeroing).all():
-        return said
-    return f"{said}; {'its other' if said else 'its'} kernels take as long as now"
+        return text
+    return f"{text}; {'its other' if text else 'its'} kernels take as long as now"
 
 
 def _has_lbfgs(window: WindowView) -> bool:

@@ -16,7 +16,7 @@ from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.operators import analyse_operators
 from stepscope.analysis.selection.names import is_call, names_that
-from stepscope.analysis.selection.partition import BUSY_PARTS, IDLE_WORDS, ONE_OFF, cause_words
+from stepscope.analysis.selection.partition import BUSY_PARTS, IDLE_LABELS, ONE_OFF, cause_label
 from stepscope.run.figures import duration, percent
 from stepscope.trace.arrays import intervals
 from stepscope.trace.classify import DRAWS, MATRIX_GROUPS
@@ -71,9 +71,9 @@ def find_low_gpu_utilisation(subject: Subject, window: WindowView) -> list[Findi
     busy = _busy_share(window, spans)
     if busy is None or busy >= subject.thresholds.gpu_utilisation:
         return []
-    parts = {cause: window.idle.of(cause) for cause in IDLE_WORDS if cause != ONE_OFF}
+    parts = {cause: window.idle.of(cause) for cause in IDLE_LABELS if cause != ONE_OFF}
     largest = max(parts, key=lambda cause: parts[cause])
-    cause, largest_ns = cause_words(largest), parts[largest]
+    cause, largest_ns = cause_label(largest), parts[largest]
     if window.timeline.exposed_memcpy_ns > largest_ns:
         largest, cause, largest_ns = "", BUSY_PARTS[2], window.timeline.exposed_memcpy_ns
     advice = _ADVICE.get(largest, "")

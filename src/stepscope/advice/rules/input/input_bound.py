@@ -69,7 +69,7 @@ def find_input_bound(subject: Subject) -> list[Finding]:
             rank=subject.rank,
             saving_ns=saving_ns,
             saving_reason=loader.no_saving,
-            assumption=loader.assumption + _pace_in_words(subject, measured),
+            assumption=loader.assumption + _describe_pace(subject, measured),
             predicted_step_ns=None if saving_ns is None else step_ns - saving_ns,
             evidence=_evidence(subject, measured, _of_the_loader(facts, loader)),
             advice=loader.advice,
@@ -80,7 +80,7 @@ def find_input_bound(subject: Subject) -> list[Finding]:
     ]
 
 
-def _pace_in_words(subject: Subject, measured: _Measured) -> str:
+def _describe_pace(subject: Subject, measured: _Measured) -> str:
     window = subject.window
     if measured[3] != _REPLAY or window is None or not window.graph.had_store:
         return ""

@@ -1,7 +1,7 @@
 """Slow epoch start: the step waits where a DataLoader's iterator begins.
 
 Measured from the step record: what the steps in which an iterator begins wait for their input
-beyond the others' median (`analysis.record.course`), divided into the sampler's time, that of
+beyond the others' median (`analysis.record.step_patterns`), divided into the sampler's time, that of
 ending and starting workers, and the rest, which is the first batch. These waits are no part of
 `input-bound`, since more workers shorten none of them: the sampler runs in the training process,
 and the first batch of an epoch has nobody who could have prepared it.
@@ -30,7 +30,7 @@ from stepscope.advice.finding import Evidence, Finding, severity_of
 from stepscope.analysis.graph.replay import replay, unchanged
 from stepscope.analysis.host.causes import CAUSES, UNNAMED
 from stepscope.analysis.host.waits import epoch_starts
-from stepscope.analysis.record.course import EpochStarts
+from stepscope.analysis.record.step_patterns import EpochStarts
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.run.figures import duration
 from stepscope.trace.arrays import intervals
@@ -82,8 +82,8 @@ def find_slow_epoch_start(subject: Subject) -> list[Finding]:
         reason = "what the first batch does was not recorded"
     why, advice = _cause(starts, kept_ns)
     assumption = " and ".join(
-        words
-        for words, is_there in (
+        text
+        for text, is_there in (
             ("the sampler returns its first indices at once", starts.sampler_ns > 0),
             (_KEPT, kept_ns > 0),
         )
@@ -242,7 +242,7 @@ def _cause(starts: EpochStarts, kept_ns: int) -> tuple[str, str]:
     if not kept_ns and starts.workers_ns > parts[0][0]:
         return ", while workers start", f"{_FIRST_BATCH}."
     advice = " ".join(
-        f"{words}." for part_ns, _, words in parts if 5 * part_ns >= starts.excess_wait_ns
+        f"{text}." for part_ns, _, text in parts if 5 * part_ns >= starts.excess_wait_ns
     )
     mostly = parts[0][1] if parts[0][0] >= _MOSTLY * starts.excess_wait_ns else ""
     return mostly, advice or f"{parts[0][2]}."

@@ -58,7 +58,7 @@ def find_out_of_memory(subject: Subject) -> list[Finding]:
 def _advice(failed: OutOfMemory) -> str:
     enough = failed.remedies.filter(pl.col("is_enough").fill_null(value=False)).head(_MOST)
     best = enough if len(enough) else failed.remedies.head(_MOST)
-    words = [
+    remedies = [
         row["remedy"]
         + (f" (frees {binary_size(row['frees_bytes'])})" if row["frees_bytes"] else "")
         for row in best.iter_rows(named=True)
@@ -69,14 +69,14 @@ def _advice(failed: OutOfMemory) -> str:
             f"Check the shape of what {failed.line} makes: {binary_size(failed.asked_bytes)} in "
             "one tensor. "
         )
-    if not words:
+    if not remedies:
         return first or "No remedy that was tried helps: use a smaller model or more GPUs."
     how = "Would have helped"
     if len(enough):
         how = "Would have been enough, by simulation"
     elif failed.capacity_bytes is not None:
         how = "None is known to be enough by itself. Would have helped"
-    return f"{first}{how}, the cheapest first: {'; '.join(words)}."
+    return f"{first}{how}, the cheapest first: {'; '.join(remedies)}."
 
 
 _MOST_LINES = 3

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Room:
+class DeviceMemory:
     """One GPU's memory.
 
     Attributes:
@@ -48,7 +48,7 @@ class Room:
         return self.reserved_bytes / max(1, self.limit_bytes)
 
 
-def rooms(subject: Subject) -> list[Room]:
+def device_memories(subject: Subject) -> list[DeviceMemory]:
     """Each GPU whose size is known, in order; the snapshot counts before the window."""
     window = subject.window
     of_window = {
@@ -56,7 +56,9 @@ def rooms(subject: Subject) -> list[Room]:
         for row in ([] if window is None else memory_peaks(window.trace).iter_rows(named=True))
     }
     found = {
-        device: Room(device, row["reserved_bytes"], row["allocated_bytes"], row["total_bytes"])
+        device: DeviceMemory(
+            device, row["reserved_bytes"], row["allocated_bytes"], row["total_bytes"]
+        )
         for device, row in of_window.items()
         if row["total_bytes"] is not None
     }
@@ -66,7 +68,7 @@ def rooms(subject: Subject) -> list[Room]:
     return [found[device] for device in sorted(found)]
 
 
-def _of_snapshot(view: MemoryView, sizes: Mapping[int, int | None]) -> dict[int, Room]:
+def _of_snapshot(view: MemoryView, sizes: Mapping[int, int | None]) -> dict[int, DeviceMemory]:
     """What the snapshot says of each GPU whose limit is known."""
     # Most ranks recorded no snapshot, and these import many modules.
     from stepscope.memory.categories.kinds import OF_BATCH, MemoryCategory
@@ -87,7 +89,7 @@ def _of_snapshot(view: MemoryView, sizes: Mapping[int, int | None]) -> dict[int,
         held = sum(shares.values())
         is_known = 2 * shares.get(MemoryCategory.UNKNOWN.value, 0) < held
         batch = sum(shares.get(kind.value, 0) for kind in OF_BATCH)  # what grows with it
-        found[device] = Room(
+        found[device] = DeviceMemory(
             device=device,
             reserved_bytes=int(curve["reserved_bytes"].to_numpy().max()),
             allocated_bytes=view.peak_bytes(device),
@@ -165,22 +167,22 @@ def find_memory_near_limit(subject: Subject) -> list[Finding]:
     found = []
     is_inference = subject.memory is not None and subject.memory.categories.is_inference
     smaller = _SMALLER_INFERENCE if is_inference else _SMALLER
-    for room in rooms(subject):
-        if room.share < subject.thresholds.memory_near_limit or room.has_failed:
+    for memory in device_memories(subject):
+        if memory.share < subject.thresholds.memory_near_limit or memory.has_failed:
             continue
-        source = (Evidence("limit known from", room.limit_source, "text"),)
+        source = (Evidence("limit known from", memory.limit_source, "text"),)
         found += plain_finding(
             subject,
             rule="memory-near-limit",
-            title=f"{percent(room.share)} of the memory of GPU {room.device} is reserved",
+            title=f"{percent(memory.share)} of the memory of GPU {memory.device} is reserved",
             severity=Severity.MEDIUM,
             reason="free memory alone does not shorten the step",
             evidence=(
-                Evidence("left", max(0, room.limit_bytes - room.reserved_bytes), "bytes"),
-                Evidence("reserved at the peak", room.reserved_bytes, "bytes"),
-                Evidence("allocated at the peak", room.allocated_bytes, "bytes"),
-                Evidence("limit of the allocator", room.limit_bytes, "bytes"),
-                *(source if room.limit_source else ()),
+                Evidence("left", max(0, memory.limit_bytes - memory.reserved_bytes), "bytes"),
+                Evidence("reserved at the peak", memory.reserved_bytes, "bytes"),
+                Evidence("allocated at the peak", memory.allocated_bytes, "bytes"),
+                Evidence("limit of the allocator", memory.limit_bytes, "bytes"),
+                *(source if memory.limit_source else ()),
             ),
             advice=(
                 f"Leave a tenth free: {smaller}. If far more is reserved than allocated, it is "
@@ -208,35 +210,35 @@ def find_memory_far_below_limit(subject: Subject) -> list[Finding]:
     is no saving per step. From a snapshot, the finding says how much larger the batch could be if
     activations, inputs and temporaries grow with it, nothing else does, and a tenth stays free.
     """
-    known = [room for room in rooms(subject) if not room.has_failed]
+    known = [memory for memory in device_memories(subject) if not memory.has_failed]
     if not known:
         return []
-    room = max(known, key=lambda one: one.share)
-    if room.share > subject.thresholds.memory_far_below:
+    memory = max(known, key=lambda one: one.share)
+    if memory.share > subject.thresholds.memory_far_below:
         return []
-    times = larger_batch(room)
+    times = larger_batch(memory)
     is_inference = subject.memory is not None and subject.memory.categories.is_inference
     larger = () if times is None else (Evidence("room for a batch larger by", times, "factor"),)
     return plain_finding(
         subject,
         rule="memory-far-below-limit",
-        title=f"only {percent(room.share)} of the GPU's memory is ever reserved",
+        title=f"only {percent(memory.share)} of the GPU's memory is ever reserved",
         severity=Severity.INFO,
         reason="a larger batch does other work per step; judge it by samples per second",
         evidence=(
-            Evidence("reserved at the peak", room.reserved_bytes, "bytes"),
-            Evidence("limit of the allocator", room.limit_bytes, "bytes"),
+            Evidence("reserved at the peak", memory.reserved_bytes, "bytes"),
+            Evidence("limit of the allocator", memory.limit_bytes, "bytes"),
             *larger,
         ),
         advice=_LARGER_INFERENCE if is_inference else _LARGER,
     )
 
 
-def larger_batch(room: Room) -> float | None:
+def larger_batch(memory: DeviceMemory) -> float | None:
     """How many times as large the batch could be; None: what grows with it is not known."""
-    if not room.batch_bytes:
+    if not memory.batch_bytes:
         return None
-    return 1 + (_FILLED * room.limit_bytes - room.reserved_bytes) / room.batch_bytes
+    return 1 + (_FILLED * memory.limit_bytes - memory.reserved_bytes) / memory.batch_bytes
 
 
 _LEAST_BYTES = 64 * 1024

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.advice.evidence.odd_steps import extra_time, one_off_parts, one_offs_of_steps
+from stepscope.advice.evidence.outlier_steps import extra_time, one_off_parts, one_offs_of_steps
 from stepscope.advice.evidence.subject import Subject, about_gpu_work, plain_finding
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, Severity, short
@@ -23,7 +23,7 @@ from stepscope.analysis.host.steady_steps import StepState
 from stepscope.analysis.host.waits import epoch_starts
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.analysis.selection.gpu_work import recorded_work
-from stepscope.analysis.selection.odd_steps import FIRST_FACTOR, START_UP_FACTOR
+from stepscope.analysis.selection.outlier_steps import FIRST_FACTOR, START_UP_FACTOR
 from stepscope.run.figures import duration, significant
 
 
@@ -81,7 +81,7 @@ def _from_trace(subject: Subject) -> _Start | None:
         sum(max(0, step.dur_ns - usual_ns(step.step)) for step in slow),
         worst.dur_ns,
         steady.median_ns,
-        sum(step.dur_ns for step in steady.judged),
+        sum(step.dur_ns for step in steady.classified),
         extra_time(window, worst.step),
     )
 
@@ -280,9 +280,9 @@ def _before_first_work(window: WindowView) -> tuple[int, tuple[str, ...]]:
     for cause in CAUSES:
         time_ns = int(divided[cause])
         if cause is not HostCause.ONE_OFF and time_ns:
-            words = cause.word
+            label = cause.word
             if cause is HostCause.PYTHON:
-                words = "Python" if host.has_stacks else NOT_RECORDED
-            found.append((time_ns, f"{words} {duration(time_ns)}"))
+                label = "Python" if host.has_stacks else NOT_RECORDED
+            found.append((time_ns, f"{label} {duration(time_ns)}"))
     found.sort(key=lambda part: -part[0])
-    return end_ns - start_ns, tuple(words for _, words in found[:_MOST_PARTS])
+    return end_ns - start_ns, tuple(label for _, label in found[:_MOST_PARTS])

@@ -23,7 +23,7 @@ from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.finding import Evidence, Finding, Severity, severity_of
 from stepscope.advice.rules.steps.compilation import compiling_steps
 from stepscope.analysis.record.summary import PhaseTimes, StepSummary
-from stepscope.run.figures import percent
+from stepscope.run.figures import first_of, percent
 from stepscope.run.step_record import (
     BACKWARD,
     COMMUNICATION,
@@ -213,9 +213,9 @@ def _spikes(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> list[F
         ),
         steps=phase.slow_steps,
         advice=(
-            f"Compare what '{phase.name}' does in steps {_some(phase.slow_steps)} with the others: "
-            "periodic work (saving, logging, evaluation), changing shapes, or something else on "
-            "the machine. Record a window over one of them."
+            f"Compare what '{phase.name}' does in steps {first_of(phase.slow_steps, 5)} with the "
+            "others: periodic work (saving, logging, evaluation), changing shapes, or something "
+            "else on the machine. Record a window over one of them."
         ),
     )
 
@@ -248,8 +248,3 @@ def _rare(
             "beside the training."
         ),
     )
-
-
-def _some(steps: tuple[int, ...]) -> str:
-    shown = ", ".join(str(step) for step in steps[:5])
-    return f"{shown}, …" if len(steps) > 5 else shown

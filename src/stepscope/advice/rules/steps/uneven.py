@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from stepscope.advice.evidence.odd_steps import extra_time
+from stepscope.advice.evidence.outlier_steps import extra_time
 from stepscope.advice.evidence.specific_causes import GREW_BY, GREW_MOST
 from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView
@@ -17,7 +17,7 @@ from stepscope.advice.rules.steps.compilation import compiling, compiling_steps
 from stepscope.advice.rules.steps.slow_phase import OF_SAVING, find_slow_phase
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.steady_steps import StepState
-from stepscope.analysis.record.course import LevelShift, StepCycle, find_cycle
+from stepscope.analysis.record.step_patterns import LevelShift, StepCycle, find_cycle
 from stepscope.analysis.record.summary import StepSummary, is_in_cycle
 from stepscope.analysis.selection.partition import IDLE_PREFIX
 from stepscope.run.figures import significant
@@ -215,9 +215,9 @@ def find_stalled_step(subject: Subject) -> list[Finding]:
 
     Measured from the step record, and from the steps of the recorded window: the only step, after
     the slow ones at the beginning, that takes more than three times the median, for another reason
-    than its input (`stepscope.analysis.selection.odd_steps`). One accident says nothing about the
-    other steps, so it is no part of the steady step, and no saving per step is promised. Nor is a
-    step an accident if the record shows that such steps come at one distance. Where the window
+    than its input (`stepscope.analysis.selection.outlier_steps`). One accident says nothing about
+    the other steps, so it is no part of the steady step, and no saving per step is promised. Nor is
+    a step an accident if the record shows that such steps come at one distance. Where the window
     holds the step, or the record has the garbage collector's pauses in it, title and evidence name
     what it spent the time in.
     """

@@ -21,27 +21,25 @@ from stepscope.trace.formats.chrome.names_and_lanes import (
     categories_of,
 )
 from stepscope.trace.formats.chrome.pairing import Pairing
-from stepscope.trace.formats.chrome.phases import (
+from stepscope.trace.formats.chrome.rows import (
     BEGIN_ROLE,
     COUNTER_ROLE,
     END_ROLE,
     EVENT_ROLE,
     FLOW_ROLE,
-    HAS_NAME,
-    INSTANT_ROLE,
-    METADATA_ROLE,
-    ROLE_OF_PHASE,
-    UNKNOWN_ROLE,
-)
-from stepscope.trace.formats.chrome.rows import (
     HAS_BYTES,
     HAS_CORRELATION,
     HAS_DURATION,
     HAS_EXTERNAL,
     HAS_FLOW,
+    HAS_NAME,
     HAS_TIME,
+    INSTANT_ROLE,
     INT64_MAX,
     INT64_MIN,
+    METADATA_ROLE,
+    ROLE_OF_PHASE,
+    UNKNOWN_ROLE,
     Ids,
     LanePair,
     Rows,
@@ -50,7 +48,7 @@ from stepscope.trace.problems import Problems
 from stepscope.trace.schema import ARGS, COUNTERS, FLOWS, INSTANTS, METADATA, NAMES
 from stepscope.trace.tables import Frames
 
-_PHASE_WORDS = pl.Series("phase", [chr(code) for code in range(128)] + ["?"] * 128)
+_PHASE_LETTERS = pl.Series("phase", [chr(code) for code in range(128)] + ["?"] * 128)
 
 
 class Assembler:
@@ -231,7 +229,7 @@ def _flows_of(rows: Rows, wanted: npt.NDArray[np.bool_], ids: Ids) -> pl.DataFra
             pl.Series("name_id", ids.name[at]),
             pl.Series("lane_id", ids.lane[at]),
             pl.Series("time_ns", rows.time_ns[at]),
-            _PHASE_WORDS[rows.phase[at]],
+            _PHASE_LETTERS[rows.phase[at]],
             _texts_of(rows, at),
         ]
     )

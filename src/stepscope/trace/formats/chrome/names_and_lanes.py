@@ -12,11 +12,11 @@ import polars as pl
 
 from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK, category_of, code_of
 from stepscope.trace.classify import classify_names
-from stepscope.trace.formats.chrome.phases import IS_ASYNCHRONOUS
 from stepscope.trace.formats.chrome.rows import (
     HAS_DEVICE,
     HAS_FLOW,
     HAS_STREAM,
+    IS_ASYNCHRONOUS,
     LARGEST_DEVICE,
     LanePair,
     NamePair,

@@ -8,8 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.trace.formats.chrome.phases import BEGIN_ROLE, ROLE_OF_PHASE
-from stepscope.trace.formats.chrome.rows import INT64_MAX, INT64_MIN, Rows
+from stepscope.trace.formats.chrome.rows import (
+    BEGIN_ROLE,
+    INT64_MAX,
+    INT64_MIN,
+    ROLE_OF_PHASE,
+    Rows,
+)
 from stepscope.trace.formats.chrome.tolerant.json_text import member_texts
 from stepscope.trace.problems import Problems
 from stepscope.trace.schema import EVENTS

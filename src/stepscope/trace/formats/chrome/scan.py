@@ -48,7 +48,7 @@ from stepscope.trace.formats.chrome.scanner.scan_rows import (
     POSITION,
     ROWS,
 )
-from stepscope.trace.formats.chrome.scanner.scan_words import Words
+from stepscope.trace.formats.chrome.scanner.scan_vocabularies import Vocabularies
 from stepscope.trace.formats.chrome.tolerant.event_text import (
     Between,
     Outcome,
@@ -72,7 +72,7 @@ class Scan:
         piece: Piece,
         between: Between,
         buffers: Buffers,
-        words: Words,
+        vocabularies: Vocabularies,
         scale: int = 1,
     ) -> None:
         rows = _row_capacity(piece.end // (_BYTES_EACH // min(scale, 16)))
@@ -81,7 +81,7 @@ class Scan:
         self.between = between
         self.scale = scale
         self.buffers = buffers
-        self.words = words
+        self.vocabularies = vocabularies
         self.columns = buffers.take((INT64_COLUMNS, rows), np.int64)
         self.views = buffers.take((rows, 2), np.int64)
         self.bytes = buffers.take((2, rows), np.uint8)
@@ -109,9 +109,9 @@ class Scan:
     def _scan(self) -> None:
         self.status = scan_events(
             self.state.ctypes.data,
-            self.words.names.table.ctypes.data,
-            self.words.lanes.table.ctypes.data,
-            self.words.patterns.table.ctypes.data,
+            self.vocabularies.names.table.ctypes.data,
+            self.vocabularies.lanes.table.ctypes.data,
+            self.vocabularies.patterns.table.ctypes.data,
         )
 
     def _has_repaired(self) -> bool:
@@ -122,7 +122,7 @@ class Scan:
             at = int(self.state[POSITION])
             if self.status != HANDED_OVER or not can_repair(self.data, at, end):
                 return False
-            self._repaired = repaired = RepairedBlock(self.data, at, end, self.words.copies)
+            self._repaired = repaired = RepairedBlock(self.data, at, end, self.vocabularies.copies)
         elif self.status != USED_UP:
             return False
         if not repaired.copy_next():
@@ -151,15 +151,15 @@ class Scan:
             self._scan_copy(self._repaired)
 
     def larger(self) -> Scan:
-        """Scans the same piece again from the start, with more room."""
+        """Scans the same piece again from the start, with larger buffers."""
         if int(self.state[ROWS]) < len(self.views):
-            words = Words(self.words.scale * 4)
-            return Scan(self.piece, self.between, self.buffers, words, self.scale).run()
-        return Scan(self.piece, self.between, self.buffers, self.words, self.scale * 4).run()
+            vocabularies = Vocabularies(self.vocabularies.scale * 4)
+            return Scan(self.piece, self.between, self.buffers, vocabularies, self.scale).run()
+        return Scan(self.piece, self.between, self.buffers, self.vocabularies, self.scale * 4).run()
 
     def rows(self) -> Rows:
         """Returns the events scanned so far, as views of the scan's memory."""
-        self.words.catch_up()
+        self.vocabularies.catch_up()
         count, repaired, problems = int(self.state[ROWS]), self._repaired, Problems()
         columns, views = self.columns[:, :count], self.views[:count].view(np.uint32)
         numbers: dict[str, npt.NDArray[Any]] = {
@@ -179,8 +179,8 @@ class Scan:
             args=strings_of(
                 "args", self.data, views, np.packbits(views[:, 0] > 0, bitorder="little")
             ),
-            names=self.words.names,
-            lanes=self.words.lanes,
+            names=self.vocabularies.names,
+            lanes=self.vocabularies.lanes,
             problems=problems,
             **numbers,
         )
@@ -280,11 +280,11 @@ class _Reader:
         self.ended = False
         self.given_up = False
         self._fruitless = 0
-        self._words: list[Words] = []  # not in use by any scan
+        self._words: list[Vocabularies] = []  # not in use by any scan
 
-    def words(self) -> Words:
+    def vocabularies(self) -> Vocabularies:
         """Returns words for a scan, preferably of an earlier one, which has most words already."""
-        return self._words.pop() if self._words else Words()
+        return self._words.pop() if self._words else Vocabularies()
 
     def next(self, scan: Scan) -> None:
         if self.ended:
@@ -292,7 +292,7 @@ class _Reader:
             return
         if self.carry or scan.between is not self.between:
             self.carry += scan.piece.view[: scan.piece.end]
-            self._words.append(scan.words)
+            self._words.append(scan.vocabularies)
             if len(self.carry) < self.wanted:
                 return
             scan = self._again()
@@ -304,7 +304,7 @@ class _Reader:
 
     def _again(self) -> Scan:
         piece = piece_of(self.carry, self.offset, self.buffers)
-        return Scan(piece, self.between, self.buffers, self.words()).run()
+        return Scan(piece, self.between, self.buffers, self.vocabularies()).run()
 
     def _accept(self, scan: Scan, final: bool) -> None:
         """Takes the events of a piece, read as far as possible without the next one.
@@ -334,7 +334,7 @@ class _Reader:
             self.take(rows)
         if rows.phase.any():
             self.content.recognised(len(rows))
-        self._words.append(scan.words)
+        self._words.append(scan.vocabularies)
         piece, stop = scan.piece, min(scan.position, scan.piece.end)
         self.carry = bytearray(piece.view[stop : piece.end])
         self.offset = piece.offset + stop
@@ -365,7 +365,7 @@ def read_events_compiled(
     ):
         between = Between.START
         for piece in pieces:
-            scan = Scan(piece, between, buffers, reader.words())
+            scan = Scan(piece, between, buffers, reader.vocabularies())
             # Within the context, so that a terminal shows that the first scan compiles the scanner.
             waiting.append(pool.submit(copy_context().run, scan.run))
             between = Between.AFTER_COMMA

@@ -20,7 +20,7 @@ from stepscope.trace.formats.chrome.scanner.scan_patterns import (
     _MOST_PATTERNS,
     WAYS,
 )
-from stepscope.trace.formats.chrome.scanner.scan_words import Words
+from stepscope.trace.formats.chrome.scanner.scan_vocabularies import Vocabularies
 
 _ROOM_FOR_HEADS = " " * HEAD_BYTES  # so that the last events are looked at as well
 _NAME = "aten::add " + "x" * HEAD_BYTES  # so that the head of an event has no more than this
@@ -289,9 +289,9 @@ def test_most_events_of_a_recorder_are_recognised(layout: str) -> None:
 
 
 def test_patterns_outlast_a_block() -> None:
-    words, text = Words(), events_with('"Ev Idx":1', '"Ev Idx":2').rstrip(b" ")
-    scanned(text, with_patterns=True, words=words)
-    again = scanned(text + _ROOM_FOR_HEADS.encode(), with_patterns=True, words=words)
+    vocabularies, text = Vocabularies(), events_with('"Ev Idx":1', '"Ev Idx":2').rstrip(b" ")
+    scanned(text, with_patterns=True, vocabularies=vocabularies)
+    again = scanned(text + _ROOM_FOR_HEADS.encode(), with_patterns=True, vocabularies=vocabularies)
     assert again.recognised == 3
 
 
@@ -308,21 +308,25 @@ def test_events_that_differ_only_after_their_heads(kinds: int) -> None:
         names = [f"{chr(97 + kind % 26)}{chr(97 + kind // 26)}" for kind in range(kinds)] * repeats
         return events_with(*(f'"kernel":"{name}","Ev Idx":5' for name in names))
 
-    words = Words()
-    scanned(text(5), with_patterns=True, words=words)
-    assert words.patterns.count <= kinds + WAYS  # a few are learned again where they are crowded
-    assert scanned(text(5), with_patterns=True, words=words).recognised == 5 * kinds + 1
+    vocabularies = Vocabularies()
+    scanned(text(5), with_patterns=True, vocabularies=vocabularies)
+    assert (
+        vocabularies.patterns.count <= kinds + WAYS
+    )  # a few are learned again where they are crowded
+    assert (
+        scanned(text(5), with_patterns=True, vocabularies=vocabularies).recognised == 5 * kinds + 1
+    )
     assert_patterns_change_nothing(text(5))
 
 
 def test_events_that_differ_late_near_the_end_of_a_block() -> None:
-    words = Words()
+    vocabularies = Vocabularies()
     kernels = [f'"kernel":"{chr(97 + kind)}"' for kind in range(20)]
-    scanned(events_with(*kernels, *kernels), with_patterns=True, words=words)
+    scanned(events_with(*kernels, *kernels), with_patterns=True, vocabularies=vocabularies)
     again = events_with(*kernels).rstrip(b" ")
     for rest in range(2 * HEAD_BYTES):
         padded = again + b" " * rest
-        found = scanned(padded, with_patterns=True, words=words)
+        found = scanned(padded, with_patterns=True, vocabularies=vocabularies)
         assert found.says() == scanned(padded, with_patterns=False).says()
 
 
@@ -348,10 +352,12 @@ def test_events_with_many_numbers_for_columns(count: int) -> None:
 def test_looking_stops_where_it_brings_nothing_and_begins_again() -> None:
     chance = random.Random(1)
     unlike = [operator(f"op {chance.random()}", str(n)) for n in range(4000)]
-    words = Words()
-    scanned(b"".join(parts(unlike, "minified")), with_patterns=True, words=words)
-    learned = words.patterns.count
-    scanned(b"".join(parts(unlike[:1600], "minified")), with_patterns=True, words=words)
-    assert words.patterns.count - learned <= 100
+    vocabularies = Vocabularies()
+    scanned(b"".join(parts(unlike, "minified")), with_patterns=True, vocabularies=vocabularies)
+    learned = vocabularies.patterns.count
+    scanned(
+        b"".join(parts(unlike[:1600], "minified")), with_patterns=True, vocabularies=vocabularies
+    )
+    assert vocabularies.patterns.count - learned <= 100
     alike = b"".join(parts([operator(start=str(n)) for n in range(3000)], "minified"))
-    assert scanned(alike, with_patterns=True, words=words).recognised > 2900
+    assert scanned(alike, with_patterns=True, vocabularies=vocabularies).recognised > 2900

@@ -66,10 +66,10 @@ from stepscope.trace.machine.jit import jit
     LIMIT,  # position from which on no event is begun
     TARGET,  # address of the copy
     USED,  # its length
-    ROOM,  # how long it may become
+    CAPACITY,  # how long it may become
     LOG,  # address of the repaired events: one array for each of the fields below
     LOGGED,  # how many there are
-    LOG_ROOM,  # how many there may be, and the stride from one array to the next
+    LOG_CAPACITY,  # how many there may be, and the stride from one array to the next
 ) = range(10)
 JOB_FIELDS = 10
 
@@ -80,7 +80,7 @@ LOG_FIELDS = 5
 NOTHING, NOT_UTF8, NOT_JSON, UNKNOWN_KEYS = 0, 1, 2, 4
 
 # Why `repair` stopped.
-MORE, STUCK, NO_ROOM = range(3)
+MORE, STUCK, COPY_FULL = range(3)
 
 # What was repaired in an event, besides what `repair_strings.py` repairs.
 _KEYS, _FORM = 8, 16
@@ -260,7 +260,7 @@ def _repair_event(
 def repair(job: Longs) -> int:
     """Copies text between the events of a list, with these repaired, as far as it can.
 
-    It stays inside the copy, as it looks at the room that is left before it writes `MARGIN` bytes,
+    It stays inside the copy, as it checks the space that is left before it writes `MARGIN` bytes,
     and inside the log.
 
     Args:
@@ -268,16 +268,16 @@ def repair(job: Longs) -> int:
 
     Returns:
         `MORE` (it reached the limit, or the end), `STUCK` (no event follows that it can copy) or
-        `NO_ROOM`.
+        `COPY_FULL`.
     """
     data, at, end = long_at(job, SOURCE), long_at(job, AT), long_at(job, SOURCE_END)
     limit, target = long_at(job, LIMIT), long_at(job, TARGET)
-    out, last = target + long_at(job, USED), target + long_at(job, ROOM) - MARGIN
-    log, logged, log_room = long_at(job, LOG), long_at(job, LOGGED), long_at(job, LOG_ROOM)
+    out, last = target + long_at(job, USED), target + long_at(job, CAPACITY) - MARGIN
+    log, logged, log_capacity = long_at(job, LOG), long_at(job, LOGGED), long_at(job, LOG_CAPACITY)
     status = MORE
     while True:
         if out > last:
-            status = NO_ROOM
+            status = COPY_FULL
             break
         character = byte_at(data, at)
         if at >= end or (at >= limit and character == OPEN_OBJECT):
@@ -287,7 +287,7 @@ def repair(job: Longs) -> int:
             at += 1
             out += 1
             continue
-        if character != OPEN_OBJECT or logged == log_room:
+        if character != OPEN_OBJECT or logged == log_capacity:
             if character == CLOSE_LIST:
                 put_byte(out, 0, character)
                 at += 1
@@ -305,16 +305,16 @@ def repair(job: Longs) -> int:
         # A block may end within a string that looks like the boundary between two events; its
         # memory goes on.
         if after < 0 or after > end:
-            status = NO_ROOM if after == FULL else STUCK
+            status = COPY_FULL if after == FULL else STUCK
             break
         if (found & _KEYS) != 0:
             wrong |= UNKNOWN_KEYS
         if found != 0:
-            put_long(log, COPY_START * log_room + logged, out - target)
-            put_long(log, COPY_END * log_room + logged, copied - target)
-            put_long(log, SHIFT * log_room + logged, after - (copied - target))
-            put_long(log, SOURCE_START * log_room + logged, at)
-            put_long(log, WRONG * log_room + logged, wrong)
+            put_long(log, COPY_START * log_capacity + logged, out - target)
+            put_long(log, COPY_END * log_capacity + logged, copied - target)
+            put_long(log, SHIFT * log_capacity + logged, after - (copied - target))
+            put_long(log, SOURCE_START * log_capacity + logged, at)
+            put_long(log, WRONG * log_capacity + logged, wrong)
             logged += 1
         at, out = after, copied
     put_long(job, AT, at)

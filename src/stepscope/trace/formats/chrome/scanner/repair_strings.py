@@ -42,7 +42,7 @@ BYTES, SURROGATES, SYNTAX = 1, 2, 4
 FAILED, FULL = -1, -2
 
 MARGIN = 512
-"""How many bytes may be written between two looks at the room that is left."""
+"""How many bytes may be written between two checks of the space that is left."""
 _WIDTH = 32
 _LONGEST_WORD = 64
 _LONGEST_KEY = 200  # of one that shows that a string has ended before it

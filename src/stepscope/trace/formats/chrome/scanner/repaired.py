@@ -13,17 +13,17 @@ import numpy.typing as npt
 from stepscope.trace.arrays.buffers import Buffers
 from stepscope.trace.formats.chrome.scanner.repair_events import (
     AT,
+    CAPACITY,
     COPY_END,
+    COPY_FULL,
     COPY_START,
     JOB_FIELDS,
     LIMIT,
     LOG_FIELDS,
     LOGGED,
-    NO_ROOM,
     NOT_JSON,
     NOT_UTF8,
     NOTHING,
-    ROOM,
     SHIFT,
     SOURCE_START,
     TARGET,
@@ -64,8 +64,8 @@ def _describe(
     used: int,
     log: npt.NDArray[np.int64],
 ) -> None:
-    job[TARGET : ROOM + 1] = copy.ctypes.data, used, len(copy) - PADDING
-    job[ROOM + 1 :] = log.ctypes.data, job[LOGGED], log.shape[1]
+    job[TARGET : CAPACITY + 1] = copy.ctypes.data, used, len(copy) - PADDING
+    job[CAPACITY + 1 :] = log.ctypes.data, job[LOGGED], log.shape[1]
 
 
 class RepairedBlock:
@@ -106,7 +106,7 @@ class RepairedBlock:
         """
         at = int(self._job[AT])
         self._job[LIMIT] = at + self._at_once
-        while repair(self._job.ctypes.data) == NO_ROOM:
+        while repair(self._job.ctypes.data) == COPY_FULL:
             self._copy_to(2 * len(self.data), self.end)
         self._at_once = min(2 * self._at_once, _MOST_AT_ONCE)
         self.data[self.end : self.end + PADDING] = 0

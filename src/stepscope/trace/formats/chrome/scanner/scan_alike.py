@@ -51,10 +51,10 @@ from stepscope.trace.formats.chrome.scanner.scan_patterns import (
     pattern_at,
 )
 from stepscope.trace.formats.chrome.scanner.scan_rows import (
+    CAPACITY,
     COLUMNS,
     DATA,
     END,
-    ROOM,
     VIEWS,
     put_row,
     put_view,
@@ -304,7 +304,7 @@ def find_of_name(block: Longs, table: Longs, name: int, at: int, row: int) -> in
     Returns:
         The number of the pattern, or `NONE`.
     """
-    data, stride = long_at(block, DATA), long_at(block, ROOM)
+    data, stride = long_at(block, DATA), long_at(block, CAPACITY)
     columns = long_at(block, COLUMNS) + 8 * row
     number = int_at(latest_of(table, name), 0)
     for _ in range(_MOST_TRIES):
@@ -327,7 +327,7 @@ def scan_alike(block: Longs, table: Longs, at: int, row: int) -> tuple[int, int]
     Returns:
         Where the first event begins that is not like a pattern, and the number of its row.
     """
-    data, end, most_rows = long_at(block, DATA), long_at(block, END), long_at(block, ROOM)
+    data, end, most_rows = long_at(block, DATA), long_at(block, END), long_at(block, CAPACITY)
     columns, views = long_at(block, COLUMNS), long_at(block, VIEWS)
     while row < most_rows and at + HEAD_BYTES <= end and byte_at(data, at) == OPEN_OBJECT:
         slot = _slot_of(data, at, end, table)

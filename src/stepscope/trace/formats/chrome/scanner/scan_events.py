@@ -40,13 +40,13 @@ from stepscope.trace.formats.chrome.scanner.scan_patterns import (
 )
 from stepscope.trace.formats.chrome.scanner.scan_rows import (
     BETWEEN,
+    CAPACITY,
     COLUMNS,
     DATA,
     DURATION,
     END,
     FLOW,
     POSITION,
-    ROOM,
     ROWS,
     TIME,
     VIEWS,
@@ -58,7 +58,7 @@ from stepscope.trace.formats.chrome.scanner.scan_values import (
     magnitude,
     nanoseconds_at,
 )
-from stepscope.trace.formats.chrome.scanner.scan_words import intern
+from stepscope.trace.formats.chrome.scanner.scan_vocabularies import intern
 from stepscope.trace.formats.chrome.tolerant.event_text import Between
 from stepscope.trace.machine.helpers import as_long, jit_inline
 from stepscope.trace.machine.instructions import (
@@ -122,7 +122,7 @@ def scan_events(block: Longs, name_table: Longs, lane_table: Longs, pattern_tabl
     Args:
         block: Address of the block's description (`scan_rows`). Position and counts are updated. A
             view of length 0 means no arguments.
-        name_table: Address of the table of names (`scan_words`), which include quotes.
+        name_table: Address of the table of names (`scan_vocabularies`), which include quotes.
         lane_table: Address of the table of lanes, which do not.
         pattern_table: Address of the description of the patterns (`scan_patterns`).
 
@@ -130,7 +130,7 @@ def scan_events(block: Longs, name_table: Longs, lane_table: Longs, pattern_tabl
         `USED_UP`, `ENDED`, `HANDED_OVER` (the event at the position is unusual) or `FULL` (no space
         for another row or word).
     """
-    data, end, most_rows = long_at(block, DATA), long_at(block, END), long_at(block, ROOM)
+    data, end, most_rows = long_at(block, DATA), long_at(block, END), long_at(block, CAPACITY)
     at, between, row = long_at(block, POSITION), long_at(block, BETWEEN), long_at(block, ROWS)
     columns, views = long_at(block, COLUMNS), long_at(block, VIEWS)
     notes, credit = long_at(pattern_table, NOTES), long_at(pattern_table, CREDIT)

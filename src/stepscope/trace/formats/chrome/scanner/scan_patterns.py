@@ -70,7 +70,7 @@ WAYS = 4
 SLOT_BITS = 12
 ALL_SLOTS = 2 << SLOT_BITS
 _NAME_SLOTS = 1 << 12  # a power of two
-_MOST_PATTERNS, _MOST_STEPS, _ROOM = 1 << 12, 1 << 16, 1 << 21
+_MOST_PATTERNS, _MOST_STEPS, _MOST_TEXT_BYTES = 1 << 12, 1 << 16, 1 << 21
 _MOST_NOTES = 30
 _LONGEST_EVENT = 1 << 14
 _LONGEST_RUN = 24  # digits in a row
@@ -154,7 +154,7 @@ def learn(data: Data, at: int, end: int, numbers: int, codes: int, table: Longs)
         return NONE
     if (
         long_at(table, COUNT) == _MOST_PATTERNS
-        or long_at(table, TEXTS_USED) + _LONGEST_EVENT > _ROOM
+        or long_at(table, TEXTS_USED) + _LONGEST_EVENT > _MOST_TEXT_BYTES
         or long_at(table, STEPS_USED) + _MOST_NOTES + 1 > _MOST_STEPS
     ):
         _forget_all(table)
@@ -194,7 +194,7 @@ class Patterns:
         self._latest = np.full(_NAME_SLOTS, NONE, np.int32)
         self._patterns = np.empty((_MOST_PATTERNS, PATTERN_FIELDS), np.int64)
         self._steps = np.empty(_MOST_STEPS, np.int64)
-        self._texts = np.empty(_ROOM + PADDING, np.uint8)
+        self._texts = np.empty(_MOST_TEXT_BYTES + PADDING, np.uint8)
         self._notes = np.zeros(1 + NOTE_FIELDS * _MOST_NOTES, np.int64)
         arrays = (
             self._slots, self._latest, self._patterns, self._steps, self._texts, self._notes,

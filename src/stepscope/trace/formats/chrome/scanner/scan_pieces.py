@@ -18,7 +18,7 @@ _CUT = re.compile(
     rb'\}[ \t\r\n]*,[ \t\r\n]*(?=\{[ \t\r\n]*"(?:ph|cat|name|pid|tid|ts|dur|id|args)"[ \t\r\n]*:)'
 )
 _CUT_WINDOW = 4 * 1024
-_ROOM = 128 * 1024  # buffer sizes are multiples of this
+_BUFFER_UNIT = 128 * 1024  # buffer sizes are multiples of this
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Cutter:
 
 def _allocate(size: int, buffers: Buffers) -> npt.NDArray[np.uint8]:
     """Returns a buffer of this size plus the padding that the scanner needs."""
-    return buffers.take(-(-(size + PADDING) // _ROOM) * _ROOM, np.uint8)
+    return buffers.take(-(-(size + PADDING) // _BUFFER_UNIT) * _BUFFER_UNIT, np.uint8)
 
 
 def _fill_up(data: npt.NDArray[np.uint8], text: bytes | bytearray, size: int) -> int:

@@ -23,7 +23,7 @@ from stepscope.trace.machine.instructions import (
     POSITION,  # position up to which it was scanned
     BETWEEN,  # state at that position: `event_text.Between`
     ROWS,  # number of events found
-    ROOM,  # capacity in rows, and the stride from one column to the next
+    CAPACITY,  # capacity in rows, and the stride from one column to the next
     COLUMNS,  # the int64 columns, contiguous
     VIEWS,  # arguments as string views, two words each
     PHASES,  # one byte each
@@ -79,4 +79,4 @@ def put_row(
     put_int(long_at(block, LANE), row, lane)
     put_byte(long_at(block, PHASES), row, phase)
     put_byte(long_at(block, FLAGS), row, flags)
-    put_long(long_at(block, COLUMNS), OFFSET * long_at(block, ROOM) + row, start)
+    put_long(long_at(block, COLUMNS), OFFSET * long_at(block, CAPACITY) + row, start)

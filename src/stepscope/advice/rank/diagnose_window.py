@@ -1,4 +1,4 @@
-"""Judges a rank by one recorded window, whose trace is open."""
+"""Diagnoses a rank by one recorded window, whose trace is open."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from stepscope.advice.evidence.believable import loss_of
 from stepscope.advice.evidence.collectives import cost_of_waits, point_to_point
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView
+from stepscope.advice.rank.compared_rank import with_window
 from stepscope.advice.rank.compute_summary import summarise_compute
 from stepscope.advice.rank.findings import subject_of, with_findings
-from stepscope.advice.rank.meeting import with_window
-from stepscope.advice.rank.summary import HostSummary, Meeting, RankSummary, Request, Waits
+from stepscope.advice.rank.summary import ComparedRank, HostSummary, RankSummary, Request, Waits
 from stepscope.analysis.host.partition import HostPartition, partition_host
 from stepscope.analysis.host.steady_steps import StepState, steady_steps
 from stepscope.analysis.record.pace import recorded_pace
@@ -30,8 +30,8 @@ from stepscope.trace.problems import counted
 
 
 @dataclass
-class WindowJudge:
-    """Judges a rank by one of its windows, whose trace has the steps asked for.
+class WindowDiagnosis:
+    """Diagnoses a rank by one of its windows, whose trace has the steps asked for.
 
     Attributes:
         notes: Receives what could not be read, and what was repaired or left out.
@@ -45,10 +45,10 @@ class WindowJudge:
     waits: Waits | None
     notes: list[str]
 
-    def judge(self) -> RankSummary | None:
+    def diagnose(self) -> RankSummary | None:
         """The summary of the rank; None if the window cannot be judged."""
         try:
-            view, host, device, meeting = self._measure()
+            view, host, device, compared = self._measure()
         except StepscopeError as error:
             if self.request.scope.steps is not None and isinstance(error, UsageError):
                 raise
@@ -73,7 +73,7 @@ class WindowJudge:
             waits=None if waits is None else waits.table,
             problems=problems,
         )
-        summary = self._summary(subject, view, device, meeting)
+        summary = self._summary(subject, view, device, compared)
         view.return_freed_memory()  # the path and idle time took more than the rules do
         return with_findings(summary, subject)
 
@@ -150,7 +150,7 @@ class WindowJudge:
         why = "another rank has part of a round of batches, and the ranks wait for each other"
         return [f"not part of the steady step: step {left_out} ({why})"]
 
-    def _measure(self) -> tuple[WindowView, HostPartition | None, Breakdown | None, Meeting]:
+    def _measure(self) -> tuple[WindowView, HostPartition | None, Breakdown | None, ComparedRank]:
         """What is measured on the window before any rule is asked."""
         asked = self._asked()
         record = self.alone.steps
@@ -170,11 +170,11 @@ class WindowJudge:
         if view.has_gpu:
             device = break_down_devices(view.timeline, view.idle)
             view.return_freed_memory()
-        meeting = self.alone.meeting
-        if meeting.window not in (None, self.window.index):
-            meeting = replace(meeting, pieces=None)  # they are of the other window
-            meeting = with_window(meeting, self.window, self.trace, asked)
-        return view, host, device, meeting
+        compared = self.alone.compared
+        if compared.window not in (None, self.window.index):
+            compared = replace(compared, pieces=None)  # they are of the other window
+            compared = with_window(compared, self.window, self.trace, asked)
+        return view, host, device, compared
 
     def _note_problems(self) -> tuple[tuple[str, int, str], ...]:
         """Notes what is wrong with the trace, and returns it: problem, count and message."""
@@ -184,7 +184,7 @@ class WindowJudge:
         return problems
 
     def _summary(
-        self, subject: Subject, view: WindowView, device: Breakdown | None, meeting: Meeting
+        self, subject: Subject, view: WindowView, device: Breakdown | None, compared: ComparedRank
     ) -> RankSummary:
         waits, host = subject.waits, subject.host
         loss = loss_of(view)
@@ -205,13 +205,13 @@ class WindowJudge:
             step_source=self.trace.step_source,
             problems=subject.problems,
             notes=tuple(self.notes),
-            meeting=meeting,
+            compared=compared,
             cost_of_waits_ns=cost_ns,
             costs_of_waits_ns=costs_ns,
             clock_lag_ns=view.graph.clock_lag_ns,
             purpose=subject.purpose,
             has_recorded_pace=view.graph.has_recorded_pace,
-            missing=loss.words if loss.is_too_much else "",
+            missing=loss.text if loss.is_too_much else "",
             exchanges=_exchanges(view, has_gpu=device is not None),
             exchanges_per_step=len(point_to_point(view).collectives) / max(1, view.steps)
             if device is not None

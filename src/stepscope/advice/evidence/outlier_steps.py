@@ -12,7 +12,7 @@ from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.advice.finding import Evidence, short
 from stepscope.analysis.calls.one_off import one_off_calls
 from stepscope.analysis.host.causes import cause_names
-from stepscope.analysis.selection.partition import IDLE_WORDS, ONE_OFF
+from stepscope.analysis.selection.partition import IDLE_LABELS, ONE_OFF
 from stepscope.analysis.timeline import break_down_devices
 from stepscope.run.figures import duration
 from stepscope.trace.arrays import intervals
@@ -65,12 +65,12 @@ def one_off_parts(rows: pl.DataFrame) -> tuple[Evidence, ...]:
         "kind", "cost", "what", "usual_ns", "longest", "calls"
     ).iter_rows():
         found.append(Evidence(kind, total, "ns"))
-        words = f"{short(what)}, {duration(longest)}"
+        text = f"{short(what)}, {duration(longest)}"
         if usual:
-            words += f" where {duration(usual)} is usual"
+            text += f" where {duration(usual)} is usual"
         if calls > 1:
-            words += f", the longest of {calls}"
-        found.append(Evidence(f"{kind}, by", words, "text"))
+            text += f", the longest of {calls}"
+        found.append(Evidence(f"{kind}, by", text, "text"))
     return tuple(found)
 
 
@@ -81,7 +81,7 @@ def _parts_of_steps(window: WindowView) -> pl.DataFrame:
         parts = break_down_devices(whole.timeline, whole.idle).steps.drop("total_ns")
         once = (
             whole.idle.steps.group_by("step")
-            .agg((pl.col(f"{ONE_OFF}_ns").sum() // pl.len()).alias(IDLE_WORDS[ONE_OFF]))
+            .agg((pl.col(f"{ONE_OFF}_ns").sum() // pl.len()).alias(IDLE_LABELS[ONE_OFF]))
             .with_columns(pl.col("step").cast(pl.Int64))
         )
         return parts.join(once, on="step", how="left", maintain_order="left")

@@ -12,9 +12,9 @@ from tests.support.trial_machine import SILENT, Machine
 from stepscope.commands.main import cli
 from stepscope.errors import UsageError
 from stepscope.opening.trials import CRASHED
-from stepscope.trial import turns as module
+from stepscope.trial import interleaved as module
 from stepscope.trial.attempts import Bench, TrialError
-from stepscope.trial.turns import Request, run_in_turns
+from stepscope.trial.interleaved import Request, run_interleaved
 
 
 @pytest.fixture
@@ -41,19 +41,19 @@ def request(tmp_path, runs=3, budget_s=1000.0):
 
 def test_a_round_that_the_budget_cuts_short_leaves_those_before_it(on, tmp_path):
     on(Machine({}, wall_s=10.0, slow={"after-3": 25.0}))
-    turns = run_in_turns(request(tmp_path, budget_s=90.0), SILENT)
+    turns = run_interleaved(request(tmp_path, budget_s=90.0), SILENT)
     assert [run.name for run in turns.before] == ["before-1", "before-2"]
     assert [run.name for run in turns.after] == ["after-1", "after-2"]
     (spent,) = turns.notes
     assert "the budget was spent after 2 runs of each version" in spent
     on(Machine({}, wall_s=10.0, slow={"after-3": 100.0}))
     with pytest.raises(TrialError, match="after, run 3: hung"):
-        run_in_turns(request(tmp_path), SILENT)
+        run_interleaved(request(tmp_path), SILENT)
 
 
 def test_versions_run_in_turns_and_every_other_round_in_reverse(on, tmp_path):
     machine = on(Machine({}))
-    turns = run_in_turns(request(tmp_path), SILENT)
+    turns = run_interleaved(request(tmp_path), SILENT)
     assert machine.names == [
         *("before-rehearsal", "after-rehearsal"),
         *("before-1", "after-1", "after-2", "before-2", "before-3", "after-3"),
@@ -64,7 +64,7 @@ def test_versions_run_in_turns_and_every_other_round_in_reverse(on, tmp_path):
 
 def test_a_budget_that_ends_early_leaves_the_rounds_that_were_made(on, tmp_path):
     on(Machine({}, wall_s=10.0, busy=(0.7,)))
-    turns = run_in_turns(request(tmp_path, runs=5, budget_s=70.0), SILENT)
+    turns = run_interleaved(request(tmp_path, runs=5, budget_s=70.0), SILENT)
     assert len(turns.before) == len(turns.after) == 2
     spent, busy = turns.notes
     assert "the budget was spent after 2 runs of each version; --budget 144s would do" in spent
@@ -74,13 +74,13 @@ def test_a_budget_that_ends_early_leaves_the_rounds_that_were_made(on, tmp_path)
 def test_a_budget_for_fewer_than_two_runs_says_what_would_do(on, tmp_path):
     on(Machine({}, wall_s=10.0))
     with pytest.raises(TrialError, match="--budget 144s would do for 5"):
-        run_in_turns(request(tmp_path, runs=5, budget_s=45.0), SILENT)
+        run_interleaved(request(tmp_path, runs=5, budget_s=45.0), SILENT)
 
 
 def test_a_version_that_fails_is_named(on, tmp_path):
     on(Machine({}, failures={"after-2": CRASHED}))
     with pytest.raises(TrialError, match="after, run 2: crashed: because"):
-        run_in_turns(request(tmp_path), SILENT)
+        run_interleaved(request(tmp_path), SILENT)
 
 
 def test_how_a_version_is_run(tmp_path, monkeypatch):
@@ -142,5 +142,5 @@ def test_runs_without_a_number_of_steps_are_as_long_as_is_worth_it(on, tmp_path)
 
         machine.attempt = noting
         asked = Request(("old", "new"), ("python", "{version}"), tmp_path, 2, None, 1000.0)
-        run_in_turns(asked, SILENT)
+        run_interleaved(asked, SILENT)
         assert numbers == [16, 16, *4 * [steps]]

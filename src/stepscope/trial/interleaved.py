@@ -36,10 +36,10 @@ from stepscope.trial.attempts import (
 )
 from stepscope.trial.processes import DISTURBED, own_standard_input
 
-VERSION_WORD = "{version}"
+VERSION_PLACEHOLDER = "{version}"
 """In the command, stands for the version."""
 LEAST_RUNS = 2
-USUAL_STEPS, LEAST_S = 100, 3.0
+STEPS_PER_RUN, LEAST_S = 100, 3.0
 """What each run has at least: a machine that is faster now and slower then takes seconds to show
 itself. Where steps take 8 ms, runs of 100 differ by half as much again as runs of 400."""
 _REHEARSAL_STEPS = 16
@@ -54,9 +54,9 @@ class Request:
 
     Attributes:
         versions: The two versions, the one before first. A folder is the working directory of the
-            command. Anything else takes the place of `VERSION_WORD` in it; a Python script without
-            a command is the command.
-        steps: Steps of each run; None: `USUAL_STEPS`, or as many as take `LEAST_S`.
+            command. Anything else takes the place of `VERSION_PLACEHOLDER` in it; a Python script
+            without a command is the command.
+        steps: Steps of each run; None: `STEPS_PER_RUN`, or as many as take `LEAST_S`.
         writable: Paths outside the versions' folders to which they may write.
     """
 
@@ -70,8 +70,8 @@ class Request:
 
     def command_of(self, version: str) -> tuple[tuple[str, ...], Path]:
         """The command of a version, and its working directory."""
-        if any(VERSION_WORD in word for word in self.command):
-            return tuple(w.replace(VERSION_WORD, version) for w in self.command), Path.cwd()
+        if any(VERSION_PLACEHOLDER in word for word in self.command):
+            return tuple(w.replace(VERSION_PLACEHOLDER, version) for w in self.command), Path.cwd()
         if Path(version).is_dir():
             if not self.command:
                 raise UsageError(
@@ -80,19 +80,19 @@ class Request:
             return self.command, Path(version)
         if not self.command and Path(version).is_file() and version.endswith(".py"):
             return (version,), Path.cwd()
-        place = f"write {VERSION_WORD} in the command where it belongs"
+        place = f"write {VERSION_PLACEHOLDER} in the command where it belongs"
         if not Path(version).exists():
             raise UsageError(f"{version}: no such file or folder; if it is a value, {place}")
         if self.command:
             raise UsageError(f"{version}: not a folder to run the command in: {place}")
         raise UsageError(
             f"{version}: not a Python script: put its command after --, as in -- bash "
-            f"{VERSION_WORD}"
+            f"{VERSION_PLACEHOLDER}"
         )
 
 
 @dataclass(frozen=True)
-class Turns:
+class InterleavedRuns:
     """What was run.
 
     Attributes:
@@ -113,7 +113,7 @@ class _Side:
     runs: list[Path] = field(default_factory=list)
 
 
-def run_in_turns(request: Request, narration: Narration) -> Turns:
+def run_interleaved(request: Request, narration: Narration) -> InterleavedRuns:
     """Run two versions in turns; see the module.
 
     Raises:
@@ -169,7 +169,7 @@ def run_in_turns(request: Request, narration: Narration) -> Turns:
         )
     # A round that was cut short may have left a run of one version.
     before, after = (tuple(side.runs[:done]) for side in sides)
-    return Turns(before, after, folder, tuple(notes), alternates)
+    return InterleavedRuns(before, after, folder, tuple(notes), alternates)
 
 
 class _BudgetSpentError(Exception):
@@ -182,10 +182,12 @@ def _run(
     left_s: float,
     narration: Narration,
     hung_s: float = math.inf,
-    in_turns: InTurns | None = None,
+    alternation: InTurns | None = None,
 ) -> Attempt:
     name = f"{side.name}-{number}" if number else f"{side.name}-rehearsal"
-    attempt = side.bench.attempt(Variant(side.name), name, left_s, hung_s=hung_s, in_turns=in_turns)
+    attempt = side.bench.attempt(
+        Variant(side.name), name, left_s, hung_s=hung_s, alternation=alternation
+    )
     narration.ended(side.name, number, attempt)
     if number and attempt.was_cut_short(left_s):
         raise _BudgetSpentError
@@ -199,7 +201,7 @@ def _run(
 
 def _enough_steps(rehearsed: Sequence[Attempt]) -> int:
     shortest_s = min(one.steps.mean_ns for one in rehearsed if one.steps is not None) / 1e9
-    return max(USUAL_STEPS, math.ceil(LEAST_S / max(1e-3, shortest_s)))
+    return max(STEPS_PER_RUN, math.ceil(LEAST_S / max(1e-3, shortest_s)))
 
 
 def _can_alternate(rehearsed: Sequence[Attempt]) -> bool:

@@ -11,7 +11,7 @@ import polars as pl
 
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Finding
-from stepscope.analysis.calls.places import Spans, call_places, places_of_calls, spans_where
+from stepscope.analysis.calls.call_sites import Spans, call_sites, sites_of_calls, spans_where
 from stepscope.analysis.timeline import DeviceSets
 from stepscope.run.figures import duration, significant
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
@@ -21,13 +21,13 @@ _MOST = 3
 _LEAST = 0.01  # of the wait at all places
 
 
-def waiting_places(window: WindowView, calls: pl.DataFrame) -> list[str]:
+def waiting_sites(window: WindowView, calls: pl.DataFrame) -> list[str]:
     """Where the host waits longest: operator, module and Python line, how often and how long."""
-    places = call_places(window.trace, calls["event"])
-    by_place = (
+    places = call_sites(window.trace, calls["event"])
+    by_site = (
         calls.with_columns(
             operator=pl.coalesce(places["operator"], window.names_of(calls["op"]), "name"),
-            line=places_of_calls(window.trace, calls["event"]),
+            line=sites_of_calls(window.trace, calls["event"]),
         )
         .group_by("operator", "line")
         .agg("start_ns", "end_ns")
@@ -38,7 +38,7 @@ def waiting_places(window: WindowView, calls: pl.DataFrame) -> list[str]:
             operator if line is None else f"{operator} in {line}",
             len(starts),
         )
-        for operator, line, starts, ends in by_place.iter_rows()
+        for operator, line, starts, ends in by_site.iter_rows()
     ]
     least_ns = max(1.0, _LEAST * sum(wait for wait, _, _ in waits))
     return [
@@ -72,7 +72,7 @@ _EXPOSED_OF = {
 """Findings about work that nothing hides: its longest stretch."""
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where to look, on the trace's clock.
 
     Attributes:
@@ -85,9 +85,9 @@ class Place(NamedTuple):
     event: int | None = None
 
 
-def place_of(
+def location_of(
     finding: Finding, trace: Trace, idle: pl.DataFrame | None, sets: Sequence[DeviceSets]
-) -> Place | None:
+) -> Location | None:
     """The longest stretch or piece of GPU work of what a finding counts, else its first step.
 
     Args:
@@ -104,17 +104,17 @@ def place_of(
         mine = idle.filter(pl.col("cause").is_in(list(causes)))
         if len(mine):
             row = mine.row(int((mine["end_ns"] - mine["start_ns"]).arg_max() or 0), named=True)
-            return Place(row["start_ns"], row["end_ns"], row["event"])
+            return Location(row["start_ns"], row["end_ns"], row["event"])
     longest = _longest_exposed(finding.id, sets)
     if longest is not None:
-        return Place(*longest)
+        return Location(*longest)
     if finding.longest_work is not None:
-        return Place(*finding.longest_work)
+        return Location(*finding.longest_work)
     steps = trace.steps.filter(pl.col("step").is_in(list(finding.steps)))
     if not len(steps):
         return None
     first = steps.row(0, named=True)
-    return Place(first["start_ns"], first["end_ns"])
+    return Location(first["start_ns"], first["end_ns"])
 
 
 def _longest_exposed(rule: str, sets: Sequence[DeviceSets]) -> tuple[int, int] | None:

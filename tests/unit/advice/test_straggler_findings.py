@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from stepscope.advice.job.accused import InWindows, find_late, without_inherited
+from stepscope.advice.job.stragglers import InWindows, find_late, without_inherited
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.blame.usual import Usual
 from stepscope.skew.rank_skew import BACKWARD, RankSkew, RankWait
@@ -66,7 +66,7 @@ def _windows(
         schema_overrides={"rank": pl.Int64},
     )
     blame = SimpleNamespace(
-        accused=pl.DataFrame([{**row, "peers": None}]),
+        stragglers=pl.DataFrame([{**row, "peers": None}]),
         together=None,
         whole={},
         steps=steps,

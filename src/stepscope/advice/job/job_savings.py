@@ -19,15 +19,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stepscope.advice.finding import Finding, with_saving, without_saving
-from stepscope.advice.job.accused import InWindows
 from stepscope.advice.job.compared import RankComparison
 from stepscope.advice.job.late_ranks import Lateness
+from stepscope.advice.job.stragglers import InWindows
 from stepscope.advice.rank.summary import RankSummary
 from stepscope.advice.rules import OF_COMMUNICATION
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.blame.matched import NOT_SYNCHRONISING
 from stepscope.analysis.blame.replay import Less
-from stepscope.run.figures import duration, percent, ranks_in_words
+from stepscope.run.figures import duration, percent, rank_names
 from stepscope.skew.rank_skew import RankSkew
 
 _WITHIN = 0.05
@@ -128,7 +128,7 @@ def limited_by_the_job(
                     slack.shares[rank.rank], with_waits_ns / max(1, rank.step_ns or 1)
                 )
                 behind.setdefault(rule, set()).add(rank.rank)
-    met = between if skew is None else None
+    matched = between if skew is None else None
     # Without a GPU, what a thread waits in collectives is known of each rank.
     on_hosts = all(rank.device is None for rank in ranks)
     late_ranks = () if late is None else late.ranks
@@ -140,8 +140,8 @@ def limited_by_the_job(
             continue
         is_known = on_hosts or rule not in OF_COMMUNICATION
         gain = _gain(shares, slack, is_known=is_known)
-        if gain is not None and is_known and met is not None:
-            gain = _as_others_arrive(gain, shares, met)
+        if gain is not None and is_known and matched is not None:
+            gain = _as_others_arrive(gain, shares, matched)
         within = _WITHIN_KNOWN if waits[rule] > largest[rule] else _WITHIN
         if gain is not None and largest[rule] - gain.share >= within:
             gains[rule] = gain
@@ -330,8 +330,8 @@ def _fixed_there_too(one: Finding, behind: Mapping[str, set[int]], slack: Slack)
     too = [rank for rank in too if slack.shares[rank] - slack.least < (share or 0)]
     if not too:
         return one
-    words = f"; it is fixed on {ranks_in_words(too)} too, where waits for other ranks hide it"
-    return replace(one, assumption=one.assumption + words)
+    text = f"; it is fixed on {rank_names(too)} too, where waits for other ranks hide it"
+    return replace(one, assumption=one.assumption + text)
 
 
 def _with_limit(

@@ -11,7 +11,7 @@ from stepscope.analysis.record.summary import NOTABLY_LONGER, StepSummary, is_un
 from stepscope.report import units
 from stepscope.report.diagnosis.tables import ranks_table
 from stepscope.report.scope import describe_scope
-from stepscope.run.figures import ranks_in_words, sentence, significant
+from stepscope.run.figures import rank_names, sentence, significant
 from stepscope.run.layout import PY_SPY_FLAME_GRAPH
 from stepscope.skew.rank_skew import RankSkew
 from stepscope.trace.problems import counted
@@ -71,8 +71,8 @@ def step_basis(diagnosis: Diagnosis, rank: RankSummary) -> str:
         if rank.step_ns is None:
             return f"{whose}the file is cut off and has no step whose length is certain"
         steps = units.plural(len(rank.window_steps), "annotated step")
-        words = f"{whose}mean of {steps} on the host; recording slows them down"
-        return words + _median(rank.step_ns, rank.window_median_ns)
+        text = f"{whose}mean of {steps} on the host; recording slows them down"
+        return text + _median(rank.step_ns, rank.window_median_ns)
     if rank.is_whole_file:
         return f"{whose}the whole file: it has no steps; recording slows it down"
     if summary is None:
@@ -81,21 +81,21 @@ def step_basis(diagnosis: Diagnosis, rank: RankSummary) -> str:
         if len(rank.window_steps) == 1 and not rank.step_source:
             return f"{whose}the only steady step in the trace; recording slows it down"
         steps = rank.step_source or "the steps in the trace"
-        words = f"{whose}mean of {steps}; recording slows them down"
-        return words + _median(rank.step_ns, rank.window_median_ns)
+        text = f"{whose}mean of {steps}; recording slows them down"
+        return text + _median(rank.step_ns, rank.window_median_ns)
     count, left_out = len(summary.steps), _left_out(summary)
     if summary.holds_only_first_steps:
-        words = "the first step" if count == 1 else f"mean of the first {count} steps"
+        text = "the first step" if count == 1 else f"mean of the first {count} steps"
     elif count == 1:
-        words = "the only steady step"
+        text = "the only steady step"
     else:
-        words = f"mean of {units.plural(count, 'steady step')}"
-    words = whose + words + (f" (excluding {left_out})" if left_out else "")
+        text = f"mean of {units.plural(count, 'steady step')}"
+    text = whose + text + (f" (excluding {left_out})" if left_out else "")
     if summary.shift is not None:
         shift = summary.shift  # steps before and after are not alike: the mean is neither's
         before, after = units.duration(shift.before_ns), units.duration(shift.after_ns)
-        return f"{words}; the median is {before} before step {shift.step}, and {after} from then on"
-    return words + _median(summary.mean_ns, summary.median_ns)
+        return f"{text}; the median is {before} before step {shift.step}, and {after} from then on"
+    return text + _median(summary.mean_ns, summary.median_ns)
 
 
 def work(rank: RankSummary) -> str:
@@ -118,21 +118,21 @@ def partition_basis(rank: RankSummary) -> str:
     partition = rank.partition
     if partition is None:
         return ""
-    words = partition.basis
+    text = partition.basis
     recorded = rank.recorded_partition
     if rank.is_fitted and recorded is not None:
-        words += f", {units.plural(recorded.steps, 'recorded step')}, fitted to the step record"
-    elif not words.endswith("one step"):
-        words += f", {units.plural(partition.steps, 'step')}"
+        text += f", {units.plural(recorded.steps, 'recorded step')}, fitted to the step record"
+    elif not text.endswith("one step"):
+        text += f", {units.plural(partition.steps, 'step')}"
     factor = rank.steps.recording_factor if rank.steps is not None else None
     if rank.host is not None and factor is not None and factor >= NOTABLY_LONGER:
-        words += f"; recording made steps {factor:.2f}× as long"
+        text += f"; recording made steps {factor:.2f}× as long"
     window = rank.window
     if rank.windows > 1 and window is not None and window.trace_path is not None:
         path = window.trace_path
         name = path.name if window.record is None else f"{path.parent.name}/{path.name}"
-        words += f"; window {window.index + 1} of {rank.windows}: {name}"
-    return words
+        text += f"; window {window.index + 1} of {rank.windows}: {name}"
+    return text
 
 
 def partition_scope(rank: RankSummary) -> str:
@@ -145,7 +145,7 @@ def partition_scope(rank: RankSummary) -> str:
 def _left_out(summary: StepSummary) -> str:
     excluded = summary.excluded
     or_warming_up = " or in a warm-up" if summary.host.is_on_device else ""
-    words = [
+    text = [
         (excluded.first, "slow at the start"),
         (excluded.compiled, "compiling"),
         (excluded.stalled, "stalled"),
@@ -154,7 +154,7 @@ def _left_out(summary: StepSummary) -> str:
         (excluded.part_of_round, "part of a round of batches"),
         (excluded.partial, "partial"),
     ]
-    return ", ".join(f"{count} {word}" for count, word in words if count)
+    return ", ".join(f"{count} {word}" for count, word in text if count)
 
 
 def besides(summary: StepSummary) -> str:
@@ -186,31 +186,33 @@ def between_ranks(diagnosis: Diagnosis) -> str:
     if between.straggler is None:
         return ""
     row = between.table.filter(rank=between.straggler).row(0, named=True)
-    if between.turns is not None:
-        words = (
-            f"no one rank is late, they take turns: the others wait for {between.turns.words()}; "
-            f"waiting costs each {units.duration(between.wait_ns)} per step on average"
+    if between.alternating is not None:
+        text = (
+            "no one rank is late, they take turns: the others wait for "
+            f"{between.alternating.text()}; waiting costs each "
+            f"{units.duration(between.wait_ns)} per step on average"
         )
     elif between.is_uneven:
-        words = (
+        text = (
             "no one rank is late, they take turns within each step; "
-            f"waiting costs each {units.duration(between.wait_ns)} per step on average"
+            f"waiting costs each "
+            f"{units.duration(between.wait_ns)} per step on average"
         )
     else:
         late, share = between.late, units.percent(between.share_for_late)
-        words = (
+        text = (
             f"rank {between.straggler} arrives last in {row['last']} of {row['collectives']} "
             f"collectives, and {share} of all waiting is for it"
         )
         if len(late) > 1:
-            words = f"{share} of all waiting in collectives is for {ranks_in_words(late)}"
-        words += (
+            text = f"{share} of all waiting in collectives is for {rank_names(late)}"
+        text += (
             f"; waiting costs the others {units.duration(between.others_wait_ns)} per step on "
             "average"
         )
     if between.report.clock is Clock.ALIGNED:
-        words += f" (clocks aligned: {between.report.clock_reason})"
-    return words
+        text += f" (clocks aligned: {between.report.clock_reason})"
+    return text
 
 
 def _skew(skew: RankSkew | None) -> str:
@@ -295,22 +297,22 @@ def together(diagnosis: Diagnosis) -> str:
     who = f"All of rank {rank.rank}'s findings" if len(diagnosis.ranks) > 1 else "All of them"
     most = next((one.up_to for one in rank.findings if one.saving_ns and one.up_to), "")
     is_whole = any(one.is_of_whole_file for one in rank.findings)
-    words = ""
+    text = ""
     if sum(savings) - together_ns > _ROUNDING * together_ns:
-        words = ". They overlap, so their savings do not add up"
+        text = ". They overlap, so their savings do not add up"
     return (
         f"{who} together save {most}{units.duration(together_ns)} "
         f"{'in the whole file' if is_whole else 'per step'}: "
-        f"{units.duration(step_ns)} → {units.duration(step_ns - together_ns)}{words}."
+        f"{units.duration(step_ns)} → {units.duration(step_ns - together_ns)}{text}."
     )
 
 
 def next_limit(diagnosis: Diagnosis) -> str:
     """What limits the step of the rank shown once its first finding is fixed, and the floor."""
-    words = diagnosis.shown.ladder.next_limit
-    if words and len(diagnosis.ranks) > 1:
-        words = f"on rank {diagnosis.shown.rank}, {words}"
-    return sentence(words)
+    text = diagnosis.shown.ladder.next_limit
+    if text and len(diagnosis.ranks) > 1:
+        text = f"on rank {diagnosis.shown.rank}, {text}"
+    return sentence(text)
 
 
 def ladder_notes(diagnosis: Diagnosis) -> list[str]:
@@ -318,16 +320,16 @@ def ladder_notes(diagnosis: Diagnosis) -> list[str]:
     ladder = diagnosis.shown.ladder
     if not ladder.rungs:
         return []
-    told = [f"{one}." for one in (*ladder.rests_on, *ladder.missing)]
+    lines = [f"{one}." for one in (*ladder.rests_on, *ladder.missing)]
     if len(diagnosis.ranks) > 1:
         whose = f"rank {diagnosis.shown.rank}'s step alone"
-        told.append(f"This is {whose}: another rank may set the pace before the last rung.")
-    return told
+        lines.append(f"This is {whose}: another rank may set the pace before the last rung.")
+    return lines
 
 
 def notes(diagnosis: Diagnosis) -> list[str]:
     """What could not be read, what went wrong while recording, and what limits the answer."""
-    told = [*diagnosis.run.problems, *diagnosis.notes]
+    lines = [*diagnosis.run.problems, *diagnosis.notes]
     for rank_run, rank in zip(diagnosis.run.ranks, diagnosis.ranks, strict=True):
         prefix = f"rank {rank.rank}: " if len(diagnosis.ranks) > 1 else ""
         manifest = rank_run.manifest
@@ -336,25 +338,25 @@ def notes(diagnosis: Diagnosis) -> list[str]:
                 ended = manifest.ended or _NO_END
                 # "finished: finished after 3 steps" would say it twice.
                 is_said = ended.startswith(manifest.state)
-                told.append(prefix + ended if is_said else f"{prefix}{manifest.state}: {ended}")
+                lines.append(prefix + ended if is_said else f"{prefix}{manifest.state}: {ended}")
             for window in manifest.windows:
                 if window.state != "complete":
                     is_made = window.state == "saving"
                     reason = window.reason or (_STILL_MADE if is_made else _NO_REASON)
-                    words = _STATES.get(window.state, f"is {window.state}")
-                    told.append(f"{prefix}window {window.index} {words}: {reason}")
-                told += [
+                    text = _STATES.get(window.state, f"is {window.state}")
+                    lines.append(f"{prefix}window {window.index} {text}: {reason}")
+                lines += [
                     f"{prefix}window {window.index}: {artifact.problem}"
                     for artifact in window.artifacts
                     if artifact.problem
                 ]
-            told += [
+            lines += [
                 f"{prefix}capture: {problem.where}: {problem.message}"
                 for problem in manifest.problems
             ]
-        told += [prefix + note for note in rank.notes]
+        lines += [prefix + note for note in rank.notes]
     return (
-        told
+        lines
         + [
             f"py-spy sampled its Python functions: stepscope report {path}"
             for path in diagnosis.run.sampled
@@ -386,10 +388,10 @@ def compute_rows(rank: RankSummary) -> list[tuple[str, str]]:
     ]
     attained = summary.product_attained_share
     reached = [
-        words.format(units.percent(share))
-        for words, share in (
+        text.format(units.percent(share))
+        for text, share in (
             ("MFU {}", summary.mfu_share),
-            (f"{summary.products_in_words()} at {{}} of the GPU's limit", attained),
+            (f"{summary.product_names()} at {{}} of the GPU's limit", attained),
             ("elementwise kernels at {} of the memory bandwidth", summary.bandwidth_share),
         )
         if share is not None

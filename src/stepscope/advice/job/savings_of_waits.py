@@ -17,12 +17,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from stepscope.advice.evidence.turns import IN_TURN, IN_TURN_WITHIN, for_ranks
+from stepscope.advice.evidence.alternating_ranks import (
+    ALTERNATING,
+    ALTERNATING_WITHIN_STEP,
+    for_ranks,
+)
 from stepscope.advice.finding import Finding, with_saving, without_saving
 from stepscope.advice.job.compared import RankComparison
 from stepscope.advice.rank.summary import RankSummary
 from stepscope.advice.thresholds import Thresholds
-from stepscope.run.figures import duration, ranks_in_words
+from stepscope.run.figures import duration, rank_names
 
 if TYPE_CHECKING:
     from stepscope.analysis.blame.gains import OnTime
@@ -46,10 +50,10 @@ def limited_by_the_next(
 
 def _limited(rank: RankSummary, between: RankComparison, limits: Thresholds) -> RankSummary:
     rank = replace(rank, findings=tuple(_of_all_late(one, between.late) for one in rank.findings))
-    if between.turns is not None:
-        findings = tuple(_of_all_turns(one, rank, between, limits) for one in rank.findings)
+    if between.alternating is not None:
+        findings = tuple(_of_all_alternating(one, rank, between, limits) for one in rank.findings)
     elif between.is_uneven:
-        findings = tuple(_of_each_meeting(one, rank, between, limits) for one in rank.findings)
+        findings = tuple(_of_each_collective(one, rank, between, limits) for one in rank.findings)
     else:
         findings = tuple(_with_limit(one, rank, between, limits) for one in rank.findings)
     if findings == rank.findings:
@@ -57,7 +61,7 @@ def _limited(rank: RankSummary, between: RankComparison, limits: Thresholds) -> 
     together_ns = rank.together_ns
     if all(one.saving_ns is None for one in findings):
         return replace(rank, findings=findings, together_ns=None, together_own_ns=None)
-    if together_ns is not None and between.turns is not None:
+    if together_ns is not None and between.alternating is not None:
         more_ns = sum(
             max(0, (new.saving_ns or 0) - (old.saving_ns or 0))
             for new, old in zip(findings, rank.findings, strict=True)
@@ -85,11 +89,11 @@ def _of_all_late(one: Finding, late: Sequence[int]) -> Finding:
         return one
     if len(late) < 2 or one.waits_for not in late:
         return one
-    words = for_ranks(late)
-    return replace(one, title=words.title, advice=words.advice)
+    about = for_ranks(late)
+    return replace(one, title=about.title, advice=about.advice)
 
 
-def _of_all_turns(
+def _of_all_alternating(
     one: Finding, rank: RankSummary, between: RankComparison, limits: Thresholds
 ) -> Finding:
     """A finding that ranks are late in turn, with what the job loses in its rank's turns."""
@@ -97,20 +101,20 @@ def _of_all_turns(
         return one
     if one.saving_ns is None or one.predicted_step_ns is None:
         return one
-    cost_ns = between.cost_of_turns_ns
+    cost_ns = between.cost_of_alternating_ns
     if not cost_ns:
         return one
     saving_ns = min(_of_its_step(cost_ns, one, rank), one.saving_ns + one.predicted_step_ns)
     return replace(
         with_saving(one, saving_ns, limits),
-        title=IN_TURN.title,
-        advice=IN_TURN.advice,
+        title=ALTERNATING.title,
+        advice=ALTERNATING.advice,
         waits_for=None,
         assumption="in each step, the last rank comes when the others do, on average",
     )
 
 
-def _of_each_meeting(
+def _of_each_collective(
     one: Finding, rank: RankSummary, between: RankComparison, limits: Thresholds
 ) -> Finding:
     """A finding about waiting, with what every rank loses by it."""
@@ -119,8 +123,8 @@ def _of_each_meeting(
     saving_ns = min(one.saving_ns, _of_its_step(between.least_cost_ns, one, rank))
     return replace(
         with_saving(one, saving_ns, limits),
-        title=IN_TURN_WITHIN.title,
-        advice=IN_TURN_WITHIN.advice,
+        title=ALTERNATING_WITHIN_STEP.title,
+        advice=ALTERNATING_WITHIN_STEP.advice,
         waits_for=None,
         assumption="each rank has as much to do in a step as now, and all come to each collective "
         "together",
@@ -135,22 +139,22 @@ def _with_limit(
         return one
     # Those that are late together with it come earlier, too.
     ranks = between.late if one.waits_for in between.late else (one.waits_for,)
-    fixed, who = between.gain_of_fixing(ranks), ranks_in_words(ranks)
+    fixed, named = between.gain_of_fixing(ranks), rank_names(ranks)
     if fixed is None:
         return one
     gain_ns = _of_its_step(fixed.gain_ns, one, rank)
     share = between.windows.unrecorded_share(ranks, fixed.gain_ns)
     if share * fixed.gain_ns < _NOTABLY_LESS * min(gain_ns, one.saving_ns):
         less = with_saving(one, round(share * fixed.gain_ns), limits)
-        return replace(less, assumption=f"{one.assumption}; {_LESS_LATE.format(who)}")
+        return replace(less, assumption=f"{one.assumption}; {_LESS_LATE.format(named)}")
     if gain_ns > _NOTABLY_LESS * one.saving_ns:
         return one
     if gain_ns / max(1, one.saving_ns + one.predicted_step_ns) < limits.saving_low:
-        return _worth_nothing(one, ranks, fixed)
+        return _saves_nothing(one, ranks, fixed)
     come = "come" if len(ranks) > 1 else "comes"
     return replace(
         with_saving(one, gain_ns, limits),
-        assumption=f"{who} {come} no later than the next, rank {fixed.next_rank}, which "
+        assumption=f"{named} {come} no later than the next, rank {fixed.next_rank}, which "
         f"then limits the step; {duration(one.saving_ns)} only if {one.assumption}",
         is_upper_bound=False,
     )
@@ -165,18 +169,18 @@ def _of_its_step(window_ns: float, one: Finding, rank: RankSummary) -> int:
     return round(window_ns * step_ns / max(1, rank.window_step_ns or step_ns))
 
 
-def _worth_nothing(one: Finding, ranks: Sequence[int], fixed: OnTime) -> Finding:
+def _saves_nothing(one: Finding, ranks: Sequence[int], fixed: OnTime) -> Finding:
     """A finding that says something of the job, but nothing that fixing its cause would bring."""
-    who = ranks_in_words(ranks)
+    named = rank_names(ranks)
     then = f"{one.advice[:1].lower()}{one.advice[1:]}"
     reason = (
-        f"fixing {who} alone brings little, because rank {fixed.next_rank} takes nearly as "
+        f"fixing {named} alone brings little, because rank {fixed.next_rank} takes nearly as "
         "long by itself"
     )
     if fixed.is_passing:
         hosts = "their hosts were" if len(ranks) > 1 else "its host was"
         reason = (
-            f"{who} came late only because {hosts} less far ahead when the window began: in "
+            f"{named} came late only because {hosts} less far ahead when the window began: in "
             "the steady state that costs little"
         )
     return replace(

@@ -36,13 +36,13 @@ _OPTIONAL = ("window", "device_ns", "cpu_ns", "queued_ns")
 
 
 @dataclass(frozen=True)
-class MeetingSteps:
+class ComparedSteps:
     """The steps of one rank, compressed."""
 
     packed: PackedColumns
 
     @classmethod
-    def of(cls, records: Sequence[StepRecord]) -> MeetingSteps:
+    def of(cls, records: Sequence[StepRecord]) -> ComparedSteps:
         """From the complete training steps of a record, and all that a window recorded."""
         count = sum(one.is_whole_step for one in records)
         stride = 1

@@ -40,7 +40,7 @@ from stepscope.skew.rank_causes import (
     OTHER,
     SLOW_LINK,
     SLOW_STAGE,
-    in_words,
+    cause_clause,
 )
 from stepscope.skew.rank_skew import (
     ARRIVALS,
@@ -58,7 +58,7 @@ from stepscope.skew.rank_skew import (
 if TYPE_CHECKING:
     from stepscope.analysis.blame.compared import Compared
     from stepscope.analysis.blame.lanes import JobLanes
-    from stepscope.analysis.blame.report import Accused, Blame
+    from stepscope.analysis.blame.report import Blame, Stragglers
     from stepscope.analysis.ranks.rank_arrivals import RankArrivals
     from stepscope.trace.arrays.packed_columns import PackedColumns
 
@@ -74,7 +74,7 @@ _SLOWED = 0.02
 """Of an unrecorded step: from which on a recorded one is slowed down by its recording."""
 INPUT = "input"
 _NAMED_BY_RECORDS = {
-    in_words(cause, several=several)
+    cause_clause(cause, several=several)
     for cause in (INPUT, "garbage_collection")
     for several in (False, True)
 }
@@ -119,9 +119,9 @@ class InWindows:
         return find_stages(self.compared.matched) if self.is_comparable else ()
 
     @cached_property
-    def accused(self) -> Accused | None:
+    def stragglers(self) -> Stragglers | None:
         """The rank, or ranks that are late together, whose fix brings most; None: nobody is."""
-        from stepscope.analysis.blame.report import Accused
+        from stepscope.analysis.blame.report import Stragglers
         from stepscope.analysis.blame.stages import find_slow
 
         if len(self.compared.ranks) < FEWEST_RANKS:
@@ -137,7 +137,7 @@ class InWindows:
             worst = next(
                 (
                     row
-                    for row in blame.accused.iter_rows(named=True)
+                    for row in blame.stragglers.iter_rows(named=True)
                     # It may be any rank's, or is over: there is nobody to accuse.
                     if 1 + len(row["peers"] or ()) < ranks
                     and row["cause"]
@@ -160,7 +160,7 @@ class InWindows:
         # What a slow link makes its own ranks lose is no wait: nobody waits longer than in all.
         waited = blame.ranks.filter(~pl.col("rank").is_in(late))["waited_ns"]
         wait_ns = round(min(caused_wait_ns, waited.sum()) / len(waited) / blame.steps)
-        return Accused(late, cause, min(wait_ns, self.longest_step_ns), gain_ns)
+        return Stragglers(late, cause, min(wait_ns, self.longest_step_ns), gain_ns)
 
     @property
     def gained_share(self) -> float:
@@ -172,17 +172,23 @@ class InWindows:
         # Reports of single ranks that are cached start without these.
         import numpy as np
 
-        accused, matched, blame = self.accused, self.compared.matched, self.blame
-        if accused is None or len(accused.ranks) > 1 or accused.cause not in matched.causes:
+        stragglers, matched, blame = self.stragglers, self.compared.matched, self.blame
+        if (
+            stragglers is None
+            or len(stragglers.ranks) > 1
+            or stragglers.cause not in matched.causes
+        ):
             return 1.0
-        counts = [accused.ranks[0] in blame.whole or accused.cause == one for one in matched.causes]
-        less = blame.usual.less(matched, matched.rows_of(accused.ranks)[:, None] & counts)
+        counts = [
+            stragglers.ranks[0] in blame.whole or stragglers.cause == one for one in matched.causes
+        ]
+        less = blame.usual.less(matched, matched.rows_of(stragglers.ranks)[:, None] & counts)
         if less.work_ns is None or not less.work_ns.any():
             return 1.0
         gained_ns = blame.gains.by_step_ns(less)
         lost_ns = matched.by_step(less.work_ns).sum(axis=1)
         most = float(np.median((gained_ns / np.maximum(lost_ns, 1))[lost_ns > 0]))
-        return min(1.0, max(most, accused.gain_ns * blame.steps / int(lost_ns.sum())))
+        return min(1.0, max(most, stragglers.gain_ns * blame.steps / int(lost_ns.sum())))
 
     def backward_work(self, ranks: Sequence[RankSteps]) -> float:
         """How long a device works in backward before the ranks meet, per time of its forward.
@@ -247,7 +253,7 @@ class InWindows:
 
         from stepscope.analysis.blame.matched import OF_THE_GPU
 
-        accused, matched = self.accused, self.compared.matched
+        stragglers, matched = self.stragglers, self.compared.matched
         not_slowed = (*OF_THE_GPU, INPUT, OTHER, SLOW_LINK, SLOW_STAGE)
         spent_ns = {
             cause: np.bincount(matched.rank, matched.local_ns[:, place], len(matched.ranks))
@@ -258,8 +264,8 @@ class InWindows:
         compute_ns = spent_ns.get(COMPUTE, np.zeros(len(matched.ranks)))
         if compute_ns.max() > self.unrecorded_ns:
             return 1.0  # the records are of hosts that ran ahead of their devices
-        if accused is not None and set(accused.ranks) == set(late):
-            if accused.cause in not_slowed:
+        if stragglers is not None and set(stragglers.ranks) == set(late):
+            if stragglers.cause in not_slowed:
                 return 1.0
         else:
             # One that computed earlier is no measure of another.
@@ -293,11 +299,11 @@ class InWindows:
 
     def skew(self) -> RankSkew | None:
         """The accused ranks in the form in which the step records give them."""
-        accused, blame = self.accused, self.blame
-        if accused is None:
+        stragglers, blame = self.stragglers, self.blame
+        if stragglers is None:
             return None
-        own = blame.by_step.filter(pl.col("rank").is_in(accused.ranks))
-        others = len(blame.ranks) - len(accused.ranks)
+        own = blame.by_step.filter(pl.col("rank").is_in(stragglers.ranks))
+        others = len(blame.ranks) - len(stragglers.ranks)
         by_step = dict(own.group_by("step").agg(pl.col("caused_wait_ns").sum()).iter_rows())
         steps = sorted({int(step) for step in self.compared.matched.step if step >= 0})
         waits = [round(by_step.get(step, 0) / others) for step in steps]
@@ -308,9 +314,9 @@ class InWindows:
             is_device=not self.of_host,
             steps=blame.steps,
             step_ns=self.longest_step_ns,
-            late=accused.ranks,
-            wait_ns=accused.wait_ns,
-            saving_ns=accused.gain_ns,
+            late=stragglers.ranks,
+            wait_ns=stragglers.wait_ns,
+            saving_ns=stragglers.gain_ns,
             last_share=1.0,
             error_ns=0,
             ranks=tuple(
@@ -318,7 +324,7 @@ class InWindows:
                 for rank, ns, last in waited.iter_rows()
             ),
             course=course_of(steps, waits, least_ns) or in_some_steps(steps, waits),
-            cause=in_words(accused.cause, several=len(accused.ranks) > 1),
+            cause=cause_clause(stragglers.cause, several=len(stragglers.ranks) > 1),
         )
 
     def skew_of_waits(self, recorded: RankSkew | None) -> RankSkew | None:
@@ -342,10 +348,13 @@ class InWindows:
         step_ns = round(self.longest_step_ns * factor)
         basis = RECORDED_WAITS if self.of_host else ARRIVALS
         skew = skew_of_positions(list(self.waits_ns), step_ns, rows, basis, steps)
-        accused, places = self.accused, {rank: place for place, rank in enumerate(self.waits_ns)}
-        if not self.of_host or accused is None or accused.cause in (OTHER, SLOW_LINK):
+        stragglers, places = (
+            self.stragglers,
+            {rank: place for place, rank in enumerate(self.waits_ns)},
+        )
+        if not self.of_host or stragglers is None or stragglers.cause in (OTHER, SLOW_LINK):
             return skew
-        if set(skew.late) != set(accused.ranks) or skew.course is not None:
+        if set(skew.late) != set(stragglers.ranks) or skew.course is not None:
             return skew
         if len(set(self.compared.matched.group.tolist())) > 1:
             return skew  # others may come late only because they waited for it in a smaller group
@@ -354,7 +363,7 @@ class InWindows:
         others = [place for place in places.values() if place not in late]
         matched = self.compared.matched
         ranks = matched.ranks[matched.rank]
-        excess_ns = self.blame.usual.excess_ns[:, matched.causes.index(accused.cause)]
+        excess_ns = self.blame.usual.excess_ns[:, matched.causes.index(stragglers.cause)]
         saved = []
         for step, row in zip(steps, rows, strict=True):
             spent_ns = [0] * len(row)
@@ -409,7 +418,7 @@ def find_late(
         known = _surest(known, seen if seen is not None and is_late(seen, limits) else None)
     if known is None and recorded is None and windows.of_host:
         known = _agreed(windows, windows.skew_of_waits(None))
-    late = _with_accused(known, windows, limits, is_whole=bool(work))
+    late = _with_stragglers(known, windows, limits, is_whole=bool(work))
     if late is not None and late.basis == ARRIVALS:
         late = _in_all_steps(late, windows)
     return late if late is not None and is_late(late, limits) else None
@@ -440,11 +449,11 @@ def _agreed(windows: InWindows, seen: RankSkew | None) -> RankSkew | None:
     Waits of few steps are not beyond chance by themselves, and work takes longer on a busy machine.
     But what else keeps a rank, and no other, is its own.
     """
-    accused, late = windows.accused, windows.skew()
-    if accused is None or late is None or seen is None or len(accused.ranks) > 1:
+    stragglers, late = windows.stragglers, windows.skew()
+    if stragglers is None or late is None or seen is None or len(stragglers.ranks) > 1:
         return None
-    is_own = accused.cause not in (COMPUTE, HOST, OTHER, SLOW_LINK)
-    if not is_own or seen.ranks[0].rank != accused.ranks[0]:
+    is_own = stragglers.cause not in (COMPUTE, HOST, OTHER, SLOW_LINK)
+    if not is_own or seen.ranks[0].rank != stragglers.ranks[0]:
         return None
     is_same = set(seen.late) == set(late.late)
     return replace(late, saving_ns=min(late.saving_ns, seen.saving_ns)) if is_same else late
@@ -464,7 +473,7 @@ def _surest(recorded: RankSkew | None, seen: RankSkew | None) -> RankSkew | None
     return seen if is_same and seen.wait_ns > recorded.wait_ns else recorded
 
 
-def _with_accused(
+def _with_stragglers(
     recorded: RankSkew | None, windows: InWindows, limits: Thresholds, *, is_whole: bool
 ) -> RankSkew | None:
     """The late ranks by the records or by waiting threads, and those accused in the windows.
@@ -475,25 +484,25 @@ def _with_accused(
     """
     if recorded is not None:
         recorded = without_inherited(recorded, windows.blame.excess_ns)
-    accused, seen = windows.accused, windows.skew()
-    if accused is None or seen is None:
+    stragglers, seen = windows.stragglers, windows.skew()
+    if stragglers is None or seen is None:
         return recorded
-    if recorded is not None and set(recorded.late) == set(accused.ranks):
+    if recorded is not None and set(recorded.late) == set(stragglers.ranks):
         # What records name is known of many steps; on a CPU it is part of what computes, too.
-        if accused.cause != OTHER and recorded.cause not in _NAMED_BY_RECORDS:
+        if stragglers.cause != OTHER and recorded.cause not in _NAMED_BY_RECORDS:
             recorded = replace(recorded, cause=seen.cause)
         if windows.of_host or recorded.course is not None:
             return recorded
-        if is_whole and accused.cause != SLOW_LINK:
+        if is_whole and stragglers.cause != SLOW_LINK:
             return recorded
-        if accused.cause not in _PARTLY_RECORDED:
+        if stragglers.cause not in _PARTLY_RECORDED:
             saving_ns = min(recorded.saving_ns, round(recorded.wait_ns * windows.gained_share))
             return replace(recorded, saving_ns=saving_ns)
-        if accused.gain_ns <= recorded.saving_ns:
+        if stragglers.gain_ns <= recorded.saving_ns:
             return recorded
     if windows.of_host or not is_late(seen, limits):
         return recorded
-    if recorded is None and is_whole and accused.cause == COMPUTE:
+    if recorded is None and is_whole and stragglers.cause == COMPUTE:
         return None  # the records of many steps see all of it, and do not show it
     if recorded is not None and windows.blame.steps < _FEWEST_STEPS:
         return recorded
@@ -520,7 +529,7 @@ def without_inherited(recorded: RankSkew, excess_ns: Mapping[int, Mapping[str, f
     main = {max(excess_ns[rank], key=excess_ns[rank].__getitem__) for rank in late}
     cause = main.pop() if len(main) == 1 else OTHER
     is_main = all(excess_ns[rank].get(cause, 0) >= _MOSTLY * own[rank] for rank in late)
-    why = in_words(cause, several=len(late) > 1) if is_main and cause != OTHER else ""
+    why = cause_clause(cause, several=len(late) > 1) if is_main and cause != OTHER else ""
     return replace(recorded, late=late, cause=recorded.cause or why)
 
 
@@ -530,11 +539,14 @@ def with_throttled(late: RankSkew | None, throttled: Mapping[int, SlowClock]) ->
     Args:
         throttled: The ranks of whose computation it does (`throttled_ranks`).
     """
-    if late is None or late.cause not in (in_words(COMPUTE), in_words(COMPUTE, several=True)):
+    if late is None or late.cause not in (
+        cause_clause(COMPUTE),
+        cause_clause(COMPUTE, several=True),
+    ):
         return late
     clocks = [throttled[rank] for rank in late.late if rank in throttled]
     whose = "its GPU is" if len(late.late) == 1 else "their GPUs are"
-    return replace(late, cause=f"{whose} throttled ({clocks[0].words()})") if clocks else late
+    return replace(late, cause=f"{whose} throttled ({clocks[0].text()})") if clocks else late
 
 
 def throttled_ranks(
@@ -554,7 +566,7 @@ def throttled_ranks(
     }
 
 
-def late_starts_in_words(compared: Compared, step_ns: float) -> list[str]:
+def describe_late_starts(compared: Compared, step_ns: float) -> list[str]:
     """Ranks that began the recording late by a step or more, over all recorded steps.
 
     It happens once: the steps that a report counts do not show it, and no step is shorter without.

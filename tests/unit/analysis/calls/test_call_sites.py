@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.tables import TableBuilder
 
-from stepscope.analysis.calls import places
-from stepscope.analysis.calls.places import function_of, names_over
+from stepscope.analysis.calls import call_sites
+from stepscope.analysis.calls.call_sites import function_of, names_over
 from stepscope.trace.model import Trace
 
 EVENTS = st.lists(
@@ -28,7 +28,7 @@ def test_frames_cover_nearly_all_of_a_time(events, first, length):
     trace = Trace.from_tables(build.build(), "trace")
     lane = int(trace.columns("lane_id")["lane_id"][0])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(places, "_AT_ONCE", 3)
+        patch.setattr(call_sites, "_AT_ONCE", 3)
         found = names_over(trace, lane, first, first + length)
     # What lies apart from the time covers less than none of it.
     expected = [

@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from stepscope.capture.messages import WindowAnnouncer, say, size_text
+from stepscope.capture.messages import WindowAnnouncer, print_lines, size_text
 from stepscope.capture.windows.planner import WindowPlan
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
@@ -73,7 +73,7 @@ def test_a_print_that_also_logs_shows_no_line_twice(monkeypatch, capsys):
         sys.stderr.write("logged: " + "".join(parts))
 
     monkeypatch.setattr("builtins.print", also_logs)
-    say("one", "two")
+    print_lines("one", "two")
     assert capsys.readouterr().err == "stepscope: one\nstepscope: two\n"
 
 
@@ -100,7 +100,7 @@ def test_another_rank_than_the_first_names_itself(tmp_path, capsys):
 
 def test_a_process_without_standard_error_goes_on(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stderr", None)
-    say("text")
+    print_lines("text")
     assert capsys.readouterr().out == ""
 
 
@@ -118,5 +118,5 @@ def test_a_message_is_one_write(monkeypatch):
     writes = []
     stream = types.SimpleNamespace(write=writes.append, flush=lambda: None)
     monkeypatch.setattr(sys, "stderr", stream)
-    say("one", "two")
+    print_lines("one", "two")
     assert [text for text in writes if text] == ["stepscope: one\nstepscope: two\n"]

@@ -1,10 +1,10 @@
-"""Judges one rank: reads its window, and puts what it says into a summary.
+"""Diagnoses one rank: reads its window, and puts the result into a summary.
 
 A rank's window is opened, summarised and freed before the next one is opened. How long a rank waits
-for others is known only once the arrivals of all ranks have been compared. So each rank is asked
-twice: `meeting_of` reads what the comparison needs, and `summarise_rank` does the rest, given the
-waits that the comparison found. Without them it judges the rank by itself. Small traces may stay in
-memory between the two (`opened_traces`).
+for others is known only once the arrivals of all ranks have been compared. So there are two passes:
+`read_compared_rank` reads what the comparison needs, and `summarise_rank` does the rest, given the
+waits that the comparison found. Without them it diagnoses the rank by itself. Small traces may stay
+in memory between the two (`opened_traces`).
 
 A file that is cut off may lack work of any step (`Trace.lacks_end`), so neither what the GPU did
 nor what a fix saves follows from it. A window with such a file is taken only if no other can be
@@ -17,8 +17,8 @@ from contextlib import closing
 from dataclasses import replace
 
 from stepscope.advice.rank.opened_traces import OpenedTraces
-from stepscope.advice.rank.summary import Meeting, RankSummary, Request, Waits
-from stepscope.analysis.record.meetings import MeetingSteps
+from stepscope.advice.rank.summary import ComparedRank, RankSummary, Request, Waits
+from stepscope.analysis.record.compared_steps import ComparedSteps
 from stepscope.analysis.record.metrics import summarise_metrics
 from stepscope.analysis.record.summary import summarise_steps
 from stepscope.analysis.selection.scope import Scope
@@ -27,7 +27,9 @@ from stepscope.opening.reader import RankRun, Window
 from stepscope.trace.load import load
 
 
-def meeting_of(rank: RankRun, asked: Scope, opened: OpenedTraces | None = None) -> Meeting:
+def read_compared_rank(
+    rank: RankRun, asked: Scope, opened: OpenedTraces | None = None
+) -> ComparedRank:
     """Read what the comparison of a rank with others needs, and free its tables.
 
     What cannot be read is left out here: `summarise_rank` reports why.
@@ -37,8 +39,8 @@ def meeting_of(rank: RankRun, asked: Scope, opened: OpenedTraces | None = None) 
     """
     opened = opened or OpenedTraces(0)
     rank = replace(rank)  # A copy, so that what it caches is freed on return.
-    meeting = _meeting_without_window(rank)
-    from stepscope.advice.rank.meeting import with_window
+    compared = _without_window(rank)
+    from stepscope.advice.rank.compared_rank import with_window
     from stepscope.analysis.blame.lanes import read_pieces
 
     for window in reversed(rank.windows):
@@ -47,34 +49,35 @@ def meeting_of(rank: RankRun, asked: Scope, opened: OpenedTraces | None = None) 
         try:
             with opened.open_and_keep(window.trace_path, load) as trace:
                 if not trace.lacks_end:
-                    meeting = with_window(meeting, window, trace, asked)
-                    if meeting.arrivals is None:
-                        return meeting
-                    return replace(meeting, pieces=read_pieces(trace, Scope(events=asked.events)))
+                    compared = with_window(compared, window, trace, asked)
+                    if compared.arrivals is None:
+                        return compared
+                    return replace(compared, pieces=read_pieces(trace, Scope(events=asked.events)))
         except StepscopeError:
             continue
-    return meeting
+    return compared
 
 
-def _meeting_without_window(rank: RankRun) -> Meeting:
+def _without_window(rank: RankRun) -> ComparedRank:
     manifest = rank.manifest
     if manifest is not None:
         manifest = replace(manifest, windows=(), problems=(), snapshots=(), artifacts=())
-    return Meeting(rank.rank, manifest, MeetingSteps.of(rank.steps))
+    return ComparedRank(rank.rank, manifest, ComparedSteps.of(rank.steps))
 
 
 def summarise_rank(
     rank: RankRun,
     request: Request,
     waits: Waits | None = None,
-    met: Meeting | None = None,
+    compared: ComparedRank | None = None,
     opened: OpenedTraces | None = None,
 ) -> RankSummary:
-    """Judge a rank by its last readable window, and free its tables.
+    """Diagnose a rank by its last readable window, and free its tables.
 
     Args:
-        met: The result of `meeting_of` for the same scope; None: there is nothing to compare with.
-        opened: What `meeting_of` has kept.
+        compared: The result of `read_compared_rank` for the same scope; None: there is no
+            comparison.
+        opened: What `read_compared_rank` has kept.
     """
     rank = replace(rank)
     opened = opened or OpenedTraces(0)
@@ -82,13 +85,13 @@ def summarise_rank(
         rank=rank.rank,
         steps=None if request.scope.steps is not None else summarise_steps(rank.steps),
         windows=len(rank.windows),
-        meeting=met or _meeting_without_window(rank),
+        compared=compared or _without_window(rank),
     )
     # Messages only: an exception would keep the tables of the frames that it passed alive.
     notes = list(rank.step_problems)
     without_steps: list[str] = []
 
-    def judged_by(window: Window) -> RankSummary | None:
+    def diagnosed_by(window: Window) -> RankSummary | None:
         """The summary by one of its windows; None if that window cannot be judged."""
         if window.trace_path is None:
             return None
@@ -97,7 +100,7 @@ def summarise_rank(
         except StepscopeError as error:
             notes.append(str(error))
             return None
-        from stepscope.advice.rank.window_judging import WindowJudge
+        from stepscope.advice.rank.diagnose_window import WindowDiagnosis
         from stepscope.analysis.selection.gpu_work import gpu_work
 
         with closing(trace):
@@ -106,16 +109,16 @@ def summarise_rank(
             except UsageError as error:
                 without_steps.append(str(error))  # another window may have these steps
                 return None
-            judge = WindowJudge(rank, window, trace, alone, request, waits, notes)
-            return judge.host_steps() if trace.lacks_end else judge.judge()
+            diagnosis = WindowDiagnosis(rank, window, trace, alone, request, waits, notes)
+            return diagnosis.host_steps() if trace.lacks_end else diagnosis.diagnose()
 
     cut_off: RankSummary | None = None
     # The last window is the farthest from the start, when nothing is warming up any more.
     for window in reversed(rank.windows):
-        judged = judged_by(window)
-        if judged is not None and not judged.is_cut_off:
-            return _with_metrics(judged, rank)
-        cut_off = cut_off or judged
+        diagnosed = diagnosed_by(window)
+        if diagnosed is not None and not diagnosed.is_cut_off:
+            return _with_metrics(diagnosed, rank)
+        cut_off = cut_off or diagnosed
     if cut_off is not None:
         return _with_metrics(cut_off, rank)
     if without_steps:

@@ -26,14 +26,14 @@ def meet(build: Callable[[int, Length], GpuTrace], ranks: int, transfer_ns: int)
         ranks: How many there are.
         transfer_ns: How long a collective takes once all have come.
     """
-    meeting = _Meeting(ranks, transfer_ns)
+    collective = _Collective(ranks, transfer_ns)
 
     def run(rank: int) -> GpuTrace:
         try:
-            t = build(rank, lambda start_ns: meeting.length_ns(rank, start_ns))
-            meeting.leave(rank)
+            t = build(rank, lambda start_ns: collective.length_ns(rank, start_ns))
+            collective.leave(rank)
         except BaseException:
-            meeting.abort()
+            collective.abort()
             raise
         return t
 
@@ -46,7 +46,7 @@ def meet(build: Callable[[int, Length], GpuTrace], ranks: int, transfer_ns: int)
     return [one.result() for one in running]
 
 
-class _Meeting:
+class _Collective:
     """Where ranks say when their next collective starts, and learn when it ends."""
 
     def __init__(self, ranks: int, transfer_ns: int) -> None:

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 import polars as pl
 import pytest
 from tests.support.gpu_trace import GpuTrace, Length, ms
-from tests.support.meeting_ranks import meet, steady_step_ns, write_ranks
 from tests.support.one_step import check_diagnosis
 from tests.support.planted import GEMM, MM
+from tests.support.ranks_that_wait import meet, steady_step_ns, write_ranks
 from tests.support.stragglers import find_stragglers
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
-from stepscope.advice.evidence.turns import find_turns
+from stepscope.advice.evidence.alternating_ranks import find_alternating
 from stepscope.opening.reader import open_run
-from stepscope.report.diagnosis.words import between_ranks
+from stepscope.report.diagnosis.sentences import between_ranks
 
 RANKS, STEPS = 4, 9
 
@@ -113,14 +113,17 @@ def _waits(*rows: tuple[int, int, int]) -> pl.DataFrame:
 
 
 def test_turns_need_steps_that_each_wait_for_one_rank():
-    turns = find_turns(_waits((0, 1, 9), (0, 2, 1), (1, 2, 9), (2, 1, 5), (3, 0, 8)))
-    assert turns is not None
-    assert turns.steps_by_rank == ((1, 2), (0, 1), (2, 1))
-    assert turns.words() == "rank 1 in 2, rank 0 in 1, rank 2 in 1 of 4 steps"
+    alternating = find_alternating(_waits((0, 1, 9), (0, 2, 1), (1, 2, 9), (2, 1, 5), (3, 0, 8)))
+    assert alternating is not None
+    assert alternating.steps_by_rank == ((1, 2), (0, 1), (2, 1))
+    assert alternating.text() == "rank 1 in 2, rank 0 in 1, rank 2 in 1 of 4 steps"
     # Too few steps; several ranks late in the same steps; nobody waits.
-    assert find_turns(_waits((0, 1, 9), (1, 2, 9))) is None
-    assert find_turns(_waits(*((step, rank, 5) for step in range(4) for rank in range(3)))) is None
-    assert find_turns(_waits(*((step, 0, 0) for step in range(4)))) is None
+    assert find_alternating(_waits((0, 1, 9), (1, 2, 9))) is None
+    assert (
+        find_alternating(_waits(*((step, rank, 5) for step in range(4) for rank in range(3))))
+        is None
+    )
+    assert find_alternating(_waits(*((step, 0, 0) for step in range(4)))) is None
 
 
 MIXED = [2, 2, 1, 2, 2, 0, 2, 2, 2, 3, 2, 2, 2]

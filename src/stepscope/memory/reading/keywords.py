@@ -15,9 +15,9 @@ from stepscope.trace.machine.helpers import as_long, jit_helper
 
 UNSET = 0  # a memo entry without a value; no value has this number
 NONE, TRUE, FALSE = 1, 2, 3
-_FIRST_WORD = 4
+_FIRST_KEYWORD = 4
 
-WORDS = (
+KEYWORDS = (
     # keys of the file
     "segments", "device_traces", "allocator_settings", "external_annotations",
     "host_segments", "host_traces",
@@ -35,21 +35,21 @@ WORDS = (
     "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free",
     "segment_map", "segment_unmap", "snapshot", "oom", "annotate", "user_defined",
 )  # fmt: skip
-"""All words, in the order of their numbers from `_FIRST_WORD` on."""
+"""All words, in the order of their numbers from `_FIRST_KEYWORD` on."""
 
-NUMBERS = {word: _FIRST_WORD + place for place, word in enumerate(WORDS)}
+NUMBERS = {word: _FIRST_KEYWORD + place for place, word in enumerate(KEYWORDS)}
 """The number of each word."""
 
 VALUES_FROM = 256
 """Numbers below stand for words, `None`, `True` and `False`."""
 
-LONGEST = max(len(word) for word in WORDS)
+LONGEST = max(len(word) for word in KEYWORDS)
 
 
-def text_of_word(number: int) -> str | None:
+def text_of_keyword(number: int) -> str | None:
     """The text of a word; None for what is no word."""
-    place = number - _FIRST_WORD
-    return WORDS[place] if 0 <= place < len(WORDS) else None
+    place = number - _FIRST_KEYWORD
+    return KEYWORDS[place] if 0 <= place < len(KEYWORDS) else None
 
 
 # A table of hashes in which the walkers look words up: `slots` holds numbers (0: free), `letters`
@@ -67,41 +67,43 @@ def _slot_of(data: Bytes, at: int, length: int) -> int:
 
 
 @jit_helper
-def word_at(data: Bytes, at: int, length: int, slots: Bytes, letters: Bytes, lengths: Bytes) -> int:
+def keyword_at(
+    data: Bytes, at: int, length: int, slots: Bytes, letters: Bytes, lengths: Bytes
+) -> int:
     """The number of the word that bytes of a file spell; 0 for any other text."""
     if length > LONGEST:
         return as_long(0)
     slot = _slot_of(data, at, length)
     while slots[slot]:
-        word = as_long(slots[slot]) - _FIRST_WORD
+        word = as_long(slots[slot]) - _FIRST_KEYWORD
         if as_long(lengths[word]) == length:
             first, place = word * LONGEST, as_long(0)
             while place < length and letters[first + place] == data[at + place]:
                 place += 1
             if place == length:
-                return word + _FIRST_WORD
+                return word + _FIRST_KEYWORD
         slot = (slot + 1) & (_SLOTS - 1)
     return as_long(0)
 
 
 @functools.cache
-def word_table() -> tuple[Bytes, Bytes, Bytes]:
-    """What `word_at` looks in: numbers by slot, letters by word, lengths by word.
+def keyword_table() -> tuple[Bytes, Bytes, Bytes]:
+    """What `keyword_at` looks in: numbers by slot, letters by word, lengths by word.
 
     It is the same for every file, takes longer to make than a small snapshot to read, and cannot be
     written to.
     """
     slots = np.zeros(_SLOTS, np.uint8)
-    letters = np.zeros(len(WORDS) * LONGEST, np.uint8)
-    lengths = np.zeros(len(WORDS), np.uint8)
-    for place, word in enumerate(WORDS):
+    letters = np.zeros(len(KEYWORDS) * LONGEST, np.uint8)
+    lengths = np.zeros(len(KEYWORDS), np.uint8)
+    for place, word in enumerate(KEYWORDS):
         text = np.frombuffer(word.encode(), np.uint8)
         letters[place * LONGEST :][: len(text)] = text
         lengths[place] = len(text)
         slot = _slot_of(text, 0, len(text))
         while slots[slot]:
             slot = (slot + 1) % _SLOTS
-        slots[slot] = _FIRST_WORD + place
+        slots[slot] = _FIRST_KEYWORD + place
     for array in (slots, letters, lengths):
         array.flags.writeable = False
     return slots, letters, lengths

@@ -76,7 +76,7 @@ _MOST_LEVELS = 256
 _LIBRARIES = r"^(torch|contextlib|functools|threading)[/.(]|^<|^nn\.Module"
 
 
-def call_places(trace: Trace, events: pl.Series) -> pl.DataFrame:
+def call_sites(trace: Trace, events: pl.Series) -> pl.DataFrame:
     """The place of each event, in the order given.
 
     Returns:
@@ -274,7 +274,7 @@ def is_kind_by_operator(trace: Trace, work: pl.DataFrame) -> BoolArray:
     return found
 
 
-def places_of_work(trace: Trace, work: pl.DataFrame) -> pl.Series:
+def sites_of_work(trace: Trace, work: pl.DataFrame) -> pl.Series:
     """Module or function around each launch, such as "RMSNorm"; null where no frame tells.
 
     Args:
@@ -310,13 +310,13 @@ def places_of_work(trace: Trace, work: pl.DataFrame) -> pl.Series:
     return said.replace_strict(labels, default=None, return_dtype=pl.String)
 
 
-def places_of_calls(trace: Trace, events: pl.Series) -> pl.Series:
+def sites_of_calls(trace: Trace, events: pl.Series) -> pl.Series:
     """Module and Python line around some host events: "Sampler, draw (sampler.py:88)".
 
     Null where no stack was recorded.
     """
-    frames = call_places(trace, events)["frame"]
-    around = places_of_work(
+    frames = call_sites(trace, events)["frame"]
+    around = sites_of_work(
         trace,
         pl.DataFrame({"launch": events, "op": pl.Series([None] * len(events), dtype=pl.Int64)}),
     )

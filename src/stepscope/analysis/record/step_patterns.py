@@ -16,7 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from stepscope.analysis.selection.odd_steps import SLOW_FACTOR
+from stepscope.analysis.selection.outlier_steps import SLOW_FACTOR
 from stepscope.run.step_record import StepRecord, input_wait
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 

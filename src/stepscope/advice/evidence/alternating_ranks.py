@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from stepscope.run.figures import ranks_in_words
+from stepscope.run.figures import first_of, rank_names
 
 _FEWEST_STEPS = 3
 _MOST_FOR_ONE = 0.5
@@ -17,7 +17,7 @@ _MOST_NAMED = 8
 
 
 @dataclass(frozen=True)
-class Turns:
+class AlternatingRanks:
     """Which ranks are late in turn.
 
     Attributes:
@@ -26,15 +26,14 @@ class Turns:
 
     steps_by_rank: tuple[tuple[int, int], ...]
 
-    def words(self) -> str:
+    def text(self) -> str:
         """In how many steps each rank is late, as "rank 1 in 3, rank 0 in 2 of 5 steps"."""
         steps = sum(count for _, count in self.steps_by_rank)
-        named = [f"rank {rank} in {count}" for rank, count in self.steps_by_rank[:_MOST_NAMED]]
-        more = ", …" if len(self.steps_by_rank) > _MOST_NAMED else ""
-        return f"{', '.join(named)}{more} of {steps} steps"
+        named = [f"rank {rank} in {count}" for rank, count in self.steps_by_rank]
+        return f"{first_of(named, _MOST_NAMED)} of {steps} steps"
 
 
-def find_turns(waits: pl.DataFrame) -> Turns | None:
+def find_alternating(waits: pl.DataFrame) -> AlternatingRanks | None:
     """The ranks that are late in turn, over at least three steps in which anybody waits.
 
     In each step at least three quarters of the waiting must be for one rank, taken over all steps,
@@ -58,17 +57,17 @@ def find_turns(waits: pl.DataFrame) -> Turns | None:
     if not isinstance(for_one_ns, int) or for_one_ns > _MOST_FOR_ONE * total_ns:
         return None
     counts = latest.group_by("last_rank").len().sort("len", "last_rank", descending=[True, False])
-    return Turns(tuple(counts.iter_rows()))
+    return AlternatingRanks(tuple(counts.iter_rows()))
 
 
-class Words(NamedTuple):
+class TitleAndAdvice(NamedTuple):
     """Title and advice of a finding."""
 
     title: str
     advice: str
 
 
-IN_TURN = Words(
+ALTERNATING = TitleAndAdvice(
     "it waits for other ranks in its collectives, each step for another rank",
     "No one rank is slow, so see what a rank does in a step in which it is late that it does not "
     "do in others (`stepscope show idle --steps N` on its trace): batches of uneven size (group "
@@ -76,7 +75,7 @@ IN_TURN = Words(
     "machine.",
 )
 """Where ranks are late in turn, each in steps of its own."""
-IN_TURN_WITHIN = Words(
+ALTERNATING_WITHIN_STEP = TitleAndAdvice(
     "it waits for other ranks in its collectives, each time for another rank",
     "No one rank is slow: between collectives, now one rank has more to do, now another, and all "
     "wait for it each time. Even that out: tokens over experts (a balancing loss, a capacity), "
@@ -86,13 +85,13 @@ IN_TURN_WITHIN = Words(
 """Where ranks are late in turn within each step."""
 
 
-def for_ranks(late: Sequence[int]) -> Words:
+def for_ranks(late: Sequence[int]) -> TitleAndAdvice:
     """Where it waits most for one rank, or for several that are late together."""
-    ranks = ranks_in_words(late)
+    ranks = rank_names(late)
     does, own, traces = ("does", "its own", "its trace")
     if len(late) > 1:
         does, own, traces = ("do", "their", "their traces")
-    return Words(
+    return TitleAndAdvice(
         f"it waits for other ranks in its collectives, mostly for {ranks}",
         f"See what {ranks} {does} before these collectives that others do not ({own} findings, "
         f"`stepscope show idle` on {traces}): input, uneven batches, Python, a slower machine.",

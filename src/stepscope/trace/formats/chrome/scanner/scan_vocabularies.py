@@ -28,10 +28,10 @@ from stepscope.trace.machine.jit import jit
 
 # For the two parts of each word: position in the texts, and length (-1: none).
 FIRST_START, FIRST_LENGTH, SECOND_START, SECOND_LENGTH, HASH = range(5)
-WORD_FIELDS = 5
+VOCABULARY_FIELDS = 5
 
 # Description of a table for the scanner: addresses and numbers.
-SLOTS, MASK, WORDS, TEXTS, ROOM, COUNT, USED = range(7)
+SLOTS, MASK, ENTRIES, TEXTS, CAPACITY, COUNT, USED = range(7)
 
 
 @jit
@@ -44,7 +44,7 @@ def intern(
         The number; -1 if the table is full.
     """
     slots, mask = long_at(table, SLOTS), long_at(table, MASK)
-    words, texts = long_at(table, WORDS), long_at(table, TEXTS)
+    entries, texts = long_at(table, ENTRIES), long_at(table, TEXTS)
     first_size, second_size = max(first_length, 0), max(second_length, 0)
     value = hash_bytes(data, first, first + first_size)
     value ^= hash_bytes(data, second, second + second_size) >> np.uint64(7)
@@ -52,49 +52,53 @@ def intern(
     slot = as_long(value >> np.uint64(20)) & mask
     while True:
         number = long_at(slots, slot)
-        word = number * WORD_FIELDS
+        word = number * VOCABULARY_FIELDS
         if number < 0:
             count, used = long_at(table, COUNT), long_at(table, USED)
             size = first_size + second_size
-            if 2 * count > mask or used + size > long_at(table, ROOM):
+            if 2 * count > mask or used + size > long_at(table, CAPACITY):
                 return -1
             copy_bytes(texts + used, data + first, first_size)
             copy_bytes(texts + used + first_size, data + second, second_size)
             put_long(slots, slot, count)
-            word = count * WORD_FIELDS
-            put_long(words, word + FIRST_START, used)
-            put_long(words, word + FIRST_LENGTH, first_length)
-            put_long(words, word + SECOND_START, used + first_size)
-            put_long(words, word + SECOND_LENGTH, second_length)
-            put_long(words, word + HASH, hashed)
+            word = count * VOCABULARY_FIELDS
+            put_long(entries, word + FIRST_START, used)
+            put_long(entries, word + FIRST_LENGTH, first_length)
+            put_long(entries, word + SECOND_START, used + first_size)
+            put_long(entries, word + SECOND_LENGTH, second_length)
+            put_long(entries, word + HASH, hashed)
             put_long(table, COUNT, count + 1)
             put_long(table, USED, used + size)
             return count
         if (
-            long_at(words, word + HASH) == hashed
-            and long_at(words, word + FIRST_LENGTH) == first_length
-            and long_at(words, word + SECOND_LENGTH) == second_length
-            and same_bytes(data + first, texts + long_at(words, word + FIRST_START), first_size)
-            and same_bytes(data + second, texts + long_at(words, word + SECOND_START), second_size)
+            long_at(entries, word + HASH) == hashed
+            and long_at(entries, word + FIRST_LENGTH) == first_length
+            and long_at(entries, word + SECOND_LENGTH) == second_length
+            and same_bytes(data + first, texts + long_at(entries, word + FIRST_START), first_size)
+            and same_bytes(
+                data + second, texts + long_at(entries, word + SECOND_START), second_size
+            )
         ):
             return number
         slot = (slot + 1) & mask
 
 
-class ScannedWords(Vocabulary[Pair]):
+class ScannedVocabulary(Vocabulary[Pair]):
     """A table of words that the scanner fills."""
 
-    def __init__(self, most: int, room: int, read: Callable[[list[int], memoryview], Pair]) -> None:
+    def __init__(
+        self, most: int, capacity: int, read: Callable[[list[int], memoryview], Pair]
+    ) -> None:
         super().__init__()
         size = 2 * most  # a power of two, at most half full
         self._slots = np.full(size, -1, np.int64)
-        self._words = np.empty((most + 1, WORD_FIELDS), np.int64)
-        self._texts = np.empty(room + PADDING, np.uint8)
+        self._words = np.empty((most + 1, VOCABULARY_FIELDS), np.int64)
+        self._texts = np.empty(capacity + PADDING, np.uint8)
         self._read: Callable[[list[int], memoryview], Pair] = read
         self.table = np.array(
             [
                 self._slots.ctypes.data, size - 1, self._words.ctypes.data,
-                self._texts.ctypes.data, room, 0, 0,
+                self._texts.ctypes.data, capacity, 0, 0,
             ],
             np.int64,
         )  # fmt: skip
@@ -106,7 +110,7 @@ class ScannedWords(Vocabulary[Pair]):
             self.pairs.append(self._read(word, texts))
 
 
-class Words:
+class Vocabularies:
     """Tables of names and lanes, used by one scan at a time.
 
     Attributes:
@@ -118,8 +122,12 @@ class Words:
 
     def __init__(self, scale: int = 1) -> None:
         self.scale = scale
-        self.names: ScannedWords[NamePair] = ScannedWords(2**13 * scale, 2**20 * scale, _read_name)
-        self.lanes: ScannedWords[LanePair] = ScannedWords(2**9 * scale, 2**16 * scale, _read_lane)
+        self.names: ScannedVocabulary[NamePair] = ScannedVocabulary(
+            2**13 * scale, 2**20 * scale, _read_name
+        )
+        self.lanes: ScannedVocabulary[LanePair] = ScannedVocabulary(
+            2**9 * scale, 2**16 * scale, _read_lane
+        )
         self.patterns = Patterns()
         self.copies = Buffers()
 

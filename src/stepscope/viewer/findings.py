@@ -8,13 +8,13 @@ from typing import Any
 import polars as pl
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
-from stepscope.advice.evidence.places import place_of
+from stepscope.advice.evidence.locations import location_of
 from stepscope.advice.finding import Finding
 from stepscope.analysis.comparison.compare import compare
 from stepscope.analysis.comparison.side import Side, make_side
 from stepscope.analysis.record.step_strip import StepStrip
 from stepscope.report import figures, units
-from stepscope.report.comparison import in_words, main_change
+from stepscope.report.comparison import main_change, with_status_labels
 from stepscope.report.diagnosis.json import partition_to_dict
 from stepscope.report.findings import findings_alike, ranks_with, saving
 from stepscope.report.plain import plain
@@ -78,7 +78,7 @@ def _finding(
 def _place(found: Finding, content: Content) -> dict[str, int | None] | None:
     """Where to look, from the origin on."""
     sets = [device.sets for device in content.basis.devices]
-    place = place_of(found, content.trace, content.extras.idle, sets)
+    place = location_of(found, content.trace, content.extras.idle, sets)
     if place is None:
         return None
     origin = content.index.origin_ns
@@ -95,7 +95,9 @@ def comparison_of(before: Content, after: Content) -> dict[str, Any]:
     parts = found.changes.filter(pl.col("table") == "part").select("name", "a_ns", "b_ns")
     drawn = figures.waterfall(parts.rows())
     tables = {
-        name: in_words(found.changes.filter(pl.col("table") == name).head(MOST_CHANGES)).to_dicts()
+        name: with_status_labels(
+            found.changes.filter(pl.col("table") == name).head(MOST_CHANGES)
+        ).to_dicts()
         for name in ("part", "kernel", "operator")
     }
     return {
