@@ -1,8 +1,8 @@
 """Slow epoch start: the step waits where a DataLoader's iterator begins.
 
 Measured from the step record: what the steps in which an iterator begins wait for their input
-beyond the others' median (`analysis.record.step_patterns`), divided into the sampler's time, that of
-ending and starting workers, and the rest, which is the first batch. These waits are no part of
+beyond the others' median (`analysis.record.step_patterns`), divided into the sampler's time, that
+of ending and starting workers, and the rest, which is the first batch. These waits are no part of
 `input-bound`, since more workers shorten none of them: the sampler runs in the training process,
 and the first batch of an epoch has nobody who could have prepared it.
 
