@@ -1,7 +1,7 @@
 """What a steady step costs through each integration, outside windows: with and without it.
 
-Each integration drives the same small training in this process. Blocks of steps with it alternate
-with blocks without it, so that a busy machine slows both alike. The ratio is the median over the
+Each integration drives the same small training in this process. Each block of steps with it stands
+between two without it, so that a busy machine slows both alike. The ratio is the median over the
 blocks of the ratio of their median steps; the first steps of a block are left out. A second ratio
 counts only the CPU time of the training thread, which other processes hardly affect.
 
@@ -303,12 +303,22 @@ def block(steps: int, step: Callable[[], object]) -> Times:
 
 
 def pair(
-    training: Training, integration: Integration, folder: str, steps: int
+    training: Training, integration: Integration, folder: str, steps: int, *, stays: bool = False
 ) -> tuple[Times, Times]:
-    """A block with the integration, and one without it just before."""
-    bare = block(steps, training.whole_step)
-    with contextlib.redirect_stderr(io.StringIO()), integration(training, folder) as step:
-        return block(steps, step), bare
+    """A block with the integration, and the mean of those without it just before and after.
+
+    Where its hooks stay in the process, none comes after.
+    """
+    before = block(steps, training.whole_step)
+    said = io.StringIO()
+    with (
+        contextlib.redirect_stdout(said),
+        contextlib.redirect_stderr(said),
+        integration(training, folder) as step,
+    ):
+        ours = block(steps, step)
+    after = before if stays else block(steps, training.whole_step)
+    return ours, ((before[0] + after[0]) / 2, (before[1] + after[1]) / 2)
 
 
 def pair_of_peer(name: str, batch_size: int, steps: int) -> tuple[Times, Times]:
@@ -340,7 +350,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         os.chdir(folder)
         if args.peer:
-            print(json.dumps(pair(training, PEERS[args.peer], folder, args.steps)))
+            print(json.dumps(pair(training, PEERS[args.peer], folder, args.steps, stays=True)))
             return
         print("| Integration | CPU time of a step | CPU time, ratio | Added | Wall time, ratio |")
         print("|---|---|---|---|---|")
