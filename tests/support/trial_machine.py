@@ -68,7 +68,7 @@ class Machine:
         *,
         hung_s=math.inf,
         with_memory=False,
-        in_turns=None,
+        alternation=None,
     ):
         self.names.append(name)
         most_s = min(most_s, hung_s)

@@ -19,7 +19,7 @@ from stepscope.trial.inside.companion import SLICE_S
 
 SCRIPT = """
 import json, multiprocessing, os, sys, time
-from stepscope.trial.inside.companion import Turns
+from stepscope.trial.inside.companion import TimeSlices
 
 def work(path):
     with open(path, "w") as file:
@@ -32,7 +32,7 @@ address, name, steps, has_worker = sys.argv[1:]
 if int(has_worker):
     context = multiprocessing.get_context("fork")
     context.Process(target=work, args=(name + ".worker",), daemon=True).start()
-turns, times = Turns(address), []
+turns, times = TimeSlices(address), []
 if name.endswith("leaves"):  # a process that outlives this one
     if not os.fork():
         time.sleep(100)
