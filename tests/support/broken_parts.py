@@ -90,7 +90,11 @@ def parts():
 
 
 def break_part(monkeypatch, module_name, class_name, name):
-    module = importlib.import_module(f"stepscope.capture.{module_name}")
+    # All of them first: what is imported while a part is broken would keep the broken one.
+    modules = {
+        name: importlib.import_module(f"stepscope.capture.{name}") for name in (*MODULES, "session")
+    }
+    module = modules[module_name]
     owner = module if class_name is None else getattr(module, class_name)
 
     def broken(*_, **__):
@@ -103,8 +107,7 @@ def break_part(monkeypatch, module_name, class_name, name):
     monkeypatch.setattr(owner, name, broken)
     if class_name is None:
         # Other modules have it under a name of their own.
-        for other in (*MODULES, "session"):
-            there = importlib.import_module(f"stepscope.capture.{other}")
+        for there in modules.values():
             if vars(there).get(name) is original:
                 monkeypatch.setattr(there, name, broken)
 
