@@ -15,7 +15,6 @@ from typing import Any
 from stepscope.run.step_record import CHECKPOINT, END_OF_EPOCH, EVALUATION
 
 BY_OPTIMIZER, BY_ITERATION, BY_BATCH, BY_FORWARD = "optimizer", "iteration", "batch", "forward"
-_WITHOUT_OPTIMIZERS = (BY_BATCH, BY_FORWARD)
 
 STEP = "a step"
 """What was done up to now is a step."""
@@ -108,34 +107,12 @@ class StepPolicy:
         self._backwards += 1
         self.has_learned = True
 
-    def optimizer_ended(self, optimizer: Any, *, is_end: bool = False) -> str:
-        """An optimizer, or an engine with everything it does, has stepped.
-
-        Args:
-            is_end: Whether something else has come that ends a step: `optimizer` is None then.
-        """
-        # In here, each call of a function of ours is one more that every step pays for.
-        if not is_end:
-            self.has_trained = True
-            main = self._main
-            if self._step_on in _WITHOUT_OPTIMIZERS:
-                return ""
-            if main.usual is not None and main.usual() is optimizer:
-                main.last, main.others = main.usual, 0
-            elif not main.ends_steps(optimizer):
-                return ""
-            if self._step_on == BY_ITERATION and self._training_data:
-                return ""
-        self._evaluated = None
-        self.ending_ns = 0
-        if self._has_epoch_ended:
-            self._has_epoch_ended = self._evaluates = False  # and no evaluation came
-        # Several losses of one batch are no accumulation; nor is a batch without a loss.
-        self._batches_of_steps[min(self._batches, self._backwards, _MOST_BATCHES)] += 1
-        self.steps += 1
-        self._fetched.clear()
-        self._backwards = self._batches = 0
-        return STEP
+    def optimizer_ended(self, optimizer: Any) -> str:
+        """An optimizer, or an engine with everything it does, has stepped."""
+        self.has_trained = True
+        if self._step_on in {BY_BATCH, BY_FORWARD} or not self._main.ends_steps(optimizer):
+            return ""
+        return "" if self._step_on == BY_ITERATION and self._training_data else self._end_step()
 
     def call_ended(self) -> str:
         """The outermost call of a module has ended."""
@@ -147,7 +124,7 @@ class StepPolicy:
 
         It was evaluated if no backward pass came between, and none before in the step.
         """
-        if self._backwards or self._step_on in _WITHOUT_OPTIMIZERS:
+        if self._backwards or self._step_on in {BY_BATCH, BY_FORWARD}:
             return ""
         if not is_training:
             self._evaluated = model
@@ -172,7 +149,7 @@ class StepPolicy:
 
         That is long which takes longer than the end of any process.
         """
-        if self._backwards or self._step_on in _WITHOUT_OPTIMIZERS:
+        if self._backwards or self._step_on in {BY_BATCH, BY_FORWARD}:
             return ""
         if self._batches or has_called or (self._evaluated is not None and not finds_calls):
             return EVALUATION
@@ -211,7 +188,17 @@ class StepPolicy:
         return ""
 
     def _end_step(self) -> str:
-        return self.optimizer_ended(None, is_end=True)
+        self._evaluated = None
+        self.ending_ns = 0
+        if self._has_epoch_ended:
+            self._has_epoch_ended = self._evaluates = False  # and no evaluation came
+        # Several losses of one batch are no accumulation; nor is a batch without a loss.
+        self._batches_of_steps[min(self._batches, self._backwards, _MOST_BATCHES)] += 1
+        self.steps += 1
+        # As `_restart`, without one more call in each step.
+        self._fetched.clear()
+        self._backwards = self._batches = 0
+        return STEP
 
     def _leave_out(self, what: set[Hashable]) -> str:
         """Exclude this data, or a model, from the step: it was an evaluation.
@@ -239,17 +226,12 @@ class MainOptimizer:
     If another one is always the last before the next batch, as in a training with two networks, it
     ends the steps from then on. If the one that does goes unused or is gone, another one takes its
     place.
-
-    Attributes:
-        usual: The one that ends the steps; None before any has stepped.
-        last: The one that stepped last since a batch was wanted.
-        others: How many steps others have made since its last one.
     """
 
     def __init__(self) -> None:
-        self.usual: weakref.ref[Any] | None = None
-        self.last: weakref.ref[Any] | None = None
-        self.others = 0
+        self._main: weakref.ref[Any] | None = None
+        self._last: weakref.ref[Any] | None = None
+        self._others = 0
         self._confirmations = 0
         self._needed = _CONFIRMATIONS
 
@@ -260,31 +242,31 @@ class MainOptimizer:
             Whether another optimizer ends the steps from now on. Then what came since the last end
             of a step is the rest of one.
         """
-        last = self.last() if self.last is not None else None
-        self.last = None
-        if last is None or self.usual is None:
+        last = self._last() if self._last is not None else None
+        self._last = None
+        if last is None or self._main is None:
             return False
-        if last is self.usual():
+        if last is self._main():
             self._confirmations = 0
             return False
         self._confirmations += 1
         if self._confirmations < self._needed:
             return False
-        self.usual = weakref.ref(last)
-        self.others = self._confirmations = 0
+        self._main = weakref.ref(last)
+        self._others = self._confirmations = 0
         self._needed *= 2
         return True
 
     def ends_steps(self, optimizer: Any) -> bool:
         """Whether the step that this optimizer has just made ends a step of the training."""
-        self.last = weakref.ref(optimizer)
-        main = self.usual() if self.usual is not None else None
+        self._last = weakref.ref(optimizer)
+        main = self._main() if self._main is not None else None
         if main is optimizer:
-            self.others = 0
+            self._others = 0
             return True
-        self.others += 1
-        if main is None or self.others > _OTHERS_BEFORE_CHANGE:
-            self.usual = weakref.ref(optimizer)
-            self.others = 0
+        self._others += 1
+        if main is None or self._others > _OTHERS_BEFORE_CHANGE:
+            self._main = weakref.ref(optimizer)
+            self._others = 0
             return True
         return False
