@@ -95,7 +95,6 @@ class StepNotes:
         "_failed",
         "_has_named",
         "_has_notes",
-        "_has_rare",
         "_has_work",
         "_kind",
         "_loss",
@@ -149,9 +148,8 @@ class StepNotes:
         self._phase_names: dict[Any, str] = {}
         self._training_phases = 0
         # Whether the step has more to it than its times; whether that is more than phases; and
-        # whether it is what few steps have.
-        self._has_notes = self._has_work = self._has_rare = False
-        self._has_named = False  # a phase of the loop's own has begun in the step
+        # whether a phase of the loop's own has begun in it.
+        self._has_notes = self._has_work = self._has_named = False
         self._device_phases: PhaseMarks = []
         self._wait_ns = self._wait_cpu_ns = 0
         self._epoch_start_ns = self._workers_ns = self._sampler_ns = self._own_ns = 0
@@ -262,16 +260,14 @@ class StepNotes:
             found["kind"] = self._kind
         elif self._loss is not None:
             found["loss"], self._loss = self._loss, None
-        if self._has_rare:
-            self._has_rare = False
-            if self._epoch_start_ns or self._workers_ns:
-                epoch_start_ns = min(self._epoch_start_ns, self._wait_ns)
-                found["loader_workers_ns"] = min(self._workers_ns, self._wait_ns)
-                found["epoch_start_ns"] = epoch_start_ns
-                found["sampler_ns"] = min(self._sampler_ns, epoch_start_ns)
-            if self._own_ns:
-                found["own_ns"] = self._own_ns
-            self._epoch_start_ns = self._workers_ns = self._sampler_ns = self._own_ns = 0
+        if self._epoch_start_ns or self._workers_ns:
+            epoch_start_ns = min(self._epoch_start_ns, self._wait_ns)
+            found["loader_workers_ns"] = min(self._workers_ns, self._wait_ns)
+            found["epoch_start_ns"] = epoch_start_ns
+            found["sampler_ns"] = min(self._sampler_ns, epoch_start_ns)
+        if self._own_ns:
+            found["own_ns"] = self._own_ns
+        self._epoch_start_ns = self._workers_ns = self._sampler_ns = self._own_ns = 0
         self._kind = TRAIN
         self._tokens = self._samples = self._offered = None
         if self._loss is not None:  # it was logged outside the training's steps
@@ -394,7 +390,7 @@ class StepNotes:
         """The same of time that is Stepscope's own, which the step's record has apart."""
         if self.is_on:
             self.leave_out(duration_ns)
-            self._has_notes = self._has_work = self._has_rare = True
+            self._has_notes = self._has_work = True
             self._own_ns += duration_ns
 
     def note_spent(self, name: str, duration_ns: int) -> None:
@@ -408,7 +404,7 @@ class StepNotes:
     ) -> None:
         """Note what parts of the wait were; see the fields of `StepRecord`."""
         if self.is_on:
-            self._has_notes = self._has_work = self._has_rare = True
+            self._has_notes = self._has_work = True
             self._epoch_start_ns += epoch_start_ns
             self._workers_ns += workers_ns
             self._sampler_ns += sampler_ns
