@@ -217,59 +217,48 @@ def run_with(
     """
     program = tool.require()
     with no_empty_folder_left(Path(settings.value("output_dir")).absolute()):
-        return _run_with(tool, program, command, options, settings, step_on)
-
-
-def _run_with(
-    tool: Tool,
-    program: str,
-    command: Sequence[str],
-    options: Sequence[str],
-    settings: Settings,
-    step_on: str,
-) -> Outcome:
-    try:
-        folder = scratch_folder(Path(settings.value("output_dir")), tool.name)
-    except OSError as error:
-        raise UsageError(f"{settings.value('output_dir')}: {error.strerror or error}") from None
-    whole = tool_command(tool, folder, command, options, settings, program)
-    is_memray = isinstance(tool, MemrayOptions)
-    version = installed_version("memray") or "" if is_memray else version_of(program)
-    record = ExternalRecord(tool.name, version, tuple(whole), started_ns=time.time_ns())
-    problems: list[str] = []
-    peaks: Mapping[int, int] = {}
-    try:
-        if isinstance(tool, MemrayOptions):
-            request = {"folder": str(folder), **asdict(tool)}
-            launched = launch(command, settings, step_on, request)
-            peaks, found = make_reports(folder, launched.ranks)
-            problems += found
-        else:
-            launched, problems = run_below(whole, folder / RESULT_FILE, tool.lacks)
-    except UsageError:
-        (folder / RESULT_FILE).unlink(missing_ok=True)
-        keep(folder, record, None)
-        raise
-    (folder / RESULT_FILE).unlink(missing_ok=True)
-    problems += filter(None, [tool.missing(folder)])
-    run = launched.runs[0] if launched.runs else None
-    try:
-        home = keep(folder, record, run, problems)
-    except OSError as error:
-        problems.append(f"its files stay in {folder}: {error}")
-        home = folder
-    files = sorted(home.iterdir()) if home is not None and home.is_dir() else []
-    if isinstance(tool, NsysOptions) and tool.output:
         try:
-            files += nsys.put_reports(
-                [path for path in files if path.suffix == ".nsys-rep"], tool.output
-            )
+            folder = scratch_folder(Path(settings.value("output_dir")), tool.name)
         except OSError as error:
-            problems.append(f"{tool.output}: {error.strerror or error}")
-    return Outcome(
-        launched,
-        tool.name,
-        tuple(path for path in files if path.name != MANIFEST_FILE),
-        tuple(problems),
-        peaks,
-    )
+            raise UsageError(f"{settings.value('output_dir')}: {error.strerror or error}") from None
+        whole = tool_command(tool, folder, command, options, settings, program)
+        is_memray = isinstance(tool, MemrayOptions)
+        version = installed_version("memray") or "" if is_memray else version_of(program)
+        record = ExternalRecord(tool.name, version, tuple(whole), started_ns=time.time_ns())
+        problems: list[str] = []
+        peaks: Mapping[int, int] = {}
+        try:
+            if isinstance(tool, MemrayOptions):
+                request = {"folder": str(folder), **asdict(tool)}
+                launched = launch(command, settings, step_on, request)
+                peaks, found = make_reports(folder, launched.ranks)
+                problems += found
+            else:
+                launched, problems = run_below(whole, folder / RESULT_FILE, tool.lacks)
+        except UsageError:
+            (folder / RESULT_FILE).unlink(missing_ok=True)
+            keep(folder, record, None)
+            raise
+        (folder / RESULT_FILE).unlink(missing_ok=True)
+        problems += filter(None, [tool.missing(folder)])
+        run = launched.runs[0] if launched.runs else None
+        try:
+            home = keep(folder, record, run, problems)
+        except OSError as error:
+            problems.append(f"its files stay in {folder}: {error}")
+            home = folder
+        files = sorted(home.iterdir()) if home is not None and home.is_dir() else []
+        if isinstance(tool, NsysOptions) and tool.output:
+            try:
+                files += nsys.put_reports(
+                    [path for path in files if path.suffix == ".nsys-rep"], tool.output
+                )
+            except OSError as error:
+                problems.append(f"{tool.output}: {error.strerror or error}")
+        return Outcome(
+            launched,
+            tool.name,
+            tuple(path for path in files if path.name != MANIFEST_FILE),
+            tuple(problems),
+            peaks,
+        )
