@@ -149,7 +149,7 @@ class KeptFromDynamo(NamedTuple):
 
 def compiler_at_work() -> Callable[[], object]:
     """Says whether torch.compile would compile what is called now: something but None if so."""
-    return _of_dynamo("get_eval_frame_callback") or _nothing
+    return (_disable() and _of_dynamo("get_eval_frame_callback")) or _nothing
 
 
 def kept_from_dynamo(call: Callable[..., Any]) -> KeptFromDynamo:
@@ -159,10 +159,7 @@ def kept_from_dynamo(call: Callable[..., Any]) -> KeptFromDynamo:
     asks `compiler_at_work`, and takes the way `aside` if it is. It must be no method: torch keeps
     what it makes of it there.
     """
-    import torch
-
-    # As torch.compiler.disable, which loads the compiler at once.
-    disable = getattr(torch, "_disable_dynamo", None)
+    disable = _disable()
     if disable is None:
         return KeptFromDynamo(call, call)
     installed, aside = call, disable(call)
@@ -176,6 +173,13 @@ def kept_from_dynamo(call: Callable[..., Any]) -> KeptFromDynamo:
         skip(installed.__code__)
     vars(installed)["_torchdynamo_disable"] = True  # for what is compiled with the caller
     return KeptFromDynamo(installed, aside)
+
+
+def _disable() -> Any:
+    """As torch.compiler.disable, which loads the compiler at once; None in versions without it."""
+    import torch
+
+    return getattr(torch, "_disable_dynamo", None)
 
 
 def _of_dynamo(name: str) -> Any:
