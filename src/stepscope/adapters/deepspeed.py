@@ -40,6 +40,8 @@ log = logging.getLogger("stepscope")
 
 FLOPS_KIND, FLOPS_FILE = "deepspeed_flops", "profiler_ds.txt"
 MEMORY_KIND, MEMORY_FILE = "deepspeed_memory", "memory_deepspeed.txt"
+_PHASES = {"forward": FORWARD, "backward": BACKWARD, "step": OPTIMIZER}
+"""What a call is a phase of, by the engine's method."""
 _PARTS = {"backward": "bwd", "step": "step", "train_batch": "iter"}
 """DeepSpeed's names of what is timed beside the forward pass, by the engine's method."""
 _MOST_MEMORY_TEXTS = 30_000
@@ -167,18 +169,18 @@ class EngineWatch(EngineFollower):
     def entering(self, engine: Any, name: str) -> contextlib.AbstractContextManager[object]:
         """Time the call as a phase; `train_batch` of a pipeline contains everything of a step."""
         is_training = bool(getattr(engine, "training", True))
-        phases = {
-            "forward": FORWARD if is_training else EVALUATION,
-            "backward": BACKWARD,
-            "step": OPTIMIZER,
-        }
+        phase = _PHASES.get(name)
+        if phase == FORWARD and not is_training:
+            phase = EVALUATION
+        timed = contextlib.nullcontext() if phase is None else self._profiler.phase(phase)
         flops, part = self._flops, _PARTS.get(name)
+        if flops is None:
+            return timed
         with contextlib.ExitStack() as stack:
-            if name in phases:
-                stack.enter_context(self._profiler.phase(phases[name]))
-            if flops is not None and part is not None and flops.is_timing(part):
+            stack.enter_context(timed)
+            if part is not None and flops.is_timing(part):
                 stack.enter_context(flops.timing(part))
-            if flops is not None and is_training and name in {"forward", "train_batch"}:
+            if is_training and name in {"forward", "train_batch"}:
                 stack.enter_context(flops.counting())
             return stack.pop_all()
 

@@ -36,7 +36,8 @@ AFTER_CALL = "after_call_ns"
 """The field of the part of forward that follows the last call of a module."""
 _LEAST_AFTER_NS, _LEAST_AFTER = 100_000, 0.2
 """A shorter part, in itself or of forward, as the loss of most models, is forward and no more."""
-NOTHING: tuple[int, ...] = (-1, -1, -1, -1, -1, -1)
+NO_PHASES: tuple[int, ...] = (-1, -1, -1, -1)
+NOTHING: tuple[int, ...] = (*NO_PHASES, -1, -1)
 """The values of a step that has nothing of what most steps have."""
 SLOT_BYTES = SLOT.size
 SCHEDSTAT_BYTES = 48

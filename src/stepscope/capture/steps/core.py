@@ -25,6 +25,7 @@ from stepscope.run.step_ring import (
     ANEW,
     BEGINS,
     DETAILED,
+    NO_PHASES,
     NOTHING,
     PARTIAL,
     SLOT_BYTES,
@@ -265,31 +266,34 @@ class StepCore(StepNotes):
                 if not is_due and get_ident() == self._clocked_thread:
                     gc, compiler, ring = self._gc, self._compiler, self._ring
                     now_ns = perf_counter_ns()
-                    flags, usual, details = self._window_bits, NOTHING, None
+                    flags, usual = self._window_bits, NOTHING
+                    details: dict[str, Any] | None = None
                     if self._has_notes or has_work:
                         self.busy += 1
                         try:
                             phases = None
-                            is_usual = not (self._has_work or self._has_named)
+                            is_usual = not self._has_work
                             if is_usual and has_work:
                                 is_usual = _is_count(tokens) and _is_count(samples)
                             if is_usual and self.recording is None:
                                 phases = self._times.end_usual_step(self._events, now_ns)
-                            if phases is not None:
-                                self._events.clear()
-                                self._has_notes = False
-                                usual = (
-                                    *phases,
-                                    -1 if tokens is None else tokens,
-                                    -1 if samples is None else samples,
-                                )
-                            else:
+                            if phases is None:
                                 if has_work:
                                     self._attempt("counting work", self.count, tokens, samples)
                                 details = self._details(now_ns, None)
-                                if details:
-                                    flags |= DETAILED
-                                    ring.put_text(now_ns, details)
+                            else:
+                                self._events.clear()
+                                self._has_notes = False
+                                if isinstance(phases, dict):
+                                    details = phases
+                                usual = (
+                                    *(phases if details is None else NO_PHASES),
+                                    -1 if tokens is None else tokens,
+                                    -1 if samples is None else samples,
+                                )
+                            if details:
+                                flags |= DETAILED
+                                ring.put_text(now_ns, details)
                         finally:
                             self.busy -= 1
                     cpu_ns = thread_time_ns()

@@ -14,6 +14,7 @@ first. *backward*, and a collective, are timed where they lie, inside whatever i
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +22,7 @@ from stepscope.run.step_record import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZE
 from stepscope.run.step_ring import AFTER_CALL, USUAL_PHASES
 
 # Kinds of events, with what their value is.
-OPEN = "open"  # a phase of the loop's own begins: anything that has a `name`
+OPEN = "open"  # a phase of the loop's own begins: its `PhaseName`
 CLOSE = "close"  # it ends: the same
 ENTER = "enter"  # a detected phase begins, and ends the one before: its name
 LEAVE = "leave"  # the detected phase ends
@@ -60,9 +61,21 @@ Event = tuple[str, Any, int, Any]
 """Kind, value, `perf_counter_ns()`, and the mark on the device, if one is timed."""
 Open = SimpleNamespace
 """A phase that is open: its `name`, `token`, `entered_ns`, and its `mark` on the device."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PhaseName:
+    """The name of a phase of the loop's own: one object for each name, so that events are alike."""
+
+    name: str
+
+
 _Shape = tuple[tuple[str, ...], tuple[Any, ...], tuple[Any, ...]]
 """The events of a step without their times: kinds, values and marks."""
-_USUAL = (*USUAL_PHASES, AFTER_CALL)
+_ReadOff = tuple[tuple[str, ...], list[int], list[tuple[int, int, int]]]
+"""Of such a step: the names of phases; 0 for each, or -1 for one that it lacks; and the parts of
+phases: the number of the name, and of the events between which a part lies."""
+_SLOT_NAMES = (*USUAL_PHASES, AFTER_CALL)
 _MOST_SHAPES = 64
 """A training whose steps differ more often gains nothing from knowing them."""
 _APART = 1 << 16
@@ -95,7 +108,7 @@ class PhaseTimes:
         self._is_stepping = False
         self._is_in_closure = False
         self._returned_ns = 0
-        self._usual: dict[_Shape, tuple[list[int], list[tuple[int, int, int]]] | None] = {}
+        self._usual: dict[_Shape, _ReadOff | None] = {}
         self._unknown: _Shape | None = None
         self._after_ns = 0  # of a forward that zero_grad or a phase of the loop's own suspends
 
@@ -248,20 +261,22 @@ class PhaseTimes:
             self._learn(shape)
         return ended
 
-    def end_usual_step(self, events: Sequence[Event], now_ns: int) -> list[int] | None:
+    def end_usual_step(
+        self, events: Sequence[Event], now_ns: int
+    ) -> list[int] | dict[str, Any] | None:
         """End a step that has the same events as one before, which takes a tenth of `end_step`.
 
         Its phases lie between the same events.
 
         Returns:
-            The times of `USUAL_PHASES` and `AFTER_CALL`, -1 for none; None if `end_step` must end
-            this step.
+            The times of `USUAL_PHASES` and `AFTER_CALL`, -1 for none; fields of the step's record
+            where it has other phases; None if `end_step` must end this step.
         """
         is_amid = self._suspended or self._backwards or self._is_stepping or self._is_in_closure
         if is_amid or self.detected or self.open or self.times:
             return None
         if not events:
-            return [-1] * len(_USUAL)
+            return [-1] * len(_SLOT_NAMES)
         kinds, values, at_ns, marks = zip(*events, strict=True)
         shape = kinds, values, marks
         try:
@@ -271,11 +286,18 @@ class PhaseTimes:
         if usual is None:
             self._unknown = None if shape in self._usual else shape
             return None
+        names, none, spans = usual
         at_ns = (*at_ns, now_ns)
-        found = usual[0].copy()
-        for phase, begins, ends in usual[1]:
+        found = none.copy()
+        for phase, begins, ends in spans:
             found[phase] += at_ns[ends] - at_ns[begins]
-        return found
+        if names is _SLOT_NAMES:
+            return found
+        phases = dict(zip(names, found, strict=True))
+        if AFTER_CALL not in phases:
+            return {"phases": phases}
+        after_ns = phases.pop(AFTER_CALL)
+        return {"phases": phases, AFTER_CALL: after_ns}
 
     def _learn(self, shape: _Shape) -> None:
         """Keep between which events the phases of such a step lie, if that is all it depends on.
@@ -285,17 +307,20 @@ class PhaseTimes:
         kinds, values, marks = shape
         if marks.count(None) < len(marks):
             return
-        if not all(value is None or isinstance(value, bool | str) for value in values):
+        if not all(value is None or isinstance(value, bool | str | PhaseName) for value in values):
             return
         self._usual[shape] = None
         alike, at = PhaseTimes(), [_APART**n for n in range(len(kinds) + 1)]
         alike.see(zip(kinds, values, at, marks, strict=False))
         times, _ = alike.end_step((), at[-1], None)
+        if AFTER_CALL in times:
+            return  # the loop calls a phase so
         if alike.after_call_ns:
             times[AFTER_CALL], alike.after_call_ns = alike.after_call_ns, 0
         alike.training.clear()
-        if vars(alike) != vars(PhaseTimes()) or not times.keys() <= set(_USUAL):
-            return  # something goes on in the next step, or is another phase
+        if vars(alike) != vars(PhaseTimes()):
+            return  # something goes on in the next step
+        names = _SLOT_NAMES if times.keys() <= set(_SLOT_NAMES) else tuple(times)
         spans: list[tuple[int, int, int]] = []
         for path, total in times.items():
             begins: list[int] = []
@@ -305,9 +330,9 @@ class PhaseTimes:
                 rest, part = divmod(rest, _APART)
                 parts = part - _APART // 2
                 (ends if parts > 0 else begins).extend([n] * abs(parts))
-            phase = _USUAL.index(path)
+            phase = names.index(path)
             spans += [(phase, *span) for span in zip(begins, ends, strict=True)]
-        self._usual[shape] = [0 if name in times else -1 for name in _USUAL], spans
+        self._usual[shape] = names, [0 if name in times else -1 for name in names], spans
 
     def _leave_out_tail(self, now_ns: int) -> None:
         returned_ns, self._returned_ns = self._returned_ns, 0

@@ -25,6 +25,7 @@ from stepscope.capture.steps.phase_times import (
     RETURN,
     SPENT,
     Event,
+    PhaseName,
     PhaseTimes,
 )
 from stepscope.capture.steps.replacements import is_compiling
@@ -93,7 +94,6 @@ class StepNotes:
         "_epoch_start_ns",
         "_events",
         "_failed",
-        "_has_named",
         "_has_notes",
         "_has_work",
         "_kind",
@@ -145,11 +145,10 @@ class StepNotes:
         self._events: list[Event] = []
         self._times = PhaseTimes()
         self._ranges: list[tuple[object, Any]] = []
-        self._phase_names: dict[Any, str] = {}
+        self._phase_names: dict[Any, PhaseName] = {}
         self._training_phases = 0
-        # Whether the step has more to it than its times; whether that is more than phases; and
-        # whether a phase of the loop's own has begun in it.
-        self._has_notes = self._has_work = self._has_named = False
+        # Whether the step has more to it than its times, and whether that is more than phases.
+        self._has_notes = self._has_work = False
         self._device_phases: PhaseMarks = []
         self._wait_ns = self._wait_cpu_ns = 0
         self._epoch_start_ns = self._workers_ns = self._sampler_ns = self._own_ns = 0
@@ -244,7 +243,7 @@ class StepNotes:
         except Exception as error:  # noqa: BLE001 - the training must go on
             self._times, self._device_phases = PhaseTimes(), []
             self._failed("timing phases", error)
-        self._has_notes, self._has_named = bool(self._times.open), False
+        self._has_notes = bool(self._times.open)
         if not self._has_work:
             return found
         self._has_work = False
@@ -276,7 +275,7 @@ class StepNotes:
 
     def _follow_ranges(self) -> None:
         """Leave and enter ranges in the trace until they are the detected phases that are open."""
-        wanted = [one for one in self.phases_so_far().open if not isinstance(one.token, Phase)]
+        wanted = [one for one in self.phases_so_far().open if not isinstance(one.token, PhaseName)]
         if self.recording is None:
             wanted = []
         kept = 0
@@ -289,17 +288,19 @@ class StepNotes:
         for phase in wanted[kept:]:
             self._ranges.append((phase, self.enter_range(phase.name)))
 
-    def _new_phase_name(self, given: Any) -> str:
+    def _new_phase_name(self, given: Any) -> PhaseName:
         """The name under which a new phase is recorded: there are only so many different ones."""
         names = self._phase_names
         name = str(given).replace("/", "_")
-        if name not in names and len(names) >= MOST_PHASE_NAMES:
-            if MORE_PHASES not in names:
-                names[MORE_PHASES] = MORE_PHASES
+        known = names.get(name)
+        if known is None and len(names) >= MOST_PHASE_NAMES:
+            name = MORE_PHASES
+            known = names.get(name)
+            if known is None:
                 self._containment.admit("naming phases", _TOO_MANY_PHASES)
-            return MORE_PHASES
-        names[name] = name
-        return name
+        if known is None:
+            known = names[name] = PhaseName(name)
+        return known
 
     # -- waits ----------------------------------------------------------------------------------
 
@@ -500,8 +501,7 @@ class Phase(contextlib.ContextDecorator):
     """A part of a step that the loop names, while it is timed."""
 
     _range: Any = None
-    name = ""
-    is_timed = False
+    timed_as: PhaseName | None = None
 
     def __init__(self, notes: StepNotes, name: str) -> None:
         self._notes = notes
@@ -520,15 +520,14 @@ class Phase(contextlib.ContextDecorator):
         try:
             if notes.is_on and get_ident() == notes.thread:
                 given = self._given
-                self.name = notes._phase_names.get(given) or notes._new_phase_name(given)
-                notes._has_named = True
+                name = notes._phase_names.get(given) or notes._new_phase_name(given)
                 if notes.recording is None:
                     mark = None if notes.device is None else notes.device.mark()
                     notes._has_notes = True
-                    notes._events.append((OPEN, self, perf_counter_ns(), mark))
+                    notes._events.append((OPEN, name, perf_counter_ns(), mark))
                 else:
-                    notes.note(OPEN, self)
-                self.is_timed = True
+                    notes.note(OPEN, name)
+                self.timed_as = name
             if notes.recording is not None:
                 self._range = notes.enter_range(self._given)
         except Exception as error:  # noqa: BLE001 - the training must go on
@@ -539,14 +538,14 @@ class Phase(contextlib.ContextDecorator):
         try:
             if self._range is not None:
                 notes.leave_range(self._range)
-            if self.is_timed:
-                self.is_timed = False
+            name, self.timed_as = self.timed_as, None
+            if name is not None:
                 if notes.recording is None and len(notes._events) < _MOST_EVENTS:
                     mark = None if notes.device is None else notes.device.mark()
                     notes._has_notes = True
-                    notes._events.append((CLOSE, self, perf_counter_ns(), mark))
+                    notes._events.append((CLOSE, name, perf_counter_ns(), mark))
                 else:
-                    notes.note(CLOSE, self)
+                    notes.note(CLOSE, name)
         except Exception as error:  # noqa: BLE001 - the training must go on
             notes._failed("timing a phase", error)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.capture.steps import phase_times as kinds
-from stepscope.capture.steps.phase_times import PhaseTimes
+from stepscope.capture.steps.phase_times import PhaseName, PhaseTimes
 from stepscope.run.step_ring import AFTER_CALL, USUAL_PHASES
 
-OWN, INNER = SimpleNamespace(name="mine"), SimpleNamespace(name="inner")
+OWN, INNER, NAMED = PhaseName("mine"), PhaseName("inner"), PhaseName("backward")
 
 
 def step(times: PhaseTimes, end_ns: int, *events: tuple[Any, ...]) -> dict[str, int]:
@@ -231,11 +230,11 @@ _PAIRS = st.sampled_from(
 )
 _DONE = st.recursive(
     _LEAVES.map(lambda one: [one]),
-    lambda inner: st.tuples(_PAIRS, st.lists(inner, max_size=4)).map(
+    lambda inner: st.tuples(_PAIRS, st.sampled_from([OWN, NAMED]), st.lists(inner, max_size=4)).map(
         lambda one: [
-            (one[0][0], OWN),
-            *(event for part in one[1] for event in part),
-            (one[0][1], OWN),
+            (one[0][0], one[1]),
+            *(event for part in one[2] for event in part),
+            (one[0][1], one[1]),
         ]
     ),
     max_leaves=30,
@@ -281,8 +280,11 @@ def test_a_step_with_the_events_of_one_before_has_the_times_that_a_new_look_find
             assert usual.end_step(events, now_ns, None) == (wanted, on_device)
             assert usual.after_call_ns == looking.after_call_ns
         else:
-            found = {name: ns for name, ns in zip(names, known, strict=True) if ns >= 0}
-            after_ns = found.pop(AFTER_CALL, 0)
+            if isinstance(known, dict):
+                found, after_ns = known["phases"], known.get(AFTER_CALL, 0)
+            else:
+                found = {name: ns for name, ns in zip(names, known, strict=True) if ns >= 0}
+                after_ns = found.pop(AFTER_CALL, 0)
             assert (found, after_ns, on_device) == (wanted, looking.after_call_ns, [])
         usual.after_call_ns = looking.after_call_ns = 0
         assert _state(usual) == _state(looking)
@@ -308,6 +310,27 @@ def test_the_phases_of_a_usual_step_are_known_by_its_events() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("forward", [20, 20, -1, -1]),
+        ("loss", {"phases": {"loss": 20, "backward": 20}}),
+        (AFTER_CALL, None),
+    ],
+)
+def test_phases_that_the_loop_names_are_known_by_their_events(name: str, known: object) -> None:
+    times, value = PhaseTimes(), PhaseName(name)
+    found: list[object] = []
+    for started in (100, 300):
+        at = (10, kinds.OPEN, value), (30, kinds.CLOSE, value), *BACKWARD
+        events = [(kind, *(value or [None]), started + ns, None) for ns, kind, *value in at]
+        found.append(times.end_usual_step(events, started + 60))
+        if found[-1] is None:
+            looked = times.end_step(events, started + 60, None)[0]
+            assert looked == {name: 20, "backward": 20}
+    assert found == [None, known]
+
+
 def test_what_cannot_be_known_by_its_events_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
     learn = PhaseTimes._learn
@@ -315,11 +338,9 @@ def test_what_cannot_be_known_by_its_events_is_tried_once(monkeypatch: pytest.Mo
         PhaseTimes, "_learn", lambda self, shape: (tried.append(shape), learn(self, shape))
     )
     times = PhaseTimes()
+    name = PhaseName(AFTER_CALL)
     for at in (10, 20, 30, 40):
-        events = [
-            (kinds.COLLECTIVE_BEGINS, None, at, None),
-            (kinds.COLLECTIVE_ENDS, None, at + 3, None),
-        ]
+        events = [(kinds.OPEN, name, at, None), (kinds.CLOSE, name, at + 3, None)]
         assert times.end_usual_step(events, at + 5) is None
-        assert times.end_step(events, at + 5, None)[0] == {"communication": 3}
+        assert times.end_step(events, at + 5, None)[0] == {AFTER_CALL: 3}
     assert len(tried) == 1

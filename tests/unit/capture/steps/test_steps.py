@@ -98,7 +98,7 @@ def enter(core, name):
     """Enter a phase; returns whether it is timed."""
     core.entered.append(core.phase(name))
     core.entered[-1].__enter__()
-    return core.entered[-1].is_timed
+    return core.entered[-1].timed_as is not None
 
 
 def leave(core):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from random import Random
-from types import SimpleNamespace
 
 import pytest
 from tests.support.steps import records_of
@@ -14,6 +13,7 @@ from stepscope.capture.containment import Containment
 from stepscope.capture.steps import phase_times as kinds
 from stepscope.capture.steps import step_notes
 from stepscope.capture.steps.core import StepCore
+from stepscope.capture.steps.phase_times import PhaseTimes
 from stepscope.capture.steps.step_notes import StepNotes
 from stepscope.run.step_record import MORE_PHASES, MOST_PHASE_NAMES
 
@@ -180,7 +180,7 @@ def test_calls_that_go_on_with_each_other_are_noted_as_one(
         whole.note(kinds.RETURN, has_loss)
 
     def something(depth: int) -> None:
-        phase = SimpleNamespace(name="mine")
+        phase = kinds.PhaseName("mine")
         around = {
             kinds.OPEN: kinds.CLOSE,
             kinds.BACKWARD_BEGINS: kinds.BACKWARD_ENDS,
@@ -245,6 +245,30 @@ def test_a_step_like_one_before_is_recorded_as_that_one_was(steps: StepCore) -> 
     details = [row[-1] for row in steps.rows]
     assert details.index(None, 1) < 12  # in the ring, these are all in the slot of the step
     assert [number for number, one in enumerate(details[12:], 12) if one] == [18]
+
+
+@pytest.mark.parametrize("names", [("forward", "optimizer"), ("data", "optimizer")])
+def test_steps_with_the_same_phases_of_the_loops_own_are_read_off(
+    steps: StepCore, monkeypatch: pytest.MonkeyPatch, names: tuple[str, str]
+) -> None:
+    looked = []
+    end_step = PhaseTimes.end_step
+    monkeypatch.setattr(
+        PhaseTimes, "end_step", lambda *given: (looked.append(given), end_step(*given))[1]
+    )
+    for number in range(20):
+        for name in names:
+            with steps.phase(name), steps.phase("part"):
+                steps.note(kinds.BACKWARD_BEGINS)
+                steps.note(kinds.BACKWARD_ENDS)
+        at = [ns for _, _, ns, _ in steps._events]
+        steps.end_step(samples=number)
+        *_, last = records_of(steps)
+        outer = {name: at[6 * n + 5] - at[6 * n] for n, name in enumerate(names)}
+        inner = {f"{name}/part": at[6 * n + 4] - at[6 * n + 1] for n, name in enumerate(names)}
+        assert last.phases == outer | inner
+        assert last.samples == number
+    assert 0 < len(looked) < 12
 
 
 @pytest.mark.parametrize("work", [-1, 1 << 62, 1 << 70, True])
