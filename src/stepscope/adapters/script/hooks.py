@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing import util as process_util
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepscope.adapters.profiler import Profiler, on_start, running_profiler
 from stepscope.adapters.script.engines import ENGINE, PIPELINE, EngineFollower, Engines
@@ -37,6 +37,9 @@ from stepscope.capture.steps.work import UNKNOWN, Work, work_of
 from stepscope.run.files import write_atomically
 from stepscope.run.layout import RunLayout
 from stepscope.run.step_record import END_OF_EPOCH, EVALUATION
+
+if TYPE_CHECKING:
+    from stepscope.capture.steps.core import StepCore
 
 log = logging.getLogger("stepscope")
 
@@ -106,7 +109,7 @@ class ScriptRecorder(Policy, EngineFollower):
         self.error: BaseException | None = None
         self.after_step: Callable[[int], None] | None = None
         self._calls = 0
-        self._saves = self._ended_ns = 0
+        self._saves = 0
         self._is_hidden = False
         self._is_batched = False
         self._work: Work | None = None
@@ -284,7 +287,6 @@ class ScriptRecorder(Policy, EngineFollower):
                 self._rest = Work(work.samples and 0, work.tokens and 0)
             profiler.step(tokens=work.tokens, samples=work.samples)
             self._saves = self.detector.saves
-            self._ended_ns = time.perf_counter_ns()
             if self.after_step is not None:
                 self.after_step(profiler.session.steps.number)
         elif before:
@@ -302,7 +304,6 @@ class ScriptRecorder(Policy, EngineFollower):
         """Begin the current step now: the script was held up after the one before."""
         if self._profiler is not None:
             self._profiler.session.restart_step()
-            self._ended_ns = time.perf_counter_ns()
 
     # -- the end --------------------------------------------------------------------------------
 
@@ -355,7 +356,7 @@ class ScriptRecorder(Policy, EngineFollower):
             profiler.step()
         error = self._ending()
         steps = profiler.session.steps
-        if self.error is None and steps.number and (rest := self._rest_kind()):
+        if self.error is None and steps.number and (rest := self._rest_kind(steps)):
             self._note_end_of_epoch(profiler, rest)
             profiler.session.restart_step(rest)
         with repeated_interrupts_ignored():
@@ -364,14 +365,14 @@ class ScriptRecorder(Policy, EngineFollower):
             _remove_run(profiler)
         self.note(profiler)
 
-    def _rest_kind(self) -> str:
+    def _rest_kind(self, steps: StepCore) -> str:
         """What the script did after its last step; empty for nothing that is known of."""
-        calls = self.detector.calls
+        calls, begun = self.detector.calls, steps.begun
         return self._steps.rest_kind(
             has_called=calls is not None and calls.calls > 0,
             finds_calls=calls is not None and calls.is_found,
             has_saved=self.detector.saves > self._saves,
-            is_long=time.perf_counter_ns() - self._ended_ns >= _LONG_NS,
+            is_long=begun is not None and time.perf_counter_ns() - begun[0] >= _LONG_NS,
         )
 
     def note(self, profiler: Profiler | None = None) -> None:

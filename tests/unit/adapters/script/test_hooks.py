@@ -23,6 +23,7 @@ class Core:
     def __init__(self, told):
         self.told = told
         self.number = 0
+        self.begun = None
         self.is_on = True
         self.thread = threading.get_ident()
         self.times = PhaseTimes()
