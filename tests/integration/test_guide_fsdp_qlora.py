@@ -128,13 +128,17 @@ EPOCHS = SCRIPT.replace(
     [
         pytest.param(["--profile", "true", "--max_steps", "12"], 24, id="profiled"),
         pytest.param(["--max_steps", "12"], 24, id="not profiled"),
+        pytest.param(["--max_steps", "3"], 6, id="not profiled, and not raised"),
+        pytest.param(["--profile", "false", "--max_steps", "3"], 6, id="switched off"),
         pytest.param(["--profile", "true", "--max_steps", "3"], 20, id="raised to one window"),
         pytest.param(["--profile", "true"], 200, id="no limit"),
     ],
 )
 def test_max_steps_limits_each_epoch(monkeypatch, capsys, tmp_path, flags, batches):
     run_inline(monkeypatch, tmp_path, EPOCHS, [*MODEL, *flags])
-    assert f"batches {batches}\n" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert f"batches {batches}\n" in printed.out
+    assert ("true" in flags) == ("stepscope:" in printed.err)
 
 
 def test_files_of_an_earlier_recording_are_not_left_beside_new_ones(monkeypatch, capsys, tmp_path):

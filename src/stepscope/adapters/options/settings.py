@@ -93,7 +93,8 @@ class Settings:
         given = [
             setting.origin
             for name, setting in self.settings.items()
-            if setting.origin == self.names.flags.get(name)
+            if name != "enabled"  # switched off on purpose: nothing is missing
+            and setting.origin == self.names.flags.get(name)
             and (name == "deepspeed_memory" or name not in shared)
         ]
         switch = self.names.name("enabled")

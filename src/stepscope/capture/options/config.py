@@ -77,7 +77,7 @@ class CaptureConfig:
         -1,
         "Steps after which the loop ends; -1 for no limit.",
         "It applies to loops that use `watch` or `should_stop`. A number that is too small for "
-        "one window is raised to what a window needs.",
+        "one window is raised to what a window needs, if the recording is enabled.",
         least=-1,
     )
     max_steps_per_loop: bool = option(

@@ -178,7 +178,7 @@ def _cycle(values: Values) -> None:
 def _max_steps(values: Values) -> None:
     if values["max_steps"] == 0:
         raise ConfigError("max_steps=0 leaves nothing to do: give -1 for no limit")
-    if values["max_steps"] > 0:
+    if values["max_steps"] > 0 and values["enabled"]:
         values["max_steps"] = max(values["max_steps"], Schedule.of(values).first_end())
 
 

@@ -222,10 +222,9 @@ class StepTally:
             )
         slowest_ns = statistics.quantiles(self._recent, n=20)[-1]
         if slowest_ns >= _UNEVEN * median_ns:
-            worst = ", ".join(f"{step} ({duration(dur_ns)})" for dur_ns, step in self._worst[::-1])
             findings.append(
                 f"uneven, one step in twenty takes {slowest_ns / median_ns:.1f} times the median "
-                f"or more; the worst were steps {worst}"
+                f"or more; {self._worst_steps(_UNEVEN * median_ns)}"
             )
         if len(self._early) == _EARLY:
             early_ns = statistics.median(self._early)
@@ -247,3 +246,10 @@ class StepTally:
                 )
         text = "; ".join(findings) or "steady"
         return f"median step {duration(median_ns)}; {text}"
+
+    def _worst_steps(self, least_ns: float) -> str:
+        """The longest of the steps that take at least so long."""
+        longest = self._worst[::-1]
+        slow = [one for one in longest if one[0] >= least_ns] or longest[:1]
+        named = ", ".join(f"{step} ({duration(dur_ns)})" for dur_ns, step in slow)
+        return f"the worst {'were steps' if len(slow) > 1 else 'was step'} {named}"

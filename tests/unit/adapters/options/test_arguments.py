@@ -174,8 +174,10 @@ def test_fsdp_qlora_max_steps_leaves_room_for_a_window(given_steps, wanted):
 
 def test_max_steps_stays_where_nothing_is_recorded():
     arguments = parsed(["--max_steps", "3"], "fsdp-qlora")
-    stepscope.Profiler.from_args(arguments)
+    profiler = stepscope.Profiler.from_args(arguments)
     assert arguments.max_steps == 3
+    with profiler:
+        assert list(profiler.watch(range(20))) == [0, 1, 2]
 
 
 def test_megatron_by_default_is_rank_0_after_one_iteration():

@@ -84,6 +84,11 @@ def test_max_steps_is_raised_to_one_full_cycle(max_steps, expected):
     assert config.max_steps == expected
 
 
+def test_max_steps_stays_if_nothing_is_recorded():
+    config = CaptureConfig(enabled=False, wait=7, warmup=2, active=1, max_steps=3)
+    assert config.max_steps == 3
+
+
 def test_max_steps_follows_the_wait_that_cycle_length_gives():
     config = CaptureConfig(repeat=0, cycle_length=10, warmup=2, active=1, wait=0, max_steps=4)
     assert config.max_steps == 10

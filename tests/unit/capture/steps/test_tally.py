@@ -58,6 +58,21 @@ def test_uneven_steps_name_the_worst():
 
 
 @pytest.mark.parametrize(
+    ("slow", "named"),
+    [
+        ({11: 20}, "the worst was step 11 (20.0 ms)"),
+        ({11: 20, 12: 18}, "steps 11 (20.0 ms), 12 (18.0 ms)"),
+    ],
+)
+def test_no_usual_step_is_among_the_worst(slow, named):
+    durations = [10.0] * 20
+    durations[15] = 10.4
+    for number, took in slow.items():
+        durations[number] = took
+    assert verdict(durations).endswith(named)
+
+
+@pytest.mark.parametrize(
     ("late", "words"), [(12, "20% slower"), (8, "20% faster"), (10.5, "steady")]
 )
 def test_drift(late, words):
