@@ -124,7 +124,7 @@ def find_abnormal_collectives(
             pl.col("dur_ns") >= factor * pl.col("expected_ns"),
             pl.col("dur_ns") - pl.col("expected_ns") >= LEAST_EXCESS_NS,
         )
-        table = _with_memory(trace, abnormal)
+        table = with_memory(trace, abnormal)
     left_out = report.scope.leaving_out(
         {
             "collectives of unknown size": len(report.collectives) - len(sized),
@@ -199,7 +199,12 @@ def _from_baseline(sizes: pl.DataFrame, baseline: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _with_memory(trace: Trace, abnormal: pl.DataFrame) -> pl.DataFrame:
+def with_memory(trace: Trace, abnormal: pl.DataFrame) -> pl.DataFrame:
+    """Collectives with what the device's memory did meanwhile; columns `ABNORMAL`.
+
+    Args:
+        abnormal: Collectives with their `expected_ns` and `expected_from`.
+    """
     if abnormal.is_empty():
         return pl.DataFrame(schema=ABNORMAL)
     starts = trace.columns("start_ns").to_series()

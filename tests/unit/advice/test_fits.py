@@ -444,7 +444,7 @@ def test_collectives_held_against_a_baseline_say_so(tmp_path):
     alone = {finding.id for finding in diagnose(open_run(slow)).findings}
     assert "abnormal-collective" not in alone  # all of a size are slow alike
     finding = one(diagnose(open_run(slow), baseline=stepscope.load(right)), "abnormal-collective")
-    assert finding.title == "collectives take far longer than in the baseline"
+    assert finding.title == "collectives take 40 times as long as in the baseline"
     assert finding.assumption == "each takes what comparable ones take in the baseline"
     assert seen(finding)["expected from the median of"] == "the baseline"
 

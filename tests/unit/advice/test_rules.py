@@ -668,6 +668,35 @@ def test_collectives_below_any_link_need_no_baseline(speed):
     assert told["bus bandwidth of the fastest"] == f"{speed * 1000:.0f} MB/s"
 
 
+@pytest.mark.parametrize("full", [True, False])
+@pytest.mark.parametrize("has_baseline", [True, False])
+def test_collectives_of_500_times_are_compared_with_a_baseline_and_with_memory(full, has_baseline):
+    """What a model alone needs 1 ms for takes 500 ms beside another, at 0.1 GB/s or less."""
+
+    def job(length, fill):
+        t = GpuTrace(world_size=16, memory_bytes=64 << 30)
+        t.memory(int(fill * (64 << 30)))
+        for _ in range(5):
+            with t.step():
+                t.op("aten::mm").launch("gemm", ms(5))
+                t.collective("all_reduce", 25 << 20, length)
+                t.sync()
+        return t.load()
+
+    slow, alone = job(ms(500), 0.98 if full else 0.5), job(ms(1), 0.5)
+    window = WindowView(slow, baseline=alone if has_baseline else None)
+    (finding,) = find_abnormal_collective(Subject(0, window=window))
+    found = "reach only 98.3 MB/s, less than any link gives"
+    if has_baseline:
+        found = "take 500 times as long as in the baseline"
+        assert finding.saving_ns == pytest.approx(ms(499), rel=0.01)
+    assert finding.title.partition(", while ")[0].endswith(found)
+    seen = {evidence.label: evidence.value for evidence in finding.evidence}
+    assert (seen.get("seen at the time") == "memory close to full") == full
+    assert finding.title.endswith(", while memory is close to full") == full
+    assert finding.advice.startswith("Leave memory free on this rank: a smaller batch") == full
+
+
 def test_usual_links_small_messages_and_waits_for_late_ranks_are_no_slow_links():
     assert find_abnormal_collective(communicating(5)) == []
     assert find_abnormal_collective(communicating(0.05, size=1 << 14)) == []

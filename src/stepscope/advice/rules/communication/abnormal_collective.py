@@ -37,10 +37,11 @@ from stepscope.analysis.abnormal_collectives import (
     MEMORY_FULL_AND_ALLOCATION,
     NO_MEMORY_RECORDS,
     NOT_KNOWN,
+    with_memory,
 )
 from stepscope.analysis.communication import analyse_communication
 from stepscope.analysis.graph.replay import unchanged
-from stepscope.run.figures import binary_size, first_of, ordinal
+from stepscope.run.figures import binary_size, first_of, ordinal, significant
 
 _FEWEST_STEPS = 3
 _MOSTLY = 0.8
@@ -141,8 +142,13 @@ _ANY_LINK = 1.0
 RETRIED = "the allocator gave all cached memory back and tried again (memory snapshot)"
 DEVICE_CALLS = "the allocator got memory from the device or gave it back (memory snapshot)"
 _MEMORY = (MEMORY_FULL, ALLOCATION, MEMORY_FULL_AND_ALLOCATION, RETRIED, DEVICE_CALLS)
+_FULL = ", while memory is close to full"
 
 
+_ADVICE_ON_MEMORY = (
+    "Leave memory free on this rank: a smaller batch, activation checkpointing, "
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, no empty_cache() in the loop."
+)
 _ADVICE_ON_LINKS = (
     "See which transport the ranks use (NCCL_DEBUG=INFO names it): sockets over a slow interface "
     "(NCCL_SOCKET_IFNAME), InfiniBand or peer-to-peer access that is disabled (NCCL_IB_DISABLE, "
@@ -155,13 +161,27 @@ _ADVICE_ON_LINKS = (
 def find_abnormal_collective(subject: Subject, window: WindowView) -> list[Finding]:
     """The finding, if outliers among the collectives lengthen the step.
 
-    Outliers in start-up steps and stalls are reported without a saving.
+    Outliers in start-up steps and stalls are reported without a saving. A baseline says more than
+    what links can do: where most are outliers by it, the finding is about that.
     """
+    if _are_of_baseline(outliers(window, subject.thresholds)) and (found := _in(subject, window)):
+        return found
     return (
         _of_slow_links(subject, window)
         or _in(subject, window)
         or ([] if window.whole is window else _in(subject, window.whole))
     )
+
+
+def _are_of_baseline(odd: pl.DataFrame) -> bool:
+    """Whether the baseline is what most of the outliers were compared with."""
+    return 2 * int((odd["expected_from"] == BASELINE).sum()) > len(odd)
+
+
+def _is_memory_full(causes: pl.Series) -> bool:
+    """Whether memory was close to full during most of them."""
+    full = causes.is_in([MEMORY_FULL, MEMORY_FULL_AND_ALLOCATION])
+    return 2 * int(full.sum()) > len(causes)
 
 
 def _of_slow_links(subject: Subject, window: WindowView) -> list[Finding]:
@@ -191,11 +211,14 @@ def _of_slow_links(subject: Subject, window: WindowView) -> list[Finding]:
     expected = (slow["moving_ns"] * slow["speed"] / _ANY_LINK).round().cast(pl.Int64)
     largest = slow.sort("message_bytes", descending=True, maintain_order=True).row(0, named=True)
     fastest = speed(float(slow["fastest"].to_numpy().max()))
+    placed = slow.with_columns(expected_ns=expected, expected_from=pl.lit(None, pl.String))
+    is_full = _is_memory_full(with_memory(window.trace, placed)["cause"])
     return replayed_finding(
         subject,
         unchanged(window.graph).shorten_work(shortened(window, slow, expected)),
         rule="abnormal-collective",
-        title=f"collectives of megabytes reach only {fastest}, less than any link gives",
+        title=f"collectives of megabytes reach only {fastest}, less than any link gives"
+        f"{_FULL if is_full else ''}",
         assumption=f"they reach {speed(_ANY_LINK)}, as over 10 Gbit Ethernet",
         about_collectives=True,
         evidence=(
@@ -213,8 +236,9 @@ def _of_slow_links(subject: Subject, window: WindowView) -> list[Finding]:
                 "subtracted" if subject.waits is not None else "not known, the fastest counts",
                 "text",
             ),
+            *([Evidence("seen at the time", MEMORY_FULL, "text")] if is_full else []),
         ),
-        advice=_ADVICE_ON_LINKS,
+        advice=f"{_ADVICE_ON_MEMORY} {_ADVICE_ON_LINKS}" if is_full else _ADVICE_ON_LINKS,
     )
 
 
@@ -243,9 +267,10 @@ def _in(subject: Subject, window: WindowView) -> list[Finding]:
         evidence.append(Evidence("seen at the time", worst["cause"], "text"))
     title = "single collectives take far longer than others of their kind and size"
     assumption = "each takes what others of its kind and size take"
-    is_of_baseline = 2 * int((odd["expected_from"] == BASELINE).sum()) > len(odd)
+    is_of_baseline = _are_of_baseline(odd)
     if is_of_baseline:
-        title = "collectives take far longer than in the baseline"
+        times = odd["dur_ns"].sum() / max(1, odd["expected_ns"].sum())
+        title = f"collectives take {significant(times)} times as long as in the baseline"
         assumption = "each takes what comparable ones take in the baseline"
     where = of_each_step(window, odd) if window is subject.window else None
     if where is not None:
@@ -253,6 +278,8 @@ def _in(subject: Subject, window: WindowView) -> list[Finding]:
         compared = "in the baseline" if is_of_baseline else f"others of {whose} kind and size"
         title = f"{where.title} far longer than {compared}"
         evidence += [Evidence("its place in a step", where.text, "text")]
+    if _is_memory_full(odd["cause"]):
+        title += _FULL
     steps = tuple(sorted({_step(window, step) for step in odd["step"]}))
     if window is not subject.window:
         lost_ns = int((odd["dur_ns"] - odd["expected_ns"]).sum())
@@ -318,10 +345,7 @@ def _advice(cause: str | None, *, is_of_each_step: bool = False) -> str:
             "its trace): a slow batch, a checkpoint, Python, allocation."
         )
     if cause in _MEMORY:
-        return (
-            "Leave memory free on this rank: a smaller batch, activation checkpointing, "
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, no empty_cache() in the loop."
-        )
+        return _ADVICE_ON_MEMORY
     if is_of_each_step:
         return (
             "It recurs in each step, so it is not chance. See whether ranks wait for one "
