@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import gzip
 import json
+import re
 import warnings
 
+import pytest
 import torch
 from tests.support.runs import manifest_of, rank_directory
 from tests.support.training import SmallTraining, bare_losses, batches
@@ -15,7 +17,7 @@ import stepscope
 from stepscope import open_run
 from stepscope.artifacts.calls import gather
 from stepscope.artifacts.job import TORCH_TIMELINE, RawTrace
-from stepscope.artifacts.memory_timeline import BEFORE, memory_timelines
+from stepscope.artifacts.memory_timeline import BEFORE, _axes, memory_timelines
 from stepscope.run.figures import binary_size
 
 CATEGORIES = (
@@ -98,7 +100,31 @@ def test_torchs_own_timeline_is_drawn_by_its_categories(tmp_path, monkeypatch):
     for name, most in peaks.items():
         shown = name.replace("_", " ").capitalize()
         assert f"<title>{shown}: at most {binary_size(most)}</title>" in drawn
+    fullest = max(sizes, key=sum)
+    at_peak = {name: fullest[place + 1] for place, name in enumerate(CATEGORIES)}
+    rows = re.findall(r"<tr><td>([^<]+)</td><td>([^<]+)</td><td>([^<]+)</td></tr>", drawn)
+    assert rows == [
+        *(
+            (name.replace("_", " ").capitalize(), *map(binary_size, (at_peak[name], most)))
+            for name, most in peaks.items()
+        ),
+        ("all", *[binary_size(sum(fullest))] * 2),
+    ]
     assert window.state == "complete"
+
+
+@pytest.mark.parametrize("scale", [1, 37, 1000, 123_457, 10**9, 3 * 10**12])
+def test_axes_have_few_round_numbers_that_lie_within_the_picture(scale):
+    for number in range(1, 40):
+        lines, words = _axes(number * scale, number * scale)
+        labels = re.findall(r'class="([xy])" style="\w+:([\d.]+)%">([^<]+)<', words)
+        for axis in "xy":
+            mine = [(float(place), text) for which, place, text in labels if which == axis]
+            assert 2 <= len(mine) <= 9 or number * scale < 3
+            assert mine[0] == (0, "0")
+            assert all(0 <= place <= 100 for place, _ in mine)
+            assert len({text for _, text in mine}) == len(mine)
+        assert lines.count("<line") == sum(which == "y" for which, _, _ in labels)
 
 
 def test_torchs_own_timeline_survives_garbage_collection(tmp_path):

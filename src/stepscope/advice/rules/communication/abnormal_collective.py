@@ -269,7 +269,7 @@ def _in(subject: Subject, window: WindowView) -> list[Finding]:
     assumption = "each takes what others of its kind and size take"
     is_of_baseline = _are_of_baseline(odd)
     if is_of_baseline:
-        times = odd["dur_ns"].sum() / max(1, odd["expected_ns"].sum())
+        times = int(odd["dur_ns"].sum()) / max(1, int(odd["expected_ns"].sum()))
         title = f"collectives take {significant(times)} times as long as in the baseline"
         assumption = "each takes what comparable ones take in the baseline"
     where = of_each_step(window, odd) if window is subject.window else None
