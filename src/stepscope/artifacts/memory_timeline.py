@@ -286,7 +286,7 @@ def _chart(timeline: MemoryTimeline, steps: dict[str, tuple[int, int]]) -> str:
     return (
         f"<h2>{html.escape(timeline.device)}: peak {peak}</h2>"
         f'<div class="plot"><svg viewBox="0 0 1000 {_HEIGHT}" preserveAspectRatio="none">'
-        f'{"".join(shapes)}{grid}{"".join(marks)}</svg>{words}</div>'
+        f"{''.join(shapes)}{grid}{''.join(marks)}</svg>{words}</div>"
         f'<p class="key">{"".join(key)}</p>'
         f"<p>{duration(end - begin)} from left to right, {timeline.changes:,} changes{dashed}.</p>"
         "<table><tr><th></th><th>at the peak</th><th>at most</th></tr>"

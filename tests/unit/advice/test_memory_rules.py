@@ -292,7 +292,18 @@ def test_a_tensor_that_dominates_is_found_with_its_line():
     (found,) = find_one_tensor_dominates(subject(allocator.snapshot()))
     assert found.title == "one tensor is 40% of the peak memory"
     assert evidence(found)["made at"] == "loss.py:8 logits"
+    assert found.advice.startswith("Compute it in chunks")
     assert find_one_tensor_dominates(subject(annotated(parameter=60, activation=20))) == []
+
+
+def test_a_bucket_of_deepspeed_is_made_smaller_by_its_configuration():
+    allocator, stack = Allocator(), Frames()
+    line = "/lib/deepspeed/runtime/zero/stage_1_and_2.py:3256:setup_buckets"
+    allocator.malloc(40 * MIB, frames=stack(line))
+    (found,) = find_one_tensor_dominates(subject(allocator.snapshot()))
+    assert evidence(found)["made at"] == "zero/stage_1_and_2.py:3256 setup_buckets"
+    assert "set reduce_bucket_size" in found.advice
+    assert "chunks" not in found.advice
 
 
 def test_a_family_of_tensors_just_below_the_threshold_is_found():

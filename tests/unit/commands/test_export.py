@@ -66,6 +66,16 @@ def test_a_trace_that_cannot_be_judged_is_exported_and_says_so(tmp_path):
     assert "holds no operators" in done.output
 
 
+def test_a_cycle_that_the_end_of_the_loop_cut_says_so(tmp_path):
+    """Torch calls the handler once more at the end, and its trace replaces that of a whole cycle."""
+    path = tmp_path / "trace.json"
+    step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#16", "pid": 1, "tid": 1}
+    path.write_text(json.dumps({"traceEvents": [{**step, "ts": 1, "dur": 65}]}))
+    done = export(path, "-o", tmp_path / "trace.pftrace")
+    assert "holds the start of step 16, and no operators: the loop ended there" in done.output
+    assert "put `p.step_num` into the name" in done.output
+
+
 def test_a_cut_trace_opens_like_any_other(trace_file, tmp_path):
     assert export(trace_file, "--to", "chrome", "--steps", "2").exit_code == 0
     assert load(tmp_path / "job.json.gz").steps["step"].to_list() == [2]

@@ -245,6 +245,12 @@ def main_lane_of(trace: Trace, work: StepWork) -> int:
         return trace.main_lane
     if len(work):
         return NO_THREAD
+    if len(trace.steps):
+        raise UsageError(
+            f"{trace.path}: holds the start of step {trace.steps['step'][0]}, and no operators: the"
+            " loop ended there. A handler that writes each cycle to the same file replaces the last"
+            " whole one: set `repeat` in the schedule, or put `p.step_num` into the name"
+        )
     raise UsageError(
         f"{trace.path}: holds no operators and no calls of a device's runtime, which torch's"
         " profiler records; `stepscope view` and `stepscope query` show any trace"

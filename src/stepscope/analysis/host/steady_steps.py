@@ -158,6 +158,7 @@ class SteadySteps:
         return tuple(words)
 
 
+_WITHOUT_WORKERS = "_SingleProcessDataLoaderIter"
 _WHY = {
     StepState.CUT_OFF: "the file is cut off and does not show where it ends",
     StepState.WORK_LOST: "GPU work was not recorded",
@@ -350,6 +351,8 @@ def _states(
     states[(states == _COMPLETE) & ~run] = _STATES.index(StepState.APART)
     later = whole & (states != _STATES.index(StepState.START_UP))
     length, ahead = (epoch, 0) if epoch else rounds_of_batches(durations[later], waits[later])
+    if ahead and _makes_its_batches(trace, host):
+        ahead = 0  # no batch is made before its step: the others' waits are longer by chance
     if length == 1 and not ahead:  # a slow first step may have waited as later rounds do
         length, _ = rounds_of_batches(durations[whole], waits[whole])
     rows = np.flatnonzero(run)
@@ -366,6 +369,16 @@ def _states(
     if beyond < len(rows):
         states[rows[:beyond]] = _STATES.index(StepState.PART_OF_ROUND)
     return states
+
+
+def _makes_its_batches(trace: Trace, host: pl.DataFrame) -> bool:
+    """Whether the training's thread makes its batches itself, by DataLoaders without workers."""
+    loaders = pl.col("group") == "dataloader"
+    own = pl.col("name").str.contains(_WITHOUT_WORKERS, literal=True)
+    lane = (host["lane_id"][0],)
+    return bool(len(events_named(trace, loaders & own, lane))) and not len(
+        events_named(trace, loaders & ~own, lane)
+    )
 
 
 def _epochs(trace: Trace, host: pl.DataFrame, whole: BoolArray) -> tuple[int, BoolArray]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.simulator import Program, simulate, steady_step_ns, write_trace
 from tests.support.simulator.program import MS, US, Copy, Kernels, Loader, Once, Recording
 
@@ -45,6 +46,20 @@ def test_the_steps_that_count_are_whole_rounds(workers, beyond, tmp_path):
     assert graph.steady_state_ns == pytest.approx(steady_step_ns(one) * len(graph.steps), rel=0.02)
     left_out = steady.of_state(StepState.PART_OF_ROUND)
     assert [step.step for step in left_out] == list(range(12, 12 + beyond))
+
+
+@pytest.mark.parametrize("workers", [True, False])
+def test_a_loader_without_workers_makes_no_batch_before_its_step(workers):
+    """On a busy machine, some batches take the training's own thread far longer than others."""
+    t = GpuTrace(device_name=None)
+    for wait_us in (400, 3600, 5900):
+        with t.step():
+            t.data_wait(us(wait_us), workers=workers)
+            t.op("aten::mm").python(ms(30))
+    steady = steady_steps(t.load())
+    left_out = [step.step for step in steady.of_state(StepState.PART_OF_ROUND)]
+    assert left_out == ([0] if workers else [])
+    assert len(steady.steps) == 3 - len(left_out)
 
 
 def test_a_first_step_that_waited_is_left_out_with_its_reason(tmp_path):

@@ -254,6 +254,16 @@ _LEAST_FAMILY = 2.0
 _MOST_NAMED = 4
 
 
+_ADVICE = (
+    "Compute it in chunks, so that only a part is held at a time. For logits, use a loss "
+    "that fuses the last projection (Liger, or a chunked cross entropy)."
+)
+_BUCKETS = r"zero/stage\w+\.py:\d+ setup_buckets"
+_ADVICE_ON_BUCKETS = (
+    "DeepSpeed collects gradients in it: set reduce_bucket_size, in the section zero_optimization "
+    "of its configuration (500 million elements by default), to the number of parameters at most."
+)
+
 SIZE, SIZE_OF_ALL, MADE_AT = "size of the tensor", "size of all of them", "made at"
 """Labels of evidence about the tensors that dominate."""
 
@@ -303,10 +313,7 @@ def find_one_tensor_dominates(subject: Subject) -> list[Finding]:
             *(Evidence("in", name, "text") for name in names),
             Evidence(f"held at {_when(subject.memory)}", held.allocated_bytes, "bytes"),
         ),
-        advice=(
-            "Compute it in chunks, so that only a part is held at a time. For logits, use a loss "
-            "that fuses the last projection (Liger, or a chunked cross entropy)."
-        ),
+        advice=_ADVICE_ON_BUCKETS if largest["line"].str.contains(_BUCKETS).all() else _ADVICE,
     )
 
 
