@@ -117,6 +117,7 @@ def test_kernels_that_zero_gradients_are_no_half_of_an_optimizer_step(judge):
     finding = one(judge(t), "unfused-optimizer")
     assert finding.title == "the optimizer launches 90 kernels per step"
     assert seen(finding)["and to zero the gradients"] == 30
+    assert "zero_grad(set_to_none=True)" in finding.advice
 
 
 def test_updates_of_two_optimizers_in_a_step_are_counted_together(judge):
@@ -149,6 +150,7 @@ def test_a_phase_around_zero_grad_alone_is_no_update(judge):
     finding = one(judge(t), "unfused-optimizer")
     assert finding.title == "the optimizer launches 90 kernels per step"
     assert seen(finding)["kernels per optimizer step"] == 90
+    assert "zero_grad" not in finding.advice  # it writes no zeros
 
 
 def test_an_update_that_spans_the_end_of_recording_counts_up_to_the_end_of_its_step(judge):

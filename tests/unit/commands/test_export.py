@@ -67,7 +67,7 @@ def test_a_trace_that_cannot_be_judged_is_exported_and_says_so(tmp_path):
 
 
 def test_a_cycle_that_the_end_of_the_loop_cut_says_so(tmp_path):
-    """Torch calls the handler once more at the end, and its trace replaces that of a whole cycle."""
+    """Torch calls the handler once more at the end, with next to nothing."""
     path = tmp_path / "trace.json"
     step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#16", "pid": 1, "tid": 1}
     path.write_text(json.dumps({"traceEvents": [{**step, "ts": 1, "dur": 65}]}))

@@ -20,10 +20,11 @@ from stepscope.trace.arrays.intervals import Intervals
 from stepscope.trace.arrays.nullable import are_among, filled
 from stepscope.trace.schema import Category
 
-_ADVICE = (
+_ADVICE = "Build the optimizer with fused=True (or foreach=True)."
+_ADVICE_ON_ZEROING = (
     "Build the optimizer with fused=True (or foreach=True), and call zero_grad(set_to_none=True)."
 )
-_ADVICE_ON_CPU = "Build the optimizer with fused=True, and call zero_grad(set_to_none=True)."
+_ADVICE_ON_CPU = "Build the optimizer with fused=True."
 _LBFGS = "#LBFGS."
 _SEVERAL = 1.5
 _OF_ADAM = "addcdiv"
@@ -82,7 +83,7 @@ def find_unfused_optimizer(subject: Subject) -> list[Finding]:
                 "device time per step", window.per_device_step(int(launched["dur_ns"].sum())), "ns"
             ),
         ),
-        advice=_ADVICE,
+        advice=_ADVICE_ON_ZEROING if zeroing else _ADVICE,
     )
 
 
