@@ -41,12 +41,19 @@ OPTIMIZER_STEP = "optimizer step"
 STEP_UNITS = (ITERATION, MICRO_BATCH, OPTIMIZER_STEP)
 """Units of a step."""
 
-INPUT_PHASES = frozenset(
-    {
-        *("data", "input", "data_wait", "dataload", "dataloading", "dataloader", "data_loading"),
-        *("load", "load_data", "get_data", "fetch", "fetch_data", "get_batch", "next_batch"),
-    }
+BATCH_FUNCTIONS = frozenset(
+    f"{verb}_{what}"
+    for verb in (
+        *("get", "fetch", "load", "read", "next", "sample", "draw"),
+        *("make", "generate", "gen", "create", "build", "prepare"),
+    )
+    for what in ("data", "batch", "batches")
 )
+"""Names of functions, and of phases, that make a batch."""
+INPUT_PHASES = BATCH_FUNCTIONS | {
+    *("data", "input", "data_wait", "dataload", "dataloading", "dataloader", "data_loading"),
+    *("load", "fetch"),
+}
 """Names of phases that count as the wait for the batch."""
 MOST_PHASE_NAMES = 256
 """Names of phases that a record tells apart: names that count (`f"batch {i}"`) are no phases."""

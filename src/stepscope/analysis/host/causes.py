@@ -41,7 +41,8 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.selection.names import is_call, is_operator
-from stepscope.run.step_record import DATA_WAIT_RANGE, INPUT_PHASES
+from stepscope.run.own_frames import OWN_FILE
+from stepscope.run.step_record import BATCH_FUNCTIONS, DATA_WAIT_RANGE, INPUT_PHASES
 from stepscope.trace.known_names import KnownNames
 from stepscope.trace.schema import Category
 
@@ -168,6 +169,7 @@ def _causes(names: pl.DataFrame) -> list[int]:
     return names.select(found.alias("cause"))["cause"].to_list()
 
 
+_BATCH_FUNCTION = rf"\.py\(\d+\): ({'|'.join(sorted(BATCH_FUNCTIONS))})$"
 _KNOWN = KnownNames(_causes, "name", "category", "group")
 
 
@@ -175,10 +177,17 @@ def is_input_wait() -> pl.Expr:
     """Of rows of `names`: whether the event is a wait for a batch.
 
     It is where a DataLoader or DataPipe noted it, or `profiler.watch`, or a phase that the step
-    record takes for input as well.
+    record takes for input as well, or a Python function whose name says that it makes a batch.
     """
     phase = pl.col("name").str.to_lowercase().is_in(sorted(INPUT_PHASES)) & (
         pl.col("category") == Category.USER_ANNOTATION.value
     )
     found = (pl.col("group") == "dataloader") | (pl.col("name") == DATA_WAIT_RANGE) | phase
-    return found.fill_null(value=False)
+    return (found | makes_batch()).fill_null(value=False)
+
+
+def makes_batch() -> pl.Expr:
+    """Of rows of `names`: whether it is a Python function such as `train.py(9): get_batch`."""
+    name = pl.col("name")
+    is_function = pl.col("category") == Category.PYTHON_FUNCTION.value
+    return is_function & name.str.contains(_BATCH_FUNCTION) & ~name.str.contains(OWN_FILE)

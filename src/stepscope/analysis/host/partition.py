@@ -4,7 +4,7 @@ Each moment of a step belongs to the first of these that it lies in:
 
 1. compilation: the stages of `torch.compile` (see `causes`);
 2. input: waiting for a batch (`enumerate(DataLoader)#…`, `stepscope.data_wait`, a phase `data`),
-   or for another thread that reads one (`waits`);
+   or for another thread that reads one (`waits`), and making one (`train.py(9): get_batch`);
 3. communication: operators of a process group (`c10d::`, `gloo:`, …), the phase of that name, and
    waiting for those that another thread does (`waits`);
 4. optimizer: `Optimizer.step#…` without a closure's forward and backward,
@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.host.causes import HostCause, cause_of_names, is_input_wait
+from stepscope.analysis.host.causes import HostCause, cause_of_names, is_input_wait, makes_batch
 from stepscope.analysis.host.events import by_precedence, host_events
 from stepscope.analysis.host.steady_steps import tail_of
 from stepscope.analysis.host.waits import communication_waits, input_waits
@@ -170,6 +170,8 @@ def _part_of_names(trace: Trace) -> pl.Series:
         .then(None)
         .when(compiles)
         .then(pl.lit("compilation"))
+        .when(makes_batch())
+        .then(pl.lit("input"))
         .when(pl.col("category") == Category.PYTHON_FUNCTION.value)
         .then(None)
         .when(is_input_wait())

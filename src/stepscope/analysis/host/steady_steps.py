@@ -38,7 +38,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.calls.one_off import one_off_calls
-from stepscope.analysis.host.causes import is_input_wait
+from stepscope.analysis.host.causes import is_input_wait, makes_batch
 from stepscope.analysis.host.idle_gaps import idle_segments
 from stepscope.analysis.host.waits import epoch_starts
 from stepscope.analysis.selection.gpu_work import in_steps, work_on_devices
@@ -159,6 +159,7 @@ class SteadySteps:
 
 
 _WITHOUT_WORKERS = "_SingleProcessDataLoaderIter"
+_WITH_WORKERS = "_MultiProcessingDataLoaderIter|DataPipe"
 _WHY = {
     StepState.CUT_OFF: "the file is cut off and does not show where it ends",
     StepState.WORK_LOST: "GPU work was not recorded",
@@ -372,13 +373,13 @@ def _states(
 
 
 def _makes_its_batches(trace: Trace, host: pl.DataFrame) -> bool:
-    """Whether the training's thread makes its batches itself, by DataLoaders without workers."""
-    loaders = pl.col("group") == "dataloader"
-    own = pl.col("name").str.contains(_WITHOUT_WORKERS, literal=True)
+    """Whether the training's thread makes its batches itself: no loader has workers."""
     lane = (host["lane_id"][0],)
-    return bool(len(events_named(trace, loaders & own, lane))) and not len(
-        events_named(trace, loaders & ~own, lane)
-    )
+    loaders = pl.col("group") == "dataloader"
+    own = loaders & pl.col("name").str.contains(_WITHOUT_WORKERS, literal=True)
+    others = loaders & pl.col("name").str.contains(_WITH_WORKERS)
+    makes_some = len(events_named(trace, own | makes_batch(), lane)) > 0
+    return makes_some and not len(events_named(trace, others, lane))
 
 
 def _epochs(trace: Trace, host: pl.DataFrame, whole: BoolArray) -> tuple[int, BoolArray]:

@@ -199,3 +199,31 @@ def test_input_is_found_in_a_real_window(tmp_path):
     assert (result.steps["input_ns"] >= 10_000_000).all()
     for part in ("forward", "backward", "optimizer"):
         assert (result.steps[f"{part}_ns"] > 0).all(), part
+
+
+@pytest.mark.parametrize(
+    ("name", "is_batch"),
+    [
+        ("train.py(9): get_batch", True),
+        ("lib/data.py(120): generate_data", True),
+        ("train.py(9): forward", False),
+        ("train.py(9): get_batch_size", False),
+        ("train.py(9): _next_data", False),
+        ("stepscope/capture/steps/loader_waits.py(84): next_batch", False),
+    ],
+)
+def test_what_a_function_does_that_makes_a_batch_is_input(name, is_batch):
+    result = partition_host(
+        trace_of(
+            event("ProfilerStep#4", 0, 1_000),
+            event(name, 0, 700) | {"cat": "python_function"},
+            event("forward", 100, 500),
+            event("backward", 700, 300),
+        )
+    )
+    assert result is not None
+    parts = {part.name: part.total_ns for part in result.partition.parts if part.total_ns}
+    if is_batch:
+        assert parts == {"input": 700_000, "backward": 300_000}
+    else:
+        assert parts == {"forward": 500_000, "backward": 300_000, "other": 200_000}
