@@ -28,6 +28,7 @@ from stepscope.adapters.torch_profiler import (
 )
 from stepscope.capture.record.memory import MemoryWatch
 from stepscope.commands.main import main
+from stepscope.run.figures import binary_size
 
 # Torch says once that each cycle has its own events, which is what the recipe wants.
 pytestmark = pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning")
@@ -130,7 +131,11 @@ def test_stacks_and_the_memory_timeline(tmp_path):
     assert (tmp_path / "stacks.txt").read_text().strip()
     with pytest.warns(FutureWarning):
         prof.export_memory_timeline("timeline.json", device="cpu")
-    assert json.loads((tmp_path / "timeline.json").read_text())
+        prof.export_memory_timeline("timeline.html", device="cpu")
+    _, sizes = json.loads((tmp_path / "timeline.json").read_text())
+    page = (tmp_path / "timeline.html").read_text()  # without matplotlib and CUDA
+    parameters = binary_size(max(row[1] for row in sizes))
+    assert f"<title>Parameter: at most {parameters}</title>" in page
     artifacts = manifest_of(tmp_path / "profiles").windows[0].artifacts
     assert "stacks" in {artifact.kind for artifact in artifacts if not artifact.problem}
 

@@ -123,6 +123,23 @@ class profile(torch_profiler.profile):  # noqa: N801 - torch's own name
         elif not self._run.copy_trace(Path(path)):
             super().export_chrome_trace(path)
 
+    def export_memory_timeline(self, path: str, device: str | None = None) -> None:
+        """Write memory over time by torch's categories.
+
+        What torch writes, but for HTML: torch draws that with matplotlib and on CUDA alone.
+        """
+        if not str(path).endswith(".html"):
+            super().export_memory_timeline(path, device)
+            return
+        # A training without such a page imports nothing of it.
+        from stepscope.artifacts.memory_timeline import draw_torch_timeline
+
+        with tempfile.TemporaryDirectory(prefix="stepscope-") as folder:
+            exported = Path(folder) / "timeline.json.gz"
+            super().export_memory_timeline(str(exported), device)
+            with replacing(Path(path)) as temporary:
+                draw_torch_timeline(exported, temporary)
+
     def _follow(self, before: ProfilerAction) -> None:
         """Note whether the step that begins is recorded."""
         is_recording = self.current_action in _RECORDING

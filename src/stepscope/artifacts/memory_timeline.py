@@ -100,14 +100,29 @@ def make(job: FinishJob, window: WindowCalls, options: dict[str, Any]) -> list[A
         timelines = [_torch_timeline(by_torch)] if has_torchs else memory_timelines(window)
         if not timelines:
             raise ArtifactError("no memory events were recorded")
-        charts = "\n".join(_chart(timeline, window.step_bounds) for timeline in timelines)
-        page = f"{_HEAD}<h1>Memory over time</h1>\n{charts}</html>\n"
-        path.write_text(page, encoding="utf-8", errors="replace")
+        _write_page(path, timelines, window.step_bounds)
 
     record = make_file("memory_timeline", job.window_path / _HTML_FILE, fill)
     if not has_torchs:
         return [record]
     return [record, ArtifactRecord.of("memory_timeline_torch", by_torch, by_torch.parent.parent)]
+
+
+def draw_torch_timeline(exported: Path, path: Path) -> None:
+    """Draw the timeline that torch exported as compressed JSON.
+
+    Raises:
+        ArtifactError: It is empty.
+    """
+    _write_page(path, [_torch_timeline(exported)], {})
+
+
+def _write_page(
+    path: Path, timelines: list[MemoryTimeline], steps: dict[str, tuple[int, int]]
+) -> None:
+    charts = "\n".join(_chart(timeline, steps) for timeline in timelines)
+    page = f"{_HEAD}<h1>Memory over time</h1>\n{charts}</html>\n"
+    path.write_text(page, encoding="utf-8", errors="replace")
 
 
 def _torch_timeline(path: Path) -> MemoryTimeline:
