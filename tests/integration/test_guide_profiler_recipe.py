@@ -131,6 +131,7 @@ def test_stacks_and_the_memory_timeline(tmp_path):
     assert (tmp_path / "stacks.txt").read_text().strip()
     with pytest.warns(FutureWarning):
         prof.export_memory_timeline("timeline.json", device="cpu")
+    with pytest.warns(FutureWarning):
         prof.export_memory_timeline("timeline.html", device="cpu")
     _, sizes = json.loads((tmp_path / "timeline.json").read_text())
     page = (tmp_path / "timeline.html").read_text()  # without matplotlib and CUDA
