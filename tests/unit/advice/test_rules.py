@@ -645,6 +645,38 @@ def test_what_comes_at_one_distance_is_no_stall(distance):
     assert find_stalled_step(windowed) == []
 
 
+@pytest.mark.parametrize("every", [2, 4, 8])
+@pytest.mark.parametrize("source", ["phase", "engine", "window", "nothing", "elsewhere"])
+def test_the_micro_batches_that_end_an_accumulation_are_no_slow_phase(every, source):
+    """Of micro-batches in a phase of the script, one in so many reduces gradients and updates."""
+    ends = [number % every == every - 1 for number in range(48)]
+    phases = {"train_step": [70 if is_end else 9 for is_end in ends]}
+    if source == "phase":
+        phases["train_step/optimizer"] = [20 if is_end else 0 for is_end in ends]
+    elif source == "engine":  # called for each of them, and only counts in most
+        phases["train_step/optimizer"] = [20 if is_end else 0.05 for is_end in ends]
+    elif source == "elsewhere":  # something in the step is slow, but no update
+        phases["train_step/optimizer"] = 1
+    window = GpuTrace(device_name=None)
+    for is_end in ends[: 2 * every]:
+        with window.step(), window.annotate("train_step"):
+            window.op("aten::mm").python(ms(9))
+            with window.annotate("backward"):
+                window.op("autograd::engine::evaluate_function: MmBackward0").python(us(10))
+            if source == "window" and is_end:
+                with window.annotate("Optimizer.step#AdamW.step"):
+                    window.op("aten::add_").python(ms(60))
+    judged = replace(
+        subject([72 if is_end else 11 for is_end in ends], phases_ms=phases),
+        window=WindowView(window.load()),
+    )
+    found = [*find_slow_phase(judged), *find_uneven_steps(judged)]
+    if every == 2:  # half of the steps are no exception
+        assert found == []
+    else:
+        assert bool(found) == (source in ("nothing", "elsewhere"))
+
+
 def communicating(gigabytes_per_second, *, size=64 << 20, ranks=8, count=3, late_ms=0):
     """Steps that end with an all-reduce at a bus bandwidth, of which the first waits, too."""
     t = GpuTrace(world_size=ranks)

@@ -50,6 +50,8 @@ UNEVEN_FACTOR = 1.15
 """If the mean exceeds the median by this factor, reports show both."""
 _MOSTLY_ALIKE = 0.8
 """Share of the rounds of batches that must have the same length."""
+_UPDATE_FACTOR = 5
+"""How many times as long the optimizer takes where it updates as where it only counts."""
 _PHASE_FACTOR = 3
 _PHASE_BLAME = 0.7
 _RARE_BLAME = 0.5
@@ -162,6 +164,8 @@ class StepSummary:
             one distance and would be slow without it, too: what does more also waits more often.
         queued_excess_ns: What these waited for a CPU beyond the median, in total.
         cycle: The distance at which steps are slow, whatever they are slow for; None for none.
+        updates: The distance at which the optimizer updates, where most steps accumulate gradients;
+            None where all update, or no phase tells.
         shift: The step from which on steps take another time; None if there is no such step.
         epoch_starts: Steps in which a DataLoader's iterator began.
         recording_factor: Median recorded step divided by the median unrecorded one, or by that of
@@ -212,6 +216,7 @@ class StepSummary:
     queued_steps: tuple[int, ...] = ()
     queued_excess_ns: int = 0
     cycle: StepCycle | None = None
+    updates: StepCycle | None = None
     shift: LevelShift | None = None
     epoch_starts: EpochStarts = field(default_factory=EpochStarts)
     mean_device_ns: int | None = None
@@ -343,12 +348,29 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         queued_steps=tuple(queued),
         queued_excess_ns=sum(queued.values()),
         cycle=find_cycle([record.step for record in steady], _slow_excess(steady)),
+        updates=_updates(steady),
         shift=find_level_shift(steady),
         epoch_starts=epoch_starts(steady),
         mean_device_ns=_mean_device_ns(steady),
         own_ns=own_ns,
         after_calls_ns=sum(record.after_call_ns for record in steady),
     )
+
+
+def _updates(steady: list[StepRecord]) -> StepCycle | None:
+    """The cycle of the steps that spend far more in the optimizer than a quarter of all do.
+
+    An engine's `step()` is called for each micro-batch, and costs little where it only counts.
+    """
+    spent = {
+        record.step: sum(
+            ns for name, ns in record.phases.items() if name.rpartition("/")[2] == OPTIMIZER
+        )
+        for record in steady
+    }
+    usual_ns = sorted(spent.values())[len(spent) // 4]
+    updating = {step: ns for step, ns in spent.items() if ns > _UPDATE_FACTOR * usual_ns}
+    return find_cycle(list(spent), updating)
 
 
 def _without_own_time(record: StepRecord) -> StepRecord:
@@ -570,10 +592,12 @@ def _recording_factor(
     """
     if not plain or not recorded:
         return None
-    cycle = find_cycle([record.step for record in plain], _slow_excess(plain))
+    cycle = find_cycle([record.step for record in plain], _slow_excess(plain)) or _updates(plain)
     if cycle is not None:
-        plain = [record for record in plain if not cycle.is_slow(record.step)]
-        recorded = [record for record in recorded if not cycle.is_slow(record.step)] or recorded
+        usual = [record for record in recorded if not cycle.is_slow(record.step)]
+        # Where only slow ones were recorded, they are compared with their like.
+        plain = [record for record in plain if cycle.is_slow(record.step) != bool(usual)] or plain
+        recorded = usual or recorded
     recorded_ns = _median(record.dur_ns for record in recorded)
     usual_ns = _median(record.dur_ns for record in plain)
     before_ns = [

@@ -278,3 +278,19 @@ def test_what_steps_wait_beyond_the_devices_work_is_idle_time_in_the_bars():
     never = Partition((Part("compute", 40), Part("idle: Python", 160)), 200, 2, "trace")
     fitted = fitted_to_step(never, record, lambda name: not name.startswith("idle: "))
     assert fitted.of("idle: input") == 5800
+
+
+def test_a_recorded_update_is_compared_with_other_updates():
+    """Every fourth micro-batch updates; the window holds one of them alone."""
+    updates = [number % 4 == 3 for number in range(48)]
+    optimizer = [20.0 if is_update else 0.05 for is_update in updates]
+    # On a busy machine, other steps are as slow, so that lengths alone tell no cycle.
+    durations = [70 if is_update else 11 for is_update in updates]
+    for number in (12, 17, 22, 28, 33, 38):
+        durations[number] = 90
+    durations[7] = 84
+    phases = {"train_step/optimizer": optimizer}
+    summary = summarise_steps(step_records(durations, phases_ms=phases, recorded=range(7, 8)))
+    assert summary.updates is not None
+    assert (summary.updates.distance, summary.updates.place) == (4, 3)
+    assert summary.recording_factor == pytest.approx(84 / 70)

@@ -10,11 +10,13 @@ the training. A phase *spikes* if it takes more than
 three times its median in some steps and is the reason why they are slow; the fix removes what they
 took beyond the median. If several phases spike, the reason is elsewhere: see `uneven-steps`; if the
 steps compile code, it is `recompilation`; and if they wait for a CPU that others have, whatever the
-thread does then takes longer: see `busy-cpus` and `uneven-steps`.
+thread does then takes longer: see `busy-cpus` and `uneven-steps`. Where each step is a micro-batch,
+and the slow ones are those in which the optimizer updates, nothing is wrong.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
@@ -22,7 +24,9 @@ import polars as pl
 from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.finding import Evidence, Finding, Severity, severity_of
 from stepscope.advice.rules.steps.compilation import compiling_steps
+from stepscope.analysis.host.partition import OPTIMIZER_STEP
 from stepscope.analysis.record.summary import PhaseTimes, StepSummary
+from stepscope.trace.derive.steps import step_at
 from stepscope.run.figures import first_of, percent
 from stepscope.run.step_record import (
     BACKWARD,
@@ -42,6 +46,8 @@ OF_SAVING = (
     "rank save what all ranks hold, or each rank its own part."
 )
 _TRAINING = r"^autograd::engine::evaluate_function|^Optimizer\.step#|Backward0$"
+_MOSTLY_UPDATES = 0.8
+"""Share of the slow steps that must update, where accumulation is why they are slow."""
 _ALONE = 0.7  # of what all phases' spikes cost: below it, no single phase is to blame
 
 
@@ -194,6 +200,8 @@ def _spikes(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> list[F
         return []
     if 2 * len(set(summary.queued_steps).intersection(phase.slow_steps)) >= len(phase.slow_steps):
         return []
+    if is_own_work(subject, summary, phase) and hold_updates(subject, summary, phase.slow_steps):
+        return []
     saving_ns = round(phase.excess_ns / len(summary.steps))
     if phase.is_rare:
         return _rare(subject, summary, phase, share, saving_ns)
@@ -217,6 +225,35 @@ def _spikes(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> list[F
             "others: periodic work (saving, logging, evaluation), changing shapes, or something "
             "else on the machine. Record a window over one of them."
         ),
+    )
+
+
+def hold_updates(subject: Subject, summary: StepSummary, slow: Sequence[int]) -> bool:
+    """Whether slow steps are those that end an accumulation: only they update the parameters.
+
+    The optimizer's phases tell, or a window in which steps of the record's cycle alone update.
+    """
+    updates = summary.updates
+    if updates is None and summary.cycle is not None and _only_cycle_updates(subject, summary):
+        updates = summary.cycle
+    if updates is None:
+        return False
+    return sum(map(updates.is_slow, slow)) >= _MOSTLY_UPDATES * len(slow)
+
+
+def _only_cycle_updates(subject: Subject, summary: StepSummary) -> bool:
+    window, cycle = subject.window, summary.cycle
+    if window is None or cycle is None:
+        return False
+    updates = window.host_events(pl.col("name").str.starts_with(OPTIMIZER_STEP))
+    steps = window.whole.trace.steps
+    places = step_at(steps, updates["start_ns"].to_numpy())
+    updating = set(steps["step"].to_numpy()[places[places >= 0]].tolist())
+    others = set(steps["step"].to_list()) - updating
+    return (
+        bool(updating and others)
+        and all(map(cycle.is_slow, updating))
+        and not any(map(cycle.is_slow, others))
     )
 
 

@@ -14,7 +14,7 @@ from stepscope.advice.finding import Evidence, Finding, Severity, severity_of
 from stepscope.advice.rules.host.interruptions import ADVICE as OF_COLLECTOR
 from stepscope.advice.rules.host.interruptions import ON_DEVICE, find_busy_cpus
 from stepscope.advice.rules.steps.compilation import compiling, compiling_steps
-from stepscope.advice.rules.steps.slow_phase import OF_SAVING, find_slow_phase
+from stepscope.advice.rules.steps.slow_phase import OF_SAVING, find_slow_phase, hold_updates
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.steady_steps import StepState
 from stepscope.analysis.record.step_patterns import LevelShift, StepCycle, find_cycle
@@ -38,6 +38,9 @@ def find_uneven_steps(subject: Subject) -> list[Finding]:
 
     Nor is a host that runs ahead of the GPU and waits for it now and then, as where the loss is
     printed every tenth step: its steps are short and long in turn, while the GPU's are alike.
+
+    Nor is an accumulation of gradients, where each step is a micro-batch and those that update take
+    longer.
 
     Steps that are slow from one on, or up to one, have the step named where that changes.
 
@@ -69,6 +72,8 @@ def find_uneven_steps(subject: Subject) -> list[Finding]:
         return _of_busy_cpus(subject, summary, slow)
     if summary.shift is not None and (found := _of_shift(subject, summary, summary.shift, slow)):
         return found
+    if hold_updates(subject, summary, tuple(slow)):
+        return []
     regular = find_cycle(summary.steps, slow)
     if regular is not None:
         return _regular(subject, summary, regular)
