@@ -156,9 +156,11 @@ def _limit_of(
     share_of_largest = percent(partition.share(largest))
     whole = "the whole file" if slowest.is_whole_file else "the step"
     if slowest.rank in slowed and slowest.host is not None:
+        recorded = slowest.host.partition
+        longest = max(recorded.parts, key=lambda part: part.total_ns)
         text = (
             f"uncertain: recording made the steps {slowed[slowest.rank]:.1f}× as long; "
-            f"{share_of_largest} of a recorded step is {largest.name}"
+            f"{percent(recorded.share(longest))} of a recorded step is {longest.name}"
         )
     elif (compiles := _mostly_compiling(findings, slowest)) is not None:
         text = f"{compiles.id}: {compiles.title}; record later to see steady steps"

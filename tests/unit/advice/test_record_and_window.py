@@ -359,3 +359,21 @@ def test_a_fused_optimizer_saves_no_more_than_the_record_says_the_optimizer_take
     records = step_records([10.0] * 40, phases_ms={"forward": 7.0})
     (finding,) = (one for one in judge(window, records).findings if one.id == "unfused-optimizer")
     assert finding.saving_ns > ms(3)
+
+
+def test_steps_that_recording_slowed_are_divided_by_what_was_recorded(judge):
+    """One phase of the record is all of the step, and says nothing of what it holds."""
+    t = GpuTrace(device_name=None)
+    for _ in range(4):
+        with t.step(), t.annotate("train_step"):
+            t.op("aten::mm").python(ms(6))
+            with t.annotate("Optimizer.step#SGD.step"):
+                t.op("aten::add_").python(ms(14))
+    records = step_records(
+        [10.0] * 36 + [20] * 4, phases_ms={"train_step": 9.8}, recorded=range(36, 40)
+    )
+    verdict = judge(t, records).verdict
+    assert (
+        verdict
+        == "uncertain: recording made the steps 2.0× as long; 70% of a recorded step is optimizer"
+    )

@@ -26,7 +26,6 @@ from stepscope.advice.finding import Evidence, Finding, Severity, severity_of
 from stepscope.advice.rules.steps.compilation import compiling_steps
 from stepscope.analysis.host.partition import OPTIMIZER_STEP
 from stepscope.analysis.record.summary import PhaseTimes, StepSummary
-from stepscope.trace.derive.steps import step_at
 from stepscope.run.figures import first_of, percent
 from stepscope.run.step_record import (
     BACKWARD,
@@ -38,6 +37,7 @@ from stepscope.run.step_record import (
     is_input_phase,
 )
 from stepscope.trace.arrays import intervals
+from stepscope.trace.derive.steps import step_at
 
 _OWN_WORK = frozenset({FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION})
 OF_SAVING = (
