@@ -326,6 +326,11 @@ class MemoryView:
             )
         found += [row["message"] for row in self.snapshot.problems.iter_rows(named=True)]
         joined = self.categories.census
+        if joined is None and self.snapshot.settings.get(EXACT_SIZES):
+            found.append(
+                "what was held before the recording began, as the model is, is in none of these "
+                "numbers: record with memory_census=True to add it"
+            )
         if joined is not None and joined.unmatched:
             found.append(f"{joined.unmatched} sightings of the census match no allocation")
         if self.census is not None and self.census.skipped_lines:

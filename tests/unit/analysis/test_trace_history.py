@@ -95,6 +95,10 @@ def test_what_was_there_before_comes_from_the_census(tmp_path):
     held = dict(peak(view).categories.select("category", "allocated_bytes").iter_rows())
     assert held == {"unknown": 1000, "parameter": 444}
     assert view.replay.mismatches == 0
+    alone = MemoryView(history_of_trace(trace))
+    for one, is_missing in ((view, False), (alone, True)):
+        notes = answer(one, question("overview")).result.notes
+        assert any("held before the recording began" in note for note in notes) == is_missing
 
 
 def test_the_memory_of_a_gpu_is_not_the_hosts(tmp_path):
