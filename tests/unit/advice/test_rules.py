@@ -646,13 +646,17 @@ def test_what_comes_at_one_distance_is_no_stall(distance):
 
 
 @pytest.mark.parametrize("every", [2, 4, 8])
-@pytest.mark.parametrize("source", ["phase", "engine", "window", "nothing", "elsewhere"])
+@pytest.mark.parametrize(
+    "source", ["phase", "engine", "window", "nothing", "elsewhere", "all update"]
+)
 def test_the_micro_batches_that_end_an_accumulation_are_no_slow_phase(every, source):
     """Of micro-batches in a phase of the script, one in so many reduces gradients and updates."""
     ends = [number % every == every - 1 for number in range(48)]
     phases = {"train_step": [70 if is_end else 9 for is_end in ends]}
     if source == "phase":
         phases["train_step/optimizer"] = [20 if is_end else 0 for is_end in ends]
+    elif source == "all update":  # every so many steps, the optimizer does more
+        phases["train_step/optimizer"] = [60 if is_end else 1 for is_end in ends]
     elif source == "engine":  # called for each of them, and only counts in most
         phases["train_step/optimizer"] = [20 if is_end else 0.05 for is_end in ends]
     elif source == "elsewhere":  # something in the step is slow, but no update
@@ -663,7 +667,7 @@ def test_the_micro_batches_that_end_an_accumulation_are_no_slow_phase(every, sou
             window.op("aten::mm").python(ms(9))
             with window.annotate("backward"):
                 window.op("autograd::engine::evaluate_function: MmBackward0").python(us(10))
-            if source == "window" and is_end:
+            if (source == "window" and is_end) or source == "all update":
                 with window.annotate("Optimizer.step#AdamW.step"):
                     window.op("aten::add_").python(ms(60))
     judged = replace(
@@ -674,7 +678,7 @@ def test_the_micro_batches_that_end_an_accumulation_are_no_slow_phase(every, sou
     if every == 2:  # half of the steps are no exception
         assert found == []
     else:
-        assert bool(found) == (source in ("nothing", "elsewhere"))
+        assert bool(found) == (source in ("nothing", "elsewhere", "all update"))
 
 
 def communicating(gigabytes_per_second, *, size=64 << 20, ranks=8, count=3, late_ms=0):

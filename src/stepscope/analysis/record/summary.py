@@ -50,7 +50,7 @@ UNEVEN_FACTOR = 1.15
 """If the mean exceeds the median by this factor, reports show both."""
 _MOSTLY_ALIKE = 0.8
 """Share of the rounds of batches that must have the same length."""
-_UPDATE_FACTOR = 5
+_UPDATE_FACTOR = 20
 """How many times as long the optimizer takes where it updates as where it only counts."""
 _PHASE_FACTOR = 3
 _PHASE_BLAME = 0.7

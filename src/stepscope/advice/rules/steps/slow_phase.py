@@ -25,6 +25,7 @@ from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.finding import Evidence, Finding, Severity, severity_of
 from stepscope.advice.rules.steps.compilation import compiling_steps
 from stepscope.analysis.host.partition import OPTIMIZER_STEP
+from stepscope.analysis.record.step_patterns import StepCycle
 from stepscope.analysis.record.summary import PhaseTimes, StepSummary
 from stepscope.run.figures import first_of, percent
 from stepscope.run.step_record import (
@@ -231,30 +232,31 @@ def _spikes(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> list[F
 def hold_updates(subject: Subject, summary: StepSummary, slow: Sequence[int]) -> bool:
     """Whether slow steps are those that end an accumulation: only they update the parameters.
 
-    The optimizer's phases tell, or a window in which steps of the record's cycle alone update.
+    The optimizer's phases tell, or a window in which steps of the record's cycle alone update. A
+    window in which others update as well shows the contrary.
     """
-    updates = summary.updates
-    if updates is None and summary.cycle is not None and _only_cycle_updates(subject, summary):
-        updates = summary.cycle
-    if updates is None:
+    cycle = summary.updates or summary.cycle
+    if cycle is None:
         return False
-    return sum(map(updates.is_slow, slow)) >= _MOSTLY_UPDATES * len(slow)
+    in_window = _only_these_update(subject, cycle)
+    if in_window is False or (in_window is None and summary.updates is None):
+        return False
+    return sum(map(cycle.is_slow, slow)) >= _MOSTLY_UPDATES * len(slow)
 
 
-def _only_cycle_updates(subject: Subject, summary: StepSummary) -> bool:
-    window, cycle = subject.window, summary.cycle
-    if window is None or cycle is None:
-        return False
+def _only_these_update(subject: Subject, cycle: StepCycle) -> bool | None:
+    """Whether, of a window's steps, those of a cycle alone update; None if it does not show it."""
+    window = subject.window
+    if window is None:
+        return None
     updates = window.host_events(pl.col("name").str.starts_with(OPTIMIZER_STEP))
-    steps = window.whole.trace.steps
+    steps = window.trace.steps
     places = step_at(steps, updates["start_ns"].to_numpy())
     updating = set(steps["step"].to_numpy()[places[places >= 0]].tolist())
+    if not all(map(cycle.is_slow, updating)):
+        return False
     others = set(steps["step"].to_list()) - updating
-    return (
-        bool(updating and others)
-        and all(map(cycle.is_slow, updating))
-        and not any(map(cycle.is_slow, others))
-    )
+    return True if updating and others and not any(map(cycle.is_slow, others)) else None
 
 
 def _rare(
