@@ -25,8 +25,11 @@ from stepscope.trace.machine.kinds import (
     passed_as,
 )
 
-_MANY = 250_000
-"""Elements from which a call is interruptible. To begin a thread takes a tenth of a millisecond."""
+_MANY = 10_000_000
+"""Elements from which a call is interruptible: with fewer, loops end within a tenth of a second.
+
+To hand a call to another thread and back takes a millisecond or more on a busy machine.
+"""
 
 
 class CompiledFunction(JitFunction):

@@ -41,7 +41,7 @@ loop = {"calls": calls, "counts": counts}[sys.argv[1]]
 loop.load()
 print("begun", flush=True)
 try:
-    loop(np.zeros(1_000_000, np.int64))
+    loop(np.zeros(10_000_000, np.int64))
 except KeyboardInterrupt:
     print("interrupted")
 print(calls(np.full(1_000_000, -1)))
