@@ -114,9 +114,9 @@ class NamesAndLanes:
         """Makes the lanes of GPU events GPU lanes, with device and stream of their first event."""
         on_gpu = np.flatnonzero(IS_GPU_CATEGORY[events["category"].to_physical().to_numpy()])
         lanes, first = np.unique(events["lane_id"].to_numpy()[on_gpu], return_index=True)
-        of_first = events["device", "stream"][on_gpu[first]]
-        for lane, place in zip(lanes.tolist(), of_first.iter_rows(), strict=True):
-            self._gpu_lanes.setdefault(lane, place)
+        for lane, row in zip(lanes.tolist(), on_gpu[first].tolist(), strict=True):
+            if lane not in self._gpu_lanes:
+                self._gpu_lanes[lane] = events["device"][row], events["stream"][row]
 
     def take_description(self, name: str, lane: LanePair, text: str | None) -> bool:
         """Takes the name of a process or thread from a metadata event; False if it has none."""
