@@ -391,7 +391,7 @@ def _letters(trace: Trace, work: pl.DataFrame) -> npt.NDArray[np.uint8]:
     is_operator = [(letter, rf"^aten::(_foreach_)?({own})$") for letter, own, *_ in _LETTERS]
     letters = _by_name(names, of_operator, is_operator)
     is_aten = np.zeros(len(names), np.bool_)
-    used = np.unique(of_operator)
+    used = np.flatnonzero(np.bincount(of_operator, minlength=len(names)))
     is_aten[used] = names[used].str.starts_with("aten::").to_numpy()
     np.copyto(letters, by_kernel, where=(op < 0) | ~is_aten[of_operator])
     group = work["group"].fill_null("")
@@ -447,12 +447,13 @@ def _by_name(
     names: pl.Series, name_id: npt.NDArray[np.uint32], patterns: list[tuple[str, str]]
 ) -> npt.NDArray[np.uint8]:
     """The letter of the first pattern that each name matches."""
-    used, row = np.unique(name_id, return_inverse=True)
+    used = np.flatnonzero(np.bincount(name_id, minlength=len(names)))
     text = names[used].to_frame("name")
     matches = [pl.when(pl.col("name").str.contains(own)).then(ord(one)) for one, own in patterns]
     found = text.select(pl.coalesce(*matches, pl.lit(ord(_UNKNOWN)))).to_series()
-    letters: npt.NDArray[np.uint8] = found.to_numpy().astype(np.uint8)[row]
-    return letters
+    letters = np.zeros(len(names), np.uint8)
+    letters[used] = found.to_numpy()
+    return letters[name_id]
 
 
 def _calls(trace: Trace, work: pl.DataFrame, letters: npt.NDArray[np.uint8]) -> _Calls:
