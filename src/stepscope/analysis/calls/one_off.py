@@ -422,7 +422,7 @@ def _number_inside(known: _Known, outer: Int64Array, inner: Int64Array) -> Int64
     found = np.zeros(len(outer), np.int64)
     for one in distinct_groups(lane[outer]):
         rows = np.flatnonzero(lane[outer] == one)
-        begun = np.sort(start[inner[lane[inner] == one]])
+        begun = np.sort(start[inner[lane[inner] == one]], kind="stable")
         found[rows] = np.searchsorted(begun, end[outer[rows]]) - np.searchsorted(
             begun, start[outer[rows]]
         )

@@ -132,7 +132,8 @@ def harness_synchronisations(trace: Trace) -> pl.Series:
     first, last = starts[launches].min(), starts[launches].max()
     is_at_edge = (starts[calls] < first) | (starts[calls] > last)
     if is_at_edge.any():
-        is_at_edge &= ~_recurs(trace, calls, starts[calls], np.sort(starts[launches]))
+        launched = np.sort(starts[launches], kind="stable")
+        is_at_edge &= ~_recurs(trace, calls, starts[calls], launched)
     edge = pl.Series(calls[is_at_edge], dtype=pl.Int64)
     if edge.is_empty():
         return edge

@@ -24,8 +24,11 @@ _NEVER = np.iinfo(np.int64).min
 
 
 def distinct(values: Int64Array) -> Int64Array:
-    """Sorted distinct values; by sorting, for numpy's hashing is slow where all differ."""
-    ordered = np.sort(values)
+    """Sorted distinct values; by sorting, for they mostly stand in order.
+
+    numpy's hashing is slow where all differ.
+    """
+    ordered = np.sort(values, kind="stable")
     if not len(ordered):
         return ordered
     return ordered[np.concatenate(([True], ordered[1:] != ordered[:-1]))]
