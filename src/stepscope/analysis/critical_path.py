@@ -228,7 +228,7 @@ def _input_left(changes: Changes, nodes: Int64Array, spent: Int64Array) -> int:
     mine = np.flatnonzero(graph.kind[nodes] == NodeKind.HOST)
     rows = nodes[mine]
     columns = graph.lane[rows], graph.start_ns[rows], graph.end_ns[rows]
-    waited = graph.host.divide_each(*columns)[HostCause.INPUT]
+    waited = graph.host.of_cause(HostCause.INPUT, *columns)
     # What a change takes from a piece, it takes from its waiting first.
     taken = graph.dur_ns[rows] - changes.dur_ns[rows]
     return int(np.clip(waited - taken, 0, spent[mine]).sum())

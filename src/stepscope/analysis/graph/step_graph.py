@@ -190,7 +190,7 @@ class StepGraph:
         if len(self.host.of(HostCause.ONE_OFF)):
             rows = np.flatnonzero(~self.is_gpu)
             columns = self.lane[rows], self.start_ns[rows], self.end_ns[rows]
-            found[rows] = self.host.divide_each(*columns)[HostCause.ONE_OFF]
+            found[rows] = self.host.of_cause(HostCause.ONE_OFF, *columns)
         return found
 
     @kept

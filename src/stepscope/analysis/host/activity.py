@@ -125,9 +125,8 @@ def _with_others(lane: int, order: list[int], did: dict[int, Stretches]) -> Acti
             continue
         free = intervals.complement(claimed, int(theirs.starts[0]), int(theirs.ends[-1]))
         active = intervals.Intervals(theirs.starts, theirs.ends)
-        _, starts, ends = intervals.clip_by_windows(active, free.starts, free.ends)
-        causes = theirs.causes[np.searchsorted(theirs.starts, starts, "right") - 1]
-        parts.append((Stretches(starts, ends, causes), other))
+        _, row, starts, ends = intervals.clip_by_windows(active, free.starts, free.ends)
+        parts.append((Stretches(starts, ends, theirs.causes[row]), other))
         claimed = intervals.union(claimed, intervals.merge(theirs.starts, theirs.ends))
     if len(parts) == 1:
         lanes = np.broadcast_to(np.int32(lane), len(own.starts))

@@ -93,12 +93,7 @@ class HostEvents:
 
     def stretches(self, lane: int) -> Stretches:
         """The same in order of time: what a thread did from when to when."""
-        claims = self.claims(lane)
-        codes = [np.full(len(own), code, np.int8) for code, own in enumerate(claims)]
-        starts = np.concatenate([own.starts for own in claims])
-        order = np.argsort(starts)
-        ends = np.concatenate([own.ends for own in claims])
-        return Stretches(starts[order], ends[order], np.concatenate(codes)[order])
+        return self._stretches.get(lane) or _in_order(self.claims(lane))
 
     @kept
     def _claims(self) -> dict[int, list[Intervals]]:
@@ -110,32 +105,55 @@ class HostEvents:
             found[one] = claims_by_sets(start[rows], end[rows], cause[rows])
         return found
 
+    @kept
+    def _stretches(self) -> dict[int, Stretches]:
+        return {lane: _in_order(claims) for lane, claims in self._claims.items()}
+
+    def of_cause(
+        self,
+        cause: HostCause,
+        lanes: npt.NDArray[np.integer[Any]],
+        starts: Int64Array,
+        ends: Int64Array,
+    ) -> Int64Array:
+        """Time of one cause in each window of some thread."""
+        found = np.zeros(len(starts), np.int64)
+        for lane in distinct_groups(lanes):
+            if len(own := self.claims(lane)[cause]):
+                mine = np.flatnonzero(lanes == lane)
+                found[mine] = intervals.covered(own, starts[mine], ends[mine])
+        return found
+
     def divide(self, lane: int, starts: Int64Array, ends: Int64Array) -> Int64Array:
         """Time per cause in each window of a thread: one row per cause, one column per window.
 
         The rows add up to the windows' lengths.
-
-        Args:
-            ends: Their ends; windows stand in order and do not overlap.
         """
-        rest = np.maximum(ends - starts, 0)
+        did = self.stretches(lane)
+        stretches = Intervals(did.starts, did.ends)
+        window, row, first, last = intervals.clip_by_windows(stretches, starts, ends)
         divided = np.zeros((len(CAUSES), len(starts)), np.int64)
-        for code, own in enumerate(self.claims(lane)):
-            if len(own):
-                divided[code] = intervals.covered(own, starts, ends)
-                rest -= divided[code]
-        divided[-1] = rest
+        np.add.at(divided, (did.causes[row], window), last - first)
+        divided[-1] = np.maximum(ends - starts, 0) - divided.sum(axis=0)
         return divided
 
     def divide_each(
         self, lanes: npt.NDArray[np.integer[Any]], starts: Int64Array, ends: Int64Array
     ) -> Int64Array:
-        """The same of windows of several threads; those of one thread stand in order."""
+        """The same of windows of several threads."""
         divided = np.zeros((len(CAUSES), len(starts)), np.int64)
         for lane in distinct_groups(lanes):
             mine = np.flatnonzero(lanes == lane)
             divided[:, mine] = self.divide(lane, starts[mine], ends[mine])
         return divided
+
+
+def _in_order(claims: list[Intervals]) -> Stretches:
+    starts = np.concatenate([own.starts for own in claims])
+    order = np.argsort(starts, kind="stable")  # of a few runs in order, so that it is quick
+    ends = np.concatenate([own.ends for own in claims])
+    codes = np.repeat(np.arange(len(claims), dtype=np.int8), [len(own) for own in claims])
+    return Stretches(starts[order], ends[order], codes[order])
 
 
 def claims_by_sets(
@@ -343,7 +361,8 @@ def _backward(trace: Trace, lane: int) -> Intervals:
         return intervals.empty()
     merged = intervals.merge(*times_of(trace, nodes))
     lanes = {lane} if trace.main_lane is None else {lane, trace.main_lane}
-    others = np.sort(times_of(trace, events_named(trace, is_operator(), sorted(lanes)))[0])
+    others = times_of(trace, events_named(trace, is_operator(), sorted(lanes)))[0]
+    others.sort(kind="stable")
     gap_starts, gap_ends = merged.ends[:-1], merged.starts[1:]
     is_broken = np.searchsorted(others, gap_ends) > np.searchsorted(others, gap_starts)
     first = np.concatenate(([True], is_broken))

@@ -267,14 +267,13 @@ def _divide(
 ) -> _Pieces:
     did = activity.by_lane[lane]
     stretches = intervals.Intervals(did.starts, did.ends)
-    window, starts, ends = intervals.clip_by_windows(stretches, first, last)
-    index = np.searchsorted(did.starts, starts, "right") - 1
-    doing, by_lane = did.causes[index], did.lanes[index]
+    window, row, starts, ends = intervals.clip_by_windows(stretches, first, last)
+    doing, by_lane = did.causes[row], did.lanes[row]
     event = activity.event_at(by_lane, doing, starts)
     rest = intervals.complement(
         intervals.merge(did.starts, did.ends), int(first.min()), int(last.max())
     )
-    free_window, free_starts, free_ends = intervals.clip_by_windows(rest, first, last)
+    free_window, _, free_starts, free_ends = intervals.clip_by_windows(rest, first, last)
     window = np.concatenate((window, free_window))
     starts = np.concatenate((starts, free_starts))
     ends = np.concatenate((ends, free_ends))
@@ -327,13 +326,12 @@ def clip(segments: pl.DataFrame, windows: pl.DataFrame) -> Clipped:
         mine = np.nonzero(window_device == device)[0]
         starts = segments["start_ns"].to_numpy()[rows]
         ends = segments["end_ns"].to_numpy()[rows]
-        window, first, last = intervals.clip_by_windows(
+        window, row, first, last = intervals.clip_by_windows(
             intervals.Intervals(starts, ends),
             windows["start_ns"].to_numpy()[mine],
             windows["end_ns"].to_numpy()[mine],
         )
-        index = np.searchsorted(starts, first, "right") - 1
-        parts.append(Clipped(rows[index], mine[window], first, last))
+        parts.append(Clipped(rows[row], mine[window], first, last))
     if not parts:
         return Clipped(*(np.zeros(0, np.int64) for _ in Clipped._fields))
     if len(parts) == 1:

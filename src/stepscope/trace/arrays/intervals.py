@@ -95,47 +95,25 @@ def merge(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
     return Intervals(first[opens], reach[closes])
 
 
-_IN_FIRST, _IN_SECOND = 1, 2
-
-
-def _combine(first: Intervals, second: Intervals, wanted: tuple[int, ...]) -> Intervals:
-    """Sweeps over both sets and keeps the time during which the state is in `wanted`."""
-    times = np.concatenate((first.starts, second.starts, first.ends, second.ends))
-    is_wanted = np.zeros(_IN_FIRST + _IN_SECOND + 1, np.bool_)
-    is_wanted[list(wanted)] = True
-    change = np.repeat(
-        np.array([_IN_FIRST, _IN_SECOND, -_IN_FIRST, -_IN_SECOND], np.int8),
-        [len(first), len(second), len(first), len(second)],
-    )
-    order = np.argsort(times, kind="stable")
-    times = times[order]
-    state = np.cumsum(change[order], dtype=np.int8)
-    last_of_time = np.concatenate((times[1:] != times[:-1], [True]))
-    times, state = times[last_of_time], state[last_of_time]
-    inside = is_wanted[state]
-    before = np.concatenate(([False], inside[:-1]))
-    return Intervals(times[inside & ~before], times[before & ~inside])
-
-
 def union(first: Intervals, second: Intervals) -> Intervals:
     """Returns the time in either set."""
     if not len(first) or not len(second):
         return first if len(first) else second
-    return _combine(first, second, (_IN_FIRST, _IN_SECOND, _IN_FIRST + _IN_SECOND))
+    starts = np.concatenate((first.starts, second.starts))
+    return merge(starts, np.concatenate((first.ends, second.ends)))
 
 
 def intersection(first: Intervals, second: Intervals) -> Intervals:
     """Returns the time in both sets."""
-    if not len(first) or not len(second):
-        return empty()
-    return _combine(first, second, (_IN_FIRST + _IN_SECOND,))
+    _, _, starts, ends = clip_by_windows(second, first.starts, first.ends)
+    return Intervals(starts, ends)
 
 
 def difference(first: Intervals, second: Intervals) -> Intervals:
     """Returns the time in the first set but not in the second."""
     if not len(first) or not len(second):
         return first
-    return _combine(first, second, (_IN_FIRST,))
+    return intersection(first, complement(second, int(first.starts[0]), int(first.ends[-1])))
 
 
 def clip(intervals: Intervals, start_ns: int, end_ns: int) -> Intervals:
@@ -196,11 +174,11 @@ def covered(intervals: Intervals, starts: npt.ArrayLike, ends: npt.ArrayLike) ->
 
 def clip_by_windows(
     intervals: Intervals, starts: npt.ArrayLike, ends: npt.ArrayLike
-) -> tuple[Int64Array, Int64Array, Int64Array]:
+) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
     """Returns the parts of a set within each of many windows [starts[i], ends[i]).
 
     Returns:
-        Window number, start and end of each part, sorted by window, then start.
+        Numbers of window and interval, start and end of each part, sorted by window, then start.
     """
     first, last = int64_times(starts), int64_times(ends)
     low = np.searchsorted(intervals.ends, first, "right")
@@ -215,4 +193,4 @@ def clip_by_windows(
     end = intervals.ends[index]
     np.maximum(begin, first[window], out=begin)
     np.minimum(end, last[window], out=end)
-    return window, begin, end
+    return window, index, begin, end

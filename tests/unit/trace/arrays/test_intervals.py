@@ -70,12 +70,13 @@ def test_coverage_of_many_windows(pairs, windows):
     assert iv.covered_before(a, starts).tolist() == before
     assert iv.contains(a, starts).tolist() == [s in moments(pairs) for s in starts]
 
-    number, part_starts, part_ends = iv.clip_by_windows(a, starts, ends)
+    number, row, part_starts, part_ends = iv.clip_by_windows(a, starts, ends)
     for index, window in enumerate(windows):
         mine = number == index
         parts = iv.Intervals(part_starts[mine], part_ends[mine])
         assert as_set(parts) == moments(pairs) & set(range(*window))
     assert (np.diff(number) >= 0).all()
+    assert ((a.starts[row] <= part_starts) & (part_ends <= a.ends[row])).all()
 
 
 def test_times_of_today_stay_exact():
