@@ -48,6 +48,7 @@ from stepscope.trace.problems import Problems
 from stepscope.trace.schema import ARGS, COUNTERS, FLOWS, INSTANTS, METADATA, NAMES
 from stepscope.trace.tables import Frames
 
+_NO_TEXT = pl.Series("args", [None], dtype=pl.String)
 _PHASE_LETTERS = pl.Series("phase", [chr(code) for code in range(128)] + ["?"] * 128)
 
 
@@ -241,4 +242,7 @@ def _texts_of(rows: Rows, at: npt.NDArray[np.intp]) -> pl.Series:
     Few rows of a block are instants, counters or flows. Without a copy, they would keep the whole
     block in memory until there are enough of them for a part of the store.
     """
-    return rows.args[at] + ""  # joined text is new text
+    texts = rows.args[at]
+    if texts.null_count() == len(texts):
+        return _NO_TEXT.new_from_index(0, len(texts))
+    return texts + ""  # joined text is new text

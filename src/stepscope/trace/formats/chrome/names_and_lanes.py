@@ -101,18 +101,21 @@ class NamesAndLanes:
         Returns:
             Devices and streams, with -1 for none.
         """
-        flags = rows.flags[at]
-        lane_device = np.array(self._lane_device or [-1], np.int64)[lane_id]
-        lane_stream = np.array(self._lane_stream or [-1], np.int64)[lane_id]
-        device = np.where((flags & HAS_DEVICE) != 0, rows.device[at], lane_device)
-        stream = np.where((flags & HAS_STREAM) != 0, rows.stream[at], lane_stream)
-        device = np.where(is_gpu & (device >= 0) & (device <= LARGEST_DEVICE), device, -1)
-        stream = np.where(is_gpu & (stream >= 0), stream, -1)
+        device, stream = np.full((2, len(is_gpu)), -1)
+        on_gpu = np.flatnonzero(is_gpu)
+        flags, lane = rows.flags[at][on_gpu], lane_id[on_gpu]
+        lane_device = np.array(self._lane_device or [-1], np.int64)[lane]
+        lane_stream = np.array(self._lane_stream or [-1], np.int64)[lane]
+        own = np.where((flags & HAS_DEVICE) != 0, rows.device[at][on_gpu], lane_device)
+        device[on_gpu] = np.where((own >= 0) & (own <= LARGEST_DEVICE), own, -1)
+        own = np.where((flags & HAS_STREAM) != 0, rows.stream[at][on_gpu], lane_stream)
+        stream[on_gpu] = np.maximum(own, -1)
         return device, stream
 
     def mark_gpu_lanes(self, events: pl.DataFrame) -> None:
         """Makes the lanes of GPU events GPU lanes, with device and stream of their first event."""
-        on_gpu = np.flatnonzero(IS_GPU_CATEGORY[events["category"].to_physical().to_numpy()])
+        code = self.codes_of(events["name_id"].to_numpy())
+        on_gpu = np.flatnonzero(IS_GPU_CATEGORY[code])
         lanes, first = np.unique(events["lane_id"].to_numpy()[on_gpu], return_index=True)
         for lane, row in zip(lanes.tolist(), on_gpu[first].tolist(), strict=True):
             if lane not in self._gpu_lanes:
