@@ -35,7 +35,7 @@ from stepscope.trace.model import Trace
 
 
 def operands_of_work(trace: Trace, events: pl.Series) -> pl.DataFrame:
-    """What some operators were called with: fast for those that launched compute or have a formula.
+    """What some operators were called with: fast for those that launched work or have a formula.
 
     Returns:
         event, dims and types, as `operands` gives them.
@@ -89,7 +89,7 @@ def operands_of_all_work(trace: Trace) -> pl.DataFrame:
 
     `concrete` is null without a formula: few need it, and it is the slowest to find.
     """
-    launched = recorded_work(trace).filter(pl.col("kind") == "compute")["op"].drop_nulls()
+    launched = recorded_work(trace)["op"].drop_nulls()
     with_formula = events_named(trace, pl.col("name").is_in(list(FORMULAS)))
     is_asked = np.zeros(trace.event_count, np.bool_)
     is_asked[launched.to_numpy()] = True
