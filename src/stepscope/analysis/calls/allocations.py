@@ -60,7 +60,7 @@ def gets_or_frees_device_memory() -> pl.Expr:
     )
 
 
-_AT_ONCE = 50_000
+_AT_ONCE = 10_000
 """How many texts are decoded at once: their documents take many times their length."""
 
 
