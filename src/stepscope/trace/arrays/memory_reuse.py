@@ -29,7 +29,7 @@ from typing import Any
 
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8  # option numbers from glibc's malloc.h
 _NEVER = 2**31 - 1
-_NEW_OBJECTS = 100_000
+_NEW_OBJECTS = 250_000
 """Python searches for garbage after this many; importing the modules of a report makes fewer."""
 _HUGE_PAGES = "NUMPY_MADVISE_HUGEPAGE"
 _JEMALLOC = "_RJEM_MALLOC_CONF"
