@@ -106,7 +106,7 @@ class Changes:
 
     def _with_sooner_batches(self, rows: Int64Array, less_ns: Int64Array) -> Changes:
         graph = self.graph
-        arrivals = np.flatnonzero(graph.edge_kind == EdgeKind.ARRIVAL)
+        arrivals = graph.arrival_edges
         if not len(arrivals):
             return self
         less = np.zeros(len(graph), np.int64)
@@ -119,7 +119,7 @@ class Changes:
 
     def drop_edges(self, edges: BoolArray) -> Changes:
         """Some dependencies are gone. The order of a thread and of a stream always stays."""
-        order = np.isin(self.graph.edge_kind, (EdgeKind.THREAD, EdgeKind.STREAM))
+        order = self.graph.edges_of(EdgeKind.THREAD, EdgeKind.STREAM)
         return replace(self, is_kept=self.is_kept & ~(edges & ~order))
 
     def and_also(self, other: Changes) -> Changes:

@@ -96,7 +96,7 @@ def host_alone_ns(changes: Changes) -> int:
     graph = changes.graph
     if not len(graph.host_rows):
         return 0
-    waits = np.isin(graph.edge_kind, _OF_DEVICES)
+    waits = graph.edges_of(*_OF_DEVICES)
     alone = replace(
         changes,
         dur_ns=np.where(graph.is_gpu, 0, changes.dur_ns),

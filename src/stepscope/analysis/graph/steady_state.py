@@ -104,7 +104,7 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
             return replace(graph, steady_state_ns=steady_ns, had_store=True)
         return replace(graph, steady_state_ns=min(steady_ns, graph.total_ns))
     own = is_kept & ~batches
-    alone = own & ~np.isin(graph.edge_kind, (EdgeKind.SYNC, EdgeKind.QUEUE))
+    alone = own & ~graph.edges_of(EdgeKind.SYNC, EdgeKind.QUEUE)
     wanted_ns = (pace.own_ns if has_batches else pace.step_ns) * len(graph.steps)
     least_ns = cycle_ns(_MOST_SLOWED, own)
     needed_ns = least_ns if pace.device_ns is None else pace.device_ns * len(graph.steps)
@@ -161,8 +161,12 @@ def run_passes(
     graph: StepGraph, dur_ns: Int64Array, delay_ns: Int64Array, is_kept: BoolArray
 ) -> Passes:
     """Run the steps until they take the same time again and again."""
-    within = is_kept & (graph.source >= 0)
-    from_origin = np.flatnonzero(is_kept & (graph.source == ORIGIN))
+    from_origin, carried, arrivals = (
+        edges[is_kept[edges]]
+        for edges in (graph.origin_edges, graph.carried_edges, graph.arrival_edges)
+    )
+    within = is_kept.copy()
+    within[from_origin] = within[carried] = False
     earliest = np.full(len(graph), graph.origin_ns)
     np.maximum.at(earliest, graph.target_of(from_origin), graph.origin_ns + delay_ns[from_origin])
     first_start, first_end = _sweep(graph, dur_ns, delay_ns, within, earliest)
@@ -170,10 +174,8 @@ def run_passes(
     once_ns = int(ends_ns[-1]) - graph.begin_ns
     if not graph.steps:
         return Passes(first_start, first_end, once_ns, 0)
-    carried = np.flatnonzero(is_kept & (graph.source <= CARRIED))
     source, target = CARRIED - graph.source[carried], graph.target_of(carried)
-    is_arrival = is_kept & (graph.edge_kind == EdgeKind.ARRIVAL)
-    is_even = is_arrival[carried] & (source == target)
+    is_even = (graph.edge_kind[carried] == EdgeKind.ARRIVAL) & (source == target)
     batches, batch_edges = target[is_even], carried[is_even]
     carried, source, target = carried[~is_even], source[~is_even], target[~is_even]
     # Workers make batches at an even pace, whenever the host comes for them.
@@ -182,7 +184,7 @@ def run_passes(
     turns = np.arange(len(batches)) / max(1, len(batches))
     come_ns = first_start[batches[:1]] + np.round(turns * all_batches_ns).astype(np.int64)
     is_batch = np.zeros(len(graph), np.bool_)
-    is_batch[graph.target_of(np.flatnonzero(is_arrival))] = True
+    is_batch[graph.target_of(arrivals)] = True
     main = graph.host_rows
     before = graph.earlier_host_rows
     if len(before):

@@ -53,7 +53,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.analysis.graph.batch_arrivals import BatchArrivals
-from stepscope.analysis.graph.kinds import NodeKind
+from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.events import HostEvents
 from stepscope.trace.arrays import intervals
@@ -212,6 +212,26 @@ class StepGraph:
         source = np.where(source <= CARRIED, CARRIED - source, source)
         is_of_gpu = self.is_gpu[source]
         return rows[is_of_gpu], source[is_of_gpu]
+
+    @kept
+    def origin_edges(self) -> Int64Array:
+        """Edges that leave the origin."""
+        return np.flatnonzero(self.source == ORIGIN)
+
+    @kept
+    def carried_edges(self) -> Int64Array:
+        """Edges that leave nodes of the steps before."""
+        return np.flatnonzero(self.source <= CARRIED)
+
+    @kept
+    def arrival_edges(self) -> Int64Array:
+        """Edges from one batch to the next."""
+        return np.flatnonzero(self.edge_kind == EdgeKind.ARRIVAL)
+
+    def edges_of(self, *kinds: EdgeKind) -> BoolArray:
+        """Whether each edge is of one of some kinds."""
+        is_mine: BoolArray = np.logical_or.reduce([self.edge_kind == kind for kind in kinds])
+        return is_mine
 
     def target_of(self, edges: Int64Array) -> Int64Array:
         """Node that each of some edges leads to."""
