@@ -200,20 +200,17 @@ def limits_of(changes: Changes, again: Replay) -> Limits:
     source = np.maximum(graph.source[into], ORIGIN)
     came = np.where(source >= 0, end[source], graph.origin_ns)
     gap = np.maximum(begin - np.maximum(came, graph.begin_ns), 0)
-    of_device = np.isin(graph.edge_kind[into], _OF_DEVICES)
+    of_device = graph.edges_of(*_OF_DEVICES)[into]
     of_input = _input_left(changes, nodes, spent)
     of_arrivals = graph.edge_kind[into] == EdgeKind.ARRIVAL
     of_host = ~of_device & ~of_arrivals
-
-    def total(*kinds: NodeKind) -> int:
-        return int(spent[np.isin(kind, kinds)].sum())
-
+    total = {one: int(spent[kind == one].sum()) for one in NodeKind}
     return Limits(
-        compute=total(NodeKind.COMPUTE, NodeKind.MEMSET) + int(gap[of_device].sum()),
-        communication=total(NodeKind.COMMUNICATION),
-        copies=total(NodeKind.MEMCPY),
+        compute=total[NodeKind.COMPUTE] + total[NodeKind.MEMSET] + int(gap[of_device].sum()),
+        communication=total[NodeKind.COMMUNICATION],
+        copies=total[NodeKind.MEMCPY],
         input=of_input + int(gap[of_arrivals].sum()),
-        host=total(NodeKind.HOST) - of_input + int(gap[of_host].sum()),
+        host=total[NodeKind.HOST] - of_input + int(gap[of_host].sum()),
     )
 
 

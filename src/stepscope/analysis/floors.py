@@ -96,11 +96,8 @@ def find_floors(
         work: GPU work with event, kind, group, device, dur_ns, op and bytes, one row per event.
         better: A type in which products of 32-bit floats could run: "tf32", "bfloat16", "float16".
     """
-    devices = {
-        device: peaks
-        for device, peaks in peaks_of(trace).items()
-        if device in set(work["device"].to_list())
-    }
+    used = set(work["device"].unique().to_list())
+    devices = {device: peaks for device, peaks in peaks_of(trace).items() if device in used}
     measured = work["dur_ns"].to_numpy()
     products = _of_products(trace, work, scope, devices, better)
     floor = products["floor_ns"].to_numpy().copy()  # NaN: not known

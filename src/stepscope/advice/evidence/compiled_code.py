@@ -92,10 +92,12 @@ def notable_patterns(window: WindowView, least_share: float) -> tuple[str, ...]:
     Softmax attention is not among them: it has a finding of its own (`unfused-attention`).
     """
     fusible = fusible_of(window)
-    total_ns = {
-        name: int(fusible.occurrences_of(name)["total_ns"].sum())
-        for name in dict.fromkeys(one.name for one in PATTERNS if one.name != ATTENTION)
-    }
+    times = fusible.occurrences.group_by("pattern").agg(pl.col("total_ns").sum())
+    by_number = dict(times.iter_rows())
+    total_ns = dict.fromkeys((one.name for one in PATTERNS if one.name != ATTENTION), 0)
+    for number, one in enumerate(PATTERNS):
+        if one.name in total_ns:
+            total_ns[one.name] += by_number.get(number, 0)
     named = {
         name: total
         for name, total in total_ns.items()

@@ -22,7 +22,7 @@ import numpy as np
 
 from stepscope.analysis.graph.kinds import EdgeKind
 from stepscope.analysis.graph.loops import sweep
-from stepscope.analysis.graph.step_graph import CARRIED, ORIGIN, StepGraph
+from stepscope.analysis.graph.step_graph import CARRIED, StepGraph
 from stepscope.analysis.record.pace import RecordedPace
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.machine.jit import jit

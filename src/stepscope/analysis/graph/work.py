@@ -165,10 +165,9 @@ def _earlier_ends(everything: pl.DataFrame, lane: Int64Array, start: Int64Array)
 
 def _first_of_call(call: Int64Array, start: Int64Array) -> Int64Array:
     """For each row the earliest start of what its call launched (a graph launches much)."""
-    calls, place = np.unique(call, return_inverse=True)
-    earliest = np.full(len(calls), np.iinfo(np.int64).max)
-    np.minimum.at(earliest, place, start)
-    return np.where(call >= 0, earliest[place], start)
+    earliest = np.full(int(call.max(initial=0)) + 2, np.iinfo(np.int64).max)  # the last: no call
+    np.minimum.at(earliest, call, start)
+    return np.where(call >= 0, earliest[call], start)
 
 
 def _fill_from_before(

@@ -35,7 +35,7 @@ from stepscope.analysis.selection.names import (
 from stepscope.analysis.selection.scope import memoized
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
-from stepscope.trace.arrays.nullable import distinct, filled
+from stepscope.trace.arrays.nullable import are_among, distinct, filled
 from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.derive.nesting import MOST_NARROW
 from stepscope.trace.model import Trace
@@ -246,7 +246,8 @@ def _read(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
         own = np.where(is_backward & (own == HostCause.ANNOTATION), HostCause.BACKWARD, own)
         own = own.astype(np.int8)
     # An annotation with a launch in it, or without GPU work an operator, is the step's own work.
-    marks_the_step = np.isin(row, distinct(work["launch"])) if len(work) else is_work
+    launches = are_among(work["launch"], trace.event_count)
+    marks_the_step = launches[row] if len(work) else is_work
     own = _without_enclosing(own, lane, start, end, marks_the_step)
     kept = own != NO_CAUSE
     if not kept.all():

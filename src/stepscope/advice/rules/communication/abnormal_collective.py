@@ -280,7 +280,7 @@ def _in(subject: Subject, window: WindowView) -> list[Finding]:
         evidence += [Evidence("its place in a step", where.text, "text")]
     if _is_memory_full(odd["cause"]):
         title += _FULL
-    steps = tuple(sorted({_step(window, step) for step in odd["step"]}))
+    steps = tuple(sorted({_step(window, step) for step in odd["step"].unique()}))
     if window is not subject.window:
         lost_ns = int((odd["dur_ns"] - odd["expected_ns"]).sum())
         if window.device_share(lost_ns) < subject.thresholds.saving_low:

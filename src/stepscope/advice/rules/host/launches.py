@@ -121,7 +121,8 @@ def _time_per_launch(window: WindowView, lane: int, mine: Intervals) -> Int64Arr
     events = np.flatnonzero(are_among(window.work["launch"], window.trace.event_count))
     columns = window.trace.columns("lane_id", "start_ns", "dur_ns")
     events = events[columns["lane_id"].to_numpy()[events] == lane]
-    ends = np.sort((columns["start_ns"].to_numpy() + columns["dur_ns"].to_numpy())[events])
+    ends = columns["start_ns"].to_numpy()[events] + columns["dur_ns"].to_numpy()[events]
+    ends.sort(kind="stable")
     starts = np.concatenate(([window.window[0]], ends[:-1]))[: len(ends)]
     return intervals.covered(mine, np.minimum(starts, ends), ends)
 
