@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 DERIVED = "derived"
 """Name of the directory in a store."""
-FREED_FROM_EVENTS = 500_000
+FREED_FROM_EVENTS = 1_000_000
 """Events from which derived columns are freed once they are in the store, and read from there."""
 _SMALL = ("host_steps", "device_steps", "overruns", "problems")
 _NAMES = tuple(f"{table}.parquet" for table in ("columns", *_SMALL))
