@@ -154,7 +154,7 @@ def from_arguments(trace: Trace, events: pl.Series, columns: list[pl.Expr]) -> p
     # Where no event is asked for, nothing is read; else all texts of the store are unpacked.
     args = trace.args.filter(is_wanted) if len(wanted) else trace.args.head(0)
     found = args.select("event", *columns).collect()
-    if found["event"].equals(events):  # asked for in order, each once
+    if found["event"].equals(events, check_dtypes=True):  # asked for in order, each once
         return found
     return events.to_frame("event").join(found, on="event", how="left", maintain_order="left")
 

@@ -26,9 +26,10 @@ from stepscope.trace.machine.kinds import (
 )
 
 _MANY = 10_000_000
-"""Elements from which a call is interruptible: with fewer, loops end within a tenth of a second.
+"""Elements from which a call is interruptible.
 
-To hand a call to another thread and back takes a millisecond or more on a busy machine.
+Loops take some nanoseconds for each, so calls with fewer end within a tenth of a second. To hand a
+call to another thread and back takes a millisecond or more on a busy machine.
 """
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analysis.host.causes import CAUSES
+from stepscope.analysis.host.causes import CAUSES, HostCause
 from stepscope.analysis.host.events import HostEvents, claims_by_sets
 
 KNOWN = len(CAUSES) - 1
@@ -58,6 +58,16 @@ def host_of(seed):
             }
         )
     )
+
+
+def test_one_cause_alone_has_the_time_that_it_has_among_all():
+    host, random = host_of(4), np.random.default_rng(5)
+    lanes, starts = random.integers(0, 6, 300), random.integers(-50, 5000, 300)
+    ends = starts + random.integers(-5, 60, 300)
+    each = host.divide_each(lanes, starts, ends)
+    assert each[:-1].any()
+    for cause in range(KNOWN):
+        assert (host.of_cause(HostCause(cause), lanes, starts, ends) == each[cause]).all()
 
 
 @pytest.mark.parametrize("lane", [0, 2, 4, 1])
