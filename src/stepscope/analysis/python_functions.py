@@ -44,6 +44,7 @@ _UNKNOWN_RATE = "unknown_rate"
 _LAUNCHER = r"stepscope/adapters/(?:script/)?launch\.py(\(\d+\))?: launch$"
 """Where `stepscope run` waits for the training, in this version and in earlier ones."""
 _MAIN = "MainThread"
+_UNKNOWN_PROCESS = "0"
 _WAITING = (
     "time that a thread waits in a function counts for the function; py-spy draws waiting right "
     "only where it recorded with --idle"
@@ -60,10 +61,10 @@ class PythonFunctions:
         functions: One row per function, the most self time first: function, place (its file,
             of a package the part inside it), count (spans seen; a sampler joins samples that
             follow each other), self_ns, self_share, total_ns, total_share, threads.
-        threads: One row per thread: process, thread, covered_ns, covered_share, functions
-            (different ones), most_in (the function with the most self time), most_in_share (its
-            part of the thread's covered time). The training's main thread comes first: a main
-            thread, seen for much of the time, with the most different functions.
+        threads: One row per thread: process (null if unknown), thread, covered_ns, covered_share,
+            functions (different ones), most_in (the function with the most self time),
+            most_in_share (its part of the thread's covered time). The training's main thread comes
+            first: a main thread, seen for much of the time, with the most different functions.
         scope: What the answer covers; its events are the spans.
     """
 
@@ -259,7 +260,7 @@ def _threads(
     )
     lanes = trace.lanes.select(
         "lane_id",
-        process=pl.col("pid").cast(pl.String),
+        process=pl.when(pl.col("pid") != _UNKNOWN_PROCESS).then("pid"),
         thread=pl.coalesce(pl.col("thread_name"), pl.col("tid").cast(pl.String)),
     )
     return (

@@ -54,9 +54,12 @@ def _verdict(answer: PythonFunctions) -> str:
     thread = answer.threads.row(0, named=True)
     if thread["most_in_share"] is None:
         return "the Python functions that were recorded took no time"
+    who = thread["thread"]
+    who = f"thread {who}" if who.isdecimal() else who
+    if thread["process"] is not None:
+        who += f" of process {thread['process']}"
     return (
-        f"{thread['thread']} of process {thread['process']} spent "
-        f"{percent(thread['most_in_share'])} of {duration(thread['covered_ns'])} "
+        f"{who} spent {percent(thread['most_in_share'])} of {duration(thread['covered_ns'])} "
         f"in {thread['most_in']}"
     )
 

@@ -109,11 +109,11 @@ class PySpyOptions(Tool):
         """
         command = [program, "record", "--subprocesses", "--format", self.format]
         command += ["--rate", str(self.rate), "--output", str(output)]
-        if self.format == "chrometrace":
-            # The first separates threads into lanes. Without the second, a waiting thread is drawn
-            # as still running what it ran before, and all its times are too long.
-            wanted = ("--threads", "--idle")
-            command += [word for word in wanted if word not in self.arguments]
+        # Of a chrometrace, the first separates threads into lanes, and names them in a raw. Without
+        # the second, a waiting thread of a chrometrace is drawn as still running what it ran
+        # before, and all its times are too long.
+        wanted = {"chrometrace": ("--threads", "--idle"), "raw": ("--threads",)}
+        command += [word for word in wanted.get(self.format, ()) if word not in self.arguments]
         if seconds is not None:
             command += ["--duration", str(max(1, round(seconds)))]
         return [*command, *self.arguments, *what]

@@ -10,9 +10,10 @@ A `speedscope` has the stacks of each thread one after the other, without the ti
 idle. They become the same beginnings and ends.
 
 A `raw` has different stacks with the number of samples of each, and no order or rate. They are laid
-one after the other, alike ones together, so only sums mean something. How many samples there are in
-a second is in the manifest of a recording that Stepscope made; else py-spy's default is assumed,
-and that is reported.
+one after the other, alike ones together, so only sums mean something. Without `--threads`, stacks
+that begin in Python's threading are told apart by what their threads run, and the others are one
+lane. How many samples there are in a second is in the manifest of a recording that Stepscope made;
+else py-spy's default is assumed, and that is reported.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 import polars as pl
@@ -38,14 +39,20 @@ from stepscope.trace.tables import Tables
 
 _BEGINNING = re.compile(rb'^\s*\[\s*\{[^{}]*(?:\{[^{}]*\}[^{}]*)?"cat"\s*:\s*"py-spy"')
 _RAW_CATEGORY = "py-spy"
-_THREAD = re.compile(r'Process (\d{1,18}) Thread (\d{1,18}) "(.*)"$')
+_THREAD = re.compile(r'(?:Process (\d{1,18}) )?Thread (\d{1,18}) "(.*)"$')
 _SPEEDSCOPE = re.compile(rb"[\xef\xbb\xbf\s]*\{[^{]{0,4000}speedscope\.app/file-format-schema")
 _NOT_OURS = "a profile of speedscope, not a trace; speedscope shows it"
 _RAW_LINE = re.compile(rb"^[^\n]*\([^()\n;]*:\d+\)(?:;[^\n]*)? \d+\r?$", re.MULTILINE)
 _RAW_THREAD = re.compile(r"thread \((0x[0-9A-Fa-f]{1,15}|\d{1,18})\)(?:: (.*))?$")
-_RAW_PROCESS = re.compile(r'process (\d{1,18}):"[^"]*"(?:;|$)')
+_RAW_PROCESS = re.compile(r'process (\d{1,18}):".*?"(?:;|$)')
 _RAW_FRAME = re.compile(r"(.*) \((.*?)(?::(\d{1,9}))?\)$")
+_RAW_THREADING = re.compile(r".* \((?:.*[/\\])?threading\.py:\d+\)$")
+"""A frame at the bottom of every thread that Python began."""
+_ALL_THREADS, _MAIN_THREAD = "all threads", "MainThread"
 _MOST_DIGITS = 12
+_Lane: TypeAlias = tuple[int, int | str]
+"""A process, and the id of its thread or, where the file has none, what tells its stacks apart."""
+_Stacks: TypeAlias = dict[_Lane, list[tuple[list[str], int]]]
 _RATE = 100
 """Samples per second, unless py-spy is told otherwise."""
 _THREAD_FRAME = r"^thread \([^)]*\)(?:: (.*))?$"
@@ -94,45 +101,58 @@ def read_raw(trace: Input) -> Tables:
     Raises:
         UnreadableInputError: It has no stack.
     """
-    stacks: dict[tuple[int, int, str], list[tuple[list[str], int]]] = {}
+    stacks: _Stacks = {}
+    names: dict[_Lane, str] = {}
     bad = samples = 0
     for line in b"".join(trace.content).decode(errors="replace").splitlines():
         stack, _, count = line.rpartition(" ")
         if not stack or not (count.isascii() and count.isdigit() and len(count) < _MOST_DIGITS):
             bad += bool(line.strip())
             continue
-        lane, frames = _lane_of(stack)
+        lane, name, frames = _lane_of(stack)
         samples += int(count)
         if frames:
             stacks.setdefault(lane, []).append((frames, int(count)))
+            names[lane] = name or names.get(lane, "")  # a thread has none before it imports any
     if not stacks:
         raise UnreadableInputError(f"{trace.name}: stacks of py-spy without a frame")
     trace.problems.add("skipped", None, bad)
     rate = _rate_of(trace.plain_file)
     if rate is None:
         trace.problems.add("unknown_rate", None, samples)
-    content = Content([orjson.dumps(list(_beginnings_and_ends(_profile(stacks, rate or _RATE))))])
+    profile = _profile(stacks, names, rate or _RATE)
+    content = Content([orjson.dumps(list(_beginnings_and_ends(profile)))])
     return _as_functions(read_tables(trace.name, content, trace.problems))
 
 
-def _lane_of(stack: str) -> tuple[tuple[int, int, str], list[str]]:
-    """The process, thread and thread's name of a stack, and its frames."""
-    process_id, thread_id, name = 0, 0, "all threads"
+def _lane_of(stack: str) -> tuple[_Lane, str, list[str]]:
+    """The lane of a stack, its name, and its frames."""
+    process_id = 0
     while process := _RAW_PROCESS.match(stack):  # its parents come first
         process_id, stack = int(process[1]), stack[process.end() :]
     frames = stack.split(";") if stack else []
     if frames and (thread := _RAW_THREAD.match(frames[0])):
-        thread_id, name, frames = int(thread[1], 0), thread[2] or "", frames[1:]
-    return (process_id, thread_id, name), frames
+        return (process_id, int(thread[1], 0)), thread[2] or "", frames[1:]
+    name = _ALL_THREADS
+    if frames and _RAW_THREADING.match(frames[0]):
+        what = next((frame for frame in frames if not _RAW_THREADING.match(frame)), frames[-1])
+        name = f"threads in {_frame(what)['name']}"
+    return (process_id, name), name, frames
 
 
-def _profile(
-    stacks: dict[tuple[int, int, str], list[tuple[list[str], int]]], rate: float
-) -> dict[str, Any]:
+def _profile(stacks: _Stacks, names: dict[_Lane, str], rate: float) -> dict[str, Any]:
     """The stacks as a `speedscope` has them."""
     numbers: dict[str, int] = {}
     profiles = []
-    for (process_id, thread_id, name), found in stacks.items():
+    without_id: dict[int, list[int | str]] = {}
+    for process_id, thread in stacks:
+        if isinstance(thread, str):
+            without_id.setdefault(process_id, []).append(thread)
+    for (process_id, thread), found in stacks.items():
+        name = names[process_id, thread]
+        if thread == _ALL_THREADS and len(without_id[process_id]) > 1:
+            name = _MAIN_THREAD  # those that Python began have lanes of their own
+        thread_id = without_id[process_id].index(thread) if isinstance(thread, str) else thread
         found.sort()
         profiles.append(
             {
@@ -171,9 +191,11 @@ def _beginnings_and_ends(profile: dict[str, Any]) -> Iterator[dict[str, Any]]:
     frames = profile["shared"]["frames"]
     for number, one in enumerate(profile["profiles"]):
         named = _THREAD.match(one["name"])
-        lane = {"pid": int(named[1]), "tid": int(named[2])} if named else {"pid": 0, "tid": number}
-        name = named[3] if named and named[3] else one["name"]
-        yield {"ph": "M", "name": "thread_name", "args": {"name": name}, "ts": 0, **lane}
+        lane = {"pid": 0, "tid": number}
+        if named:
+            lane = {"pid": int(named[1] or 0), "tid": int(named[2])}
+        if name := named[3] if named else one["name"]:
+            yield {"ph": "M", "name": "thread_name", "args": {"name": name}, "ts": 0, **lane}
         at, open_frames = float(one["startValue"]), list[int]()
         for stack, weight in zip(one["samples"], one["weights"], strict=True):
             same = 0

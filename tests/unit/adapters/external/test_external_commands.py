@@ -192,6 +192,8 @@ def test_lanes_of_a_chrome_trace_are_told_apart():
     words = words_of(PySpyOptions("chrometrace"))
     assert {"--threads", "--idle"} <= set(words)
     assert "--idle" not in words_of(PySpyOptions("flamegraph"))
+    # A raw has no lanes: without the threads' names, all threads of a process are one.
+    assert "--threads" in words_of(PySpyOptions("raw"))
     twice = PySpyOptions("chrometrace", arguments=("--threads",))
     assert words_of(twice).count("--threads") == 1
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from stepscope.analysis.python_functions import python_functions
+from stepscope.commands.main import main
 from stepscope.errors import UnreadableInputError
 from stepscope.run.manifest import ExternalRecord, write_record
 from stepscope.trace.derive.columns import derive
@@ -145,7 +146,7 @@ def test_speedscopes_stacks_are_frames_too(tmp_path):
         "compute": (100_000_000, 100_000_000),
         "wait": (500_000_000, 500_000_000),
     }
-    assert set(answer.threads["thread"]) == {"MainThread", 'Process 12 Thread 7 ""'}
+    assert set(answer.threads["thread"]) == {"MainThread", "7"}
 
 
 @pytest.mark.parametrize(
@@ -214,6 +215,56 @@ process 13:"python: worker; of 2";main (worker.py:3) 4
         ("12", "all threads", 30_000_000),
         ("13", "all threads", 40_000_000),
     ]
+
+
+def test_a_thread_has_one_lane_before_and_after_it_has_a_name(tmp_path):
+    """As in a recording from the start: py-spy reads names from Python's threading."""
+    text = """\
+process 12:"python -c "print('a'); main()"";thread (12);<module> (train.py:1) 3
+process 12:"python -c "print('a'); main()"";thread (12): MainThread;<module> (train.py:2) 4
+process 12:"python -c "print('a'); main()"";thread (12);<module> (train.py:1);load (data.py:4) 1
+process 12:"python -c "print('a'); main()"";thread (13);wait (data.py:4) 1
+"""
+    answer = python_functions(raw(tmp_path, text))
+    assert answer.threads.select("process", "thread", "covered_ns").rows() == [
+        ("12", "MainThread", 80_000_000),
+        ("12", "13", 10_000_000),
+    ]
+    took = dict(answer.functions.select("function", "self_ns").rows())
+    assert took == {"<module>": 70_000_000, "load": 10_000_000, "wait": 10_000_000}
+
+
+def test_without_threads_those_of_stepscope_leave_the_training_in(tmp_path):
+    """What `--threads` would tell apart is told by what a thread runs."""
+    text = """\
+<module> (train.py:3);step (train.py:9) 20
+_bootstrap (threading.py:1002);run (threading.py:982);save (/a/stepscope/capture/finish.py:9) 5
+_bootstrap (threading.py:1002);run (threading.py:982);fetch (/app/data.py:4) 30
+_bootstrap (threading.py:1002);run (threading.py:982);fetch (/app/data.py:4);read (/app/io.py:7) 4
+"""
+    answer = python_functions(raw(tmp_path, text))
+    assert answer.threads.select("process", "thread", "covered_ns").rows() == [
+        (None, "MainThread", 200_000_000),
+        (None, "threads in fetch", 340_000_000),
+    ]
+    assert "save" not in answer.functions["function"]
+
+
+@pytest.mark.parametrize(
+    ("thread", "who"),
+    [
+        ('Thread 12 "MainThread"', "MainThread spent"),
+        ('Process 12 Thread 7 ""', "thread 7 of process 12 spent"),
+        ('Process 12 Thread 7 "Loader"', "Loader of process 12 spent"),
+    ],
+)
+def test_the_verdict_names_the_thread_as_far_as_it_is_known(tmp_path, capsys, thread, who):
+    """Without `--subprocesses`, py-spy does not say which process it sampled."""
+    profile = {**speedscope()["profiles"][0], "name": thread}
+    path = tmp_path / "py-spy.speedscope.json"
+    path.write_text(json.dumps(speedscope(profiles=[profile])))
+    assert main(["report", str(path)]) == 0
+    assert f"Verdict  {who} " in capsys.readouterr().out
 
 
 def test_lines_that_are_no_stack_are_skipped_and_counted(tmp_path):
