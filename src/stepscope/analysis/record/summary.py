@@ -531,7 +531,8 @@ def _other_kinds(records: Iterable[StepRecord]) -> tuple[OtherKind, ...]:
 def _slow_first(train: list[StepRecord]) -> list[StepRecord]:
     """The slow steps at the start of the record, up to the first that is not slow.
 
-    So are those that wait longer for their input than any later step, by far: workers start.
+    So are those that wait longer for their input than any later step, by far: workers start. A step
+    that was recorded ends neither, unless it is the first: recording may be why it is slow.
     """
     most = int(len(train) * _FIRST_AT_MOST)
     if not most:
@@ -540,9 +541,11 @@ def _slow_first(train: list[StepRecord]) -> list[StepRecord]:
     count = 0
     while count < most and train[count].dur_ns > limit_ns:
         count += 1
+    tells = [at for at in range(most) if not at or train[at].window is None]
+    count = max((at + 1 for at in tells if at < count), default=0)
     later_ns = max(input_wait(record) for record in train[most:])
     started_ns = max(START_UP_FACTOR * later_ns, limit_ns * _NOTABLE_WAIT)
-    waited = [at for at in range(most) if input_wait(train[at]) > started_ns]
+    waited = [at for at in tells if input_wait(train[at]) > started_ns]
     return train[: max([count, *(at + 1 for at in waited)])]
 
 

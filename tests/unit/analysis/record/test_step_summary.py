@@ -38,6 +38,30 @@ def test_the_end_of_the_first_epoch_is_no_part_of_its_evaluation():
     )
 
 
+@pytest.mark.parametrize("waits_ms", [0, 250])
+def test_steps_that_a_recording_slows_are_no_slow_start(waits_ms):
+    """As under tracemalloc, where making a batch takes many times as long."""
+    times = [400, *[100] * 4, *[300] * 7, *[100] * 88]
+    waits = [300, *[60] * 4, *[waits_ms] * 7, *[60] * 88]
+    summary = summarise_steps(step_records(times, waits_ms=waits, recorded=range(5, 12)))
+    assert summary is not None
+    assert summary.excluded == ExcludedSteps(first=1, recorded=7)
+    assert summary.recording_factor == 3
+
+
+def test_a_slow_start_goes_on_to_the_last_unrecorded_slow_step():
+    times = [400, 300, *[500] * 3, 300, *[500] * 3, *[100] * 60]
+    recorded = [2, 3, 4, 6, 7, 8]
+    summary = summarise_steps(step_records(times, recorded=recorded))
+    assert summary is not None
+    assert summary.first_steps == (0, 1, 2, 3, 4, 5)
+    assert summary.excluded.recorded == 3
+    # With nothing but recorded steps, the first of them may still be the training's start.
+    summary = summarise_steps(step_records([400, 300, *[100] * 60], recorded=range(3)))
+    assert summary is not None
+    assert summary.first_steps == (0,)
+
+
 def test_known_run():
     # Two slow first steps, ten plain ones, three recorded ones, an evaluation, a partial one.
     records = step_records(
