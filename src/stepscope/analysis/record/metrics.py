@@ -38,6 +38,10 @@ from stepscope.run.metrics import (
 _TEXTS = ("timestamp", "name", "uuid", "serial", "pci.bus_id", "pstate", "driver_version")
 _KEYS = ("index", "name", "uuid")
 _MASKS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
+_TELL_GPUS_APART = ("index", "uuid", "serial", "pci.bus_id")
+_MOST_GPUS, _LEAST_SAMPLES = 32, 3
+_APART = 2
+"""How many times as far apart samples are as the rows of one, at least."""
 _MOST_BYTES = 1 << 30
 _BUSY_PERCENT = 50
 
@@ -47,9 +51,11 @@ class MetricsSummary:
     """A file of metrics. Every mean is over the samples that have a value.
 
     Attributes:
-        samples: Number of samples: rows with one time count as one.
+        samples: Number of samples: rows with one time count as one, or if all rows are of GPUs, the
+            rows of one.
         span_ns: From the first sample to the last; None if times are missing.
-        gpus: One row for each GPU: index, name, uuid, samples, utilization_percent and
+        gpus: One row for each GPU: index (where rows do not say which GPU they are of, but come
+            several at a time, the place in the sample), name, uuid, samples, utilization_percent and
             memory_utilization_percent (means), memory_peak_bytes, memory_total_bytes, power_watts
             (mean), power_peak_watts, energy_joules (used between first and last sample),
             temperature_peak_celsius, clock_mhz (mean of the multiprocessors' clock), busy_samples
@@ -92,6 +98,9 @@ def is_metrics_file(path: Path) -> bool:
 def summarise_metrics(path: Path) -> MetricsSummary:
     """Read and summarise a file of metrics."""
     frame, skipped = read_metrics(path)
+    if gpus := _gpus_in_turn(frame):
+        place = pl.int_range(pl.len(), dtype=pl.Int64) % gpus
+        frame = frame.with_columns(place.cast(pl.Float64).alias("index"))
     record = None
     with contextlib.suppress(UnreadableInputError):
         record = read_metrics_record(path)
@@ -100,7 +109,32 @@ def summarise_metrics(path: Path) -> MetricsSummary:
     if times is not None and times.drop_nulls().len():
         span_ns = int(times.max() - times.min())  # type: ignore[operator, arg-type]
     samples = frame["timestamp"].n_unique() if "timestamp" in frame.columns else len(frame)
-    return MetricsSummary(path, samples, span_ns, _gpus(frame), _host(frame), skipped, record)
+    of_gpus = _gpus(frame)
+    if len(frame) and of_gpus["samples"].sum() == len(frame):
+        # nvidia-smi writes a time of its own for each GPU.
+        samples = int(of_gpus["samples"].max())  # type: ignore[arg-type]
+    return MetricsSummary(path, samples, span_ns, of_gpus, _host(frame), skipped, record)
+
+
+def _gpus_in_turn(frame: pl.DataFrame) -> int:
+    """How many GPUs there are, if nothing names them but each sample has a row of each; else 0.
+
+    As of nvidia-smi without `index`: it writes the rows of a sample one right after the other.
+    """
+    if "time_ns" not in frame.columns or any(name in frame.columns for name in _TELL_GPUS_APART):
+        return 0
+    times = frame["time_ns"]
+    if times.null_count():
+        return 0
+    after_ns = np.diff(times.to_numpy())
+    names = frame["name"].to_numpy() if "name" in frame.columns else None
+    for gpus in range(2, min(_MOST_GPUS, len(times) // _LEAST_SAMPLES) + 1):
+        is_next = np.arange(1, len(times)) % gpus == 0
+        if after_ns[is_next].min() <= _APART * max(0, after_ns[~is_next].max()):
+            continue
+        if names is None or (names[gpus:] == names[:-gpus]).all():
+            return gpus
+    return 0
 
 
 def read_metrics(path: Path) -> tuple[pl.DataFrame, int]:

@@ -142,6 +142,38 @@ def test_a_file_of_nvidia_smi_is_read(tmp_path):
     assert as_json["gpus"][0]["utilization_percent"] == pytest.approx(40.0)
 
 
+@pytest.mark.parametrize("apart_ms", [0, 3, 200])
+def test_gpus_that_no_column_tells_apart_are_told_by_their_turns(tmp_path, apart_ms):
+    """A query without `index`, as guides have it: each sample has a row for each GPU."""
+    path = tmp_path / "gpu_usage.csv"
+    rows = [
+        f"2026/01/31 12:00:{second:02}.{gpu * apart_ms:03}, A100, {busy} %, 100 MiB, 50 MiB"
+        for second in range(5)
+        for gpu, busy in enumerate((90 + second, 20))
+    ]
+    rows.append("2026/01/31 12:00:05.000, A100, 95 %, 100 MiB, 50 MiB")  # cut off
+    header = "timestamp, name, utilization.gpu [%], memory.used [MiB], memory.free [MiB]"
+    path.write_text("\n".join([header, *rows, ""]))
+    summary = summarise_metrics(path)
+    assert summary.samples == 6
+    assert summary.gpus.select("index", "name", "samples", "utilization_percent").rows() == [
+        (0, "A100", 6, 92.5),
+        (1, "A100", 5, 20.0),
+    ]
+
+
+@pytest.mark.parametrize("busy", [(90, 20), (90,)])
+def test_one_gpu_at_uneven_times_is_one(tmp_path, busy):
+    path = tmp_path / "gpu_usage.csv"
+    seconds = [0, 1, 3, 4, 6, 8, 9, 11, 12]
+    rows = [
+        f"2026/01/31 12:00:{second:02}.000, A100, {busy[at % len(busy)]} %"
+        for at, second in enumerate(seconds)
+    ]
+    path.write_text("\n".join(["timestamp, name, utilization.gpu [%]", *rows, ""]))
+    assert len(summarise_metrics(path).gpus) == 1
+
+
 def test_without_units_and_without_a_gpus_name(tmp_path):
     path = tmp_path / "short.csv"
     path.write_text("utilization.gpu [%], memory.used [MiB]\n50, 100\n70, 300\n")
