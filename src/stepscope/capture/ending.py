@@ -14,7 +14,7 @@ from stepscope.capture.ranks import NOBODY, RankIdentity, records
 from stepscope.capture.signals import TerminationSignalError
 from stepscope.run.figures import error_message, plural, rank_names
 from stepscope.run.layout import RunLayout
-from stepscope.run.manifest import WindowRecord, exit_text
+from stepscope.run.manifest import RECORDS_NONE, WindowRecord, exit_text
 
 log = logging.getLogger("stepscope")
 
@@ -124,7 +124,7 @@ class Recorded:
                 return sentences
             return ["no window was recorded: the schedule of torch.profiler reached none"]
         if not records(config.ranks, self.identity):
-            return [*sentences, self._other_ranks()]
+            return [*sentences, *self._other_ranks()]
         sentences += self._absent_ranks()
         if not self.steps and not any(window.state in _RECORDED for window in self.windows):
             return [
@@ -141,7 +141,7 @@ class Recorded:
         return given, f"this job has rank{'s 0 to ' if last else ' '}{last}"
 
     def _absent_ranks(self) -> list[str]:
-        """The ranks of the list that do not exist, where this rank is one that does."""
+        """The ranks of the list that do not exist."""
         option = self.config.ranks
         if isinstance(option, str):
             return []
@@ -149,22 +149,19 @@ class Recorded:
         if not absent:
             return []
         given, here = self._rank_texts(option)
-        return [f"there is no {rank_names(absent)}, which {given} names: {here}"]
+        verb = "is" if len(absent) == 1 else "are"
+        return [f"there {verb} no {rank_names(absent)}, which {given} names: {here}"]
 
-    def _other_ranks(self) -> str:
+    def _other_ranks(self) -> list[str]:
         option, world_size = self.config.ranks, self.identity.world_size
         if isinstance(option, str):
-            return f"this rank records no windows ({self.names.setting('ranks', option)})"
+            return [f"{RECORDS_NONE} ({self.names.setting('ranks', option)})"]
         given, here = self._rank_texts(option)
         there = sorted(rank for rank in option if rank < world_size)
         if not there:
-            return (
-                f"no window was recorded: {given} names no rank of the job, and {here}: "
-                f"set {self.names.setting('ranks', 0)}"
-            )
-        rest = sorted(set(option) - set(there))
-        text = f"windows are recorded by rank {', '.join(map(str, there))} ({given})"
-        return f"{text}, and {here}" if rest else text
+            text = f"no window was recorded: {given} names no rank of the job, and {here}: "
+            return [text + f"set {self.names.setting('ranks', 0)}"]
+        return [f"windows are recorded by {rank_names(there)} ({given})", *self._absent_ranks()]
 
     def _missed_cycles(self) -> list[str]:
         """The scheduled windows that the training was too short for."""

@@ -294,6 +294,7 @@ class CaptureSession:
             self.identity.rank,
             journal.add_snapshot,
             steps_before=self.steps_before,
+            world_size=self.identity.world_size,
         )
         memory.start()
         if memory.is_available or self.config.memory_log:

@@ -22,6 +22,8 @@ FORMAT_VERSION = 1
 
 EXIT = "SystemExit ("
 """Begins what a manifest says of a `SystemExit`."""
+RECORDS_NONE = "this rank records no windows"
+"""What a manifest says of the end of a rank that the options do not choose."""
 _MOST_BYTES = 256_000_000
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Finding
 from stepscope.advice.job.reading import SummaryTask
-from stepscope.advice.rank.ladder import Ladder
+from stepscope.advice.rank.ladder import Ladder, Rung
 from stepscope.advice.rank.ladder_answer import ladder_of
 from stepscope.advice.rank.rungs import climb
 from stepscope.advice.rank.summary import RankSummary, Request
@@ -108,6 +109,21 @@ def test_the_host_is_next_and_its_time_is_known():
     assert rows["cpu-bound-python"]["limit"] == "GPU compute"
     floor = 4 * floor_of_product(4096, 4096, 4096, TFLOPS_HALF, 2)
     assert answer.floor_ns == pytest.approx(floor, rel=0.05)
+
+
+def test_where_the_job_gains_less_no_shorter_step_is_promised(tmp_path):
+    """The ladder is of one rank; a finding of a job saves what all ranks allow."""
+    run = write_run(tmp_path, {0: step_records([100] * 20, waits_ms=[60] * 20)})
+    rank = diagnose(open_run(run)).shown
+    rungs = (Rung("today", "", 100, "input", None, ""), Rung("a", "", 40, "CPU", None, ""))
+    finding = replace(rank.findings[0], id="a", saving_ns=60, predicted_step_ns=40)
+    alone = replace(rank, ladder=Ladder(rungs, 7, "GPU"), findings=(finding,))
+    assert alone.next_limit.startswith("with a fixed, the step takes 40 ns")
+    assert alone.next_limit.endswith("; the floor of this work on GPU is 7 ns")
+    limited = replace(finding, saving_ns=20, predicted_step_ns=80, own_saving_ns=60)
+    for less in (limited, replace(finding, saving_ns=None, saving_reason="others limit it")):
+        of_job = replace(alone, findings=(less,))
+        assert of_job.next_limit == "the floor of this work on GPU is 7 ns"
 
 
 def test_collectives_have_the_best_bandwidth_of_their_group():

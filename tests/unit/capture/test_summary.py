@@ -102,6 +102,17 @@ def test_a_rank_that_the_job_does_not_have_beside_one_that_records():
     )
 
 
+def test_ranks_that_the_job_does_not_have_where_another_rank_records():
+    words = resolve(DIALECTS["megatron"], {}).names
+    identity = RankIdentity(0, 0, 2)
+    said = recorded(12, identity=identity, words=words, ranks=[1, 7, 9]).sentences()
+    given = "--torch-profile-ranks 1 7 9"
+    assert said[1:] == [
+        f"windows are recorded by rank 1 ({given})",
+        f"there are no ranks 7, 9, which {given} names: this job has ranks 0 to 1",
+    ]
+
+
 def test_another_rank_records_the_windows():
     _, missed = recorded(9, identity=RankIdentity(0, 0, 2), ranks=[1]).sentences()
     assert missed == "windows are recorded by rank 1 (ranks=1)"

@@ -24,7 +24,7 @@ from stepscope.report.diagnosis.tables import RANKS
 from stepscope.report.document import Findings, ShownFinding
 from stepscope.report.findings import findings_alike, ranks_with
 from stepscope.run.layout import RunLayout
-from stepscope.run.manifest import WindowRecord, read_rank, write_record
+from stepscope.run.manifest import RECORDS_NONE, WindowRecord, read_rank, write_record
 
 
 def slow_input():
@@ -236,6 +236,20 @@ def test_a_window_that_failed_could_not_be_saved(tmp_path):
     )
     write_record(file, dataclasses.replace(read_rank(file), windows=(window,)))
     assert "window 0 could not be saved: disk full" in " ".join(screen(path).split())
+
+
+def test_a_rank_that_should_record_no_window_is_no_note(tmp_path):
+    """As by default of the dialects that record on one rank of each node."""
+    path = write_run(tmp_path, {rank: step_records([100] * 9) for rank in (0, 1)})
+    ends = ("no window was recorded: why", f"{RECORDS_NONE} (STEPSCOPE_RANKS=node-first)")
+    for rank, end in enumerate(ends):
+        file = RunLayout(path).rank(rank).manifest
+        write_record(
+            file, dataclasses.replace(read_rank(file), ended=f"finished after 9 steps; {end}")
+        )
+    shown = screen(path)
+    assert "rank 0: finished after 9 steps; no window was recorded" in shown
+    assert RECORDS_NONE not in shown
 
 
 def test_several_ranks_are_listed_the_slowest_first(tmp_path):

@@ -101,6 +101,19 @@ class Ladder:
     is_whole_file: bool = False
 
     @property
+    def first_fix(self) -> Rung | None:
+        """The first rung that fixes a finding alone."""
+        return next((rung for rung in self.rungs[1:] if rung.id not in SHORT_NAMES), None)
+
+    @property
+    def floor_text(self) -> str:
+        """The floor in words; empty if it is not known."""
+        if self.floor_ns is None:
+            return ""
+        where = f" on {self.device}" if self.device else ""
+        return f"the floor of this work{where} is {duration(self.floor_ns)}"
+
+    @property
     def next_limit(self) -> str:
         """What limits the step once its first finding is fixed, in one sentence; empty if unknown.
 
@@ -109,7 +122,7 @@ class Ladder:
         if not self.rungs:
             return ""
         step = "the file" if self.is_whole_file else "the step"
-        first = next((rung for rung in self.rungs[1:] if rung.id not in SHORT_NAMES), None)
+        first = self.first_fix
         text = ""
         if first is not None and first.limit in _LIMITS:
             share = ""
@@ -119,8 +132,5 @@ class Ladder:
                 f"with {first.id} fixed, {step} takes {duration(first.step_ns)}, and "
                 f"{_LIMITS[first.limit]} it{share}"
             )
-        if self.floor_ns is not None:
-            where = f" on {self.device}" if self.device else ""
-            floor = f"the floor of this work{where} is {duration(self.floor_ns)}"
-            text = f"{text}; {floor}" if text else floor
-        return text
+        floor = self.floor_text
+        return f"{text}; {floor}" if text and floor else text or floor

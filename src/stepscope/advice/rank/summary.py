@@ -237,6 +237,18 @@ class RankSummary:
         return round(self.partition.of("compute") / max(1, self.partition.steps))
 
     @property
+    def next_limit(self) -> str:
+        """What limits its step once the first finding of its ladder is fixed, and the floor.
+
+        The floor alone if the job gains less by that fix than the ladder of this rank says.
+        """
+        first = self.ladder.first_fix
+        fixed = [one for one in self.findings if first is not None and one.id == first.id]
+        if any(one.own_saving_ns is not None or not one.is_estimated for one in fixed):
+            return self.ladder.floor_text
+        return self.ladder.next_limit
+
+    @property
     def is_fitted(self) -> bool:
         """Whether the partition is the window's, fitted to the step of the record."""
         return self.steps is not None and self.partition is not self.steps.partition

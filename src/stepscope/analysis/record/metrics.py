@@ -55,9 +55,9 @@ class MetricsSummary:
             rows of one.
         span_ns: From the first sample to the last; None if times are missing.
         gpus: One row for each GPU: index (where rows do not say which GPU they are of, but come
-            several at a time, the place in the sample), name, uuid, samples, utilization_percent and
-            memory_utilization_percent (means), memory_peak_bytes, memory_total_bytes, power_watts
-            (mean), power_peak_watts, energy_joules (used between first and last sample),
+            several at a time, the place in the sample), name, uuid, samples, utilization_percent
+            and memory_utilization_percent (means), memory_peak_bytes, memory_total_bytes,
+            power_watts (mean), power_peak_watts, energy_joules (from first to last sample),
             temperature_peak_celsius, clock_mhz (mean of the multiprocessors' clock), busy_samples
             (those with a clock in which the GPU was busy: utilization.gpu of 50% or more),
             busy_clock_mhz (median over these), set_lower_share (of the samples: the application

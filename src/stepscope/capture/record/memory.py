@@ -35,6 +35,7 @@ class MemoryWatch:
     """Records the allocator's history and state of this process as the options ask.
 
     Args:
+        world_size: Of a job of several ranks, a line about the host names the rank.
         note: Called with each snapshot's record.
         steps_before: Steps that the training had done before step 0, as one that is resumed; the
             log counts them.
@@ -48,6 +49,7 @@ class MemoryWatch:
         note: Callable[[ArtifactRecord], None],
         torch_module: Any = None,
         steps_before: int = 0,
+        world_size: int = 1,
     ) -> None:
         if torch_module is None:
             import torch as torch_module
@@ -55,6 +57,7 @@ class MemoryWatch:
         self._config = config
         self._layout = layout
         self._rank = rank
+        self._host = "Host" if world_size == 1 else f"Host, rank {rank}"
         self._note = note
         self._steps_before = steps_before
         self.is_recording = False
@@ -215,12 +218,11 @@ class MemoryWatch:
             cuda.reset_peak_memory_stats(device)
         return lines
 
-    @staticmethod
-    def _host_lines(done: int) -> list[str]:
+    def _host_lines(self, done: int) -> list[str]:
         """The line of a process without a GPU: its memory on the host, and the most so far."""
         resident = resident_bytes()
         if resident is None:
             return []
-        line = f"[Step {done}] Host: Resident: {resident / _GIB:.2f}GB"
+        line = f"[Step {done}] {self._host}: Resident: {resident / _GIB:.2f}GB"
         peak = peak_resident_bytes()
         return [f"{line}, Peak: {peak / _GIB:.2f}GB" if peak is not None else line]

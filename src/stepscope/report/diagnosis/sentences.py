@@ -13,6 +13,7 @@ from stepscope.report.diagnosis.tables import ranks_table
 from stepscope.report.scope import describe_scope
 from stepscope.run.figures import rank_names, sentence, significant
 from stepscope.run.layout import PY_SPY_FLAME_GRAPH
+from stepscope.run.manifest import RECORDS_NONE
 from stepscope.skew.rank_skew import RankSkew
 from stepscope.trace.problems import counted
 
@@ -309,7 +310,7 @@ def together(diagnosis: Diagnosis) -> str:
 
 def next_limit(diagnosis: Diagnosis) -> str:
     """What limits the step of the rank shown once its first finding is fixed, and the floor."""
-    text = diagnosis.shown.ladder.next_limit
+    text = diagnosis.shown.next_limit
     if text and len(diagnosis.ranks) > 1:
         text = f"on rank {diagnosis.shown.rank}, {text}"
     return sentence(text)
@@ -334,7 +335,8 @@ def notes(diagnosis: Diagnosis) -> list[str]:
         prefix = f"rank {rank.rank}: " if len(diagnosis.ranks) > 1 else ""
         manifest = rank_run.manifest
         if manifest is not None:
-            if manifest.state != "finished" or "no window" in manifest.ended:
+            lacks_window = "no window" in manifest.ended and RECORDS_NONE not in manifest.ended
+            if manifest.state != "finished" or lacks_window:
                 ended = manifest.ended or _NO_END
                 # "finished: finished after 3 steps" would say it twice.
                 is_said = ended.startswith(manifest.state)

@@ -56,6 +56,18 @@ def test_without_cuda_the_log_has_the_memory_of_the_host(tmp_path, capsys):
         assert float(match[3]) >= float(match[2])
 
 
+def test_on_the_host_of_a_job_each_line_names_its_rank(tmp_path, capsys):
+    """All ranks print to one terminal, and no GPU's number tells them apart."""
+    config = CaptureConfig(memory_log=True, memory_log_steps=1)
+    cuda = FakeCuda(available=False)
+    watch = MemoryWatch(
+        config, RankLayout(tmp_path), 3, lambda _: None, torch_module=cuda.torch, world_size=4
+    )
+    watch.step_ended(0)
+    watch.close()
+    assert capsys.readouterr().out.startswith("[Step 1] Host, rank 3: Resident: ")
+
+
 def test_the_history_is_capped_and_covers_the_run(tmp_path):
     cuda = FakeCuda()
     watch, _ = make(tmp_path, cuda, memory_history=True, memory_max_entries=77)
