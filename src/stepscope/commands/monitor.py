@@ -153,7 +153,7 @@ def command(
     ranks of RUN (by default the newest run in `profiles`) and what the hardware does. If the output
     is not a terminal, it is shown once. With --prometheus, --prometheus-file or --otlp, the same
     goes to Prometheus or OpenTelemetry until it is interrupted. --mlflow, --wandb and --tensorboard
-    log the curves of a running or finished RUN.
+    log the curves of a running or finished RUN; --tensorboard finds it in its own DIR as well.
     """
     if loop_s is not None and loop_ms is not None:
         raise click.UsageError("give --loop or --loop-ms, not both")
@@ -174,7 +174,9 @@ def command(
         destinations = Destinations(
             address, textfile, endpoint, to_mlflow=to_mlflow, to_wandb=to_wandb, board=board
         )
-        with _live_run(path, output_dir, chosen) as look:
+        with _live_run(path, output_dir, chosen, board) as look:
+            if look().run is None:
+                print_message(f"no run in {look().where} yet: its metrics follow once there is one")
             writers = destinations.writers(Watch(look, _findings_of))
             export(writers, interval_s or 15.0, count, print_message)
     elif live or path is not None or not (query or filename or pid):
@@ -209,9 +211,13 @@ def _findings_of(path: Path) -> tuple[Finding, ...]:
 
 @contextlib.contextmanager
 def _live_run(
-    path: Path | None, output_dir: Path | None, ids: tuple[str, ...]
+    path: Path | None, output_dir: Path | None, ids: tuple[str, ...], board: Path | None = None
 ) -> Iterator[Callable[[], LiveState]]:
-    """The run to show, until Ctrl-C; the hardware is sampled where its own monitors do not."""
+    """The run to show, until Ctrl-C; the hardware is sampled where its own monitors do not.
+
+    Args:
+        board: Where runs may be as well: a training can write them where TensorBoard looks.
+    """
     from stepscope.adapters.options.dialects import find_dialect
     from stepscope.adapters.options.settings import resolve
     from stepscope.analysis.record.live import look_live
@@ -222,6 +228,8 @@ def _live_run(
     given = {} if output_dir is None else {"output_dir": (str(output_dir), "--output-dir")}
     with contextlib.closing(local_samples(ids)) as samples:
         where = path or Path(resolve(find_dialect("native"), given).value("output_dir"))
+        if board is not None and path is None and look_live(where, list).run is None:
+            where = board if look_live(board, list).run is not None else where
         # Ctrl-C is how a person ends it, not a failure.
         with contextlib.suppress(KeyboardInterrupt):
             yield partial(look_live, where, partial(next, samples))

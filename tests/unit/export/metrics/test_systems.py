@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 import subprocess
 import sys
@@ -46,6 +47,25 @@ def watch_of(path):
 def monitor(*words):
     done = CliRunner().invoke(cli, ["monitor", *map(str, words)], catch_exceptions=False)
     assert done.exit_code == 0, done.output
+
+
+def test_a_run_in_tensorboards_own_folder_is_found(profiles, monkeypatch):
+    """As of a training with `--tensorboard-dir`: its folder of runs is not `profiles`."""
+    board = profiles.rename(profiles.with_name("board"))
+    monkeypatch.chdir(board.parent)
+    monitor("--tensorboard", "board")
+    assert list(board.glob("job/events.out.tfevents.*"))
+    # Another run where runs usually are goes first.
+    shutil.copytree(board / "job", "profiles/other")
+    monitor("--tensorboard", "board")
+    assert list(board.glob("other/events.out.tfevents.*"))
+
+
+def test_that_there_is_no_run_yet_is_said(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["monitor", "--tensorboard", "board", "--count", "1"]
+    done = CliRunner().invoke(cli, words, catch_exceptions=False)
+    assert "no run in profiles yet: its metrics follow once there is one" in done.output
 
 
 def test_names_follow_from_unit_and_name_and_none_comes_twice():
