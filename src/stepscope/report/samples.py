@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from stepscope.analysis.python_functions import PythonFunctions, SampledRecording
 
 _QUESTION = "python-functions"
+_IMPORT = ("_find_and_load", "<frozen importlib._bootstrap>")
+"""The function and the place that every import passes."""
+_MUCH_IMPORTING = 0.25
 _MOST_ROWS = 30
 _MOST_RECORDINGS = 20
 
@@ -58,10 +61,17 @@ def _verdict(answer: PythonFunctions) -> str:
     who = f"thread {who}" if who.isdecimal() else who
     if thread["process"] is not None:
         who += f" of process {thread['process']}"
-    return (
+    text = (
         f"{who} spent {percent(thread['most_in_share'])} of {duration(thread['covered_ns'])} "
         f"in {thread['most_in']}"
     )
+    imports = answer.functions.filter(function=_IMPORT[0], place=_IMPORT[1])["total_share"].sum()
+    if imports >= _MUCH_IMPORTING:
+        text += (
+            f"; {percent(imports)} of the time went into imports: "
+            "record longer, or attach to the training while it runs"
+        )
+    return text
 
 
 def page(recordings: Sequence[SampledRecording], _rows: int) -> Page:

@@ -267,6 +267,22 @@ def test_the_verdict_names_the_thread_as_far_as_it_is_known(tmp_path, capsys, th
     assert f"Verdict  {who} " in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("samples", "is_much"), [(60, True), (10, False)])
+def test_the_verdict_says_how_much_of_a_short_recording_is_imports(
+    tmp_path, capsys, samples, is_much
+):
+    path = tmp_path / "py-spy.txt"
+    inside = "_find_and_load (<frozen importlib._bootstrap>:1176);exec (a.py:1)"
+    path.write_text(
+        f"<module> (train.py:1);{inside};{inside} {samples}\n"
+        f"<module> (train.py:9);step (train.py:4) {100 - samples}\n"
+    )
+    assert main(["report", str(path)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert ("; 60% of the time went into imports: record longer" in printed) is is_much
+    assert "imports" not in printed or is_much
+
+
 def test_lines_that_are_no_stack_are_skipped_and_counted(tmp_path):
     trace = raw(tmp_path, RAW + "nothing\nmain (a.py:1) 1e9\n" + "main (a.py:1) " + 40 * "9")
     assert trace.tables().problems.filter(problem="skipped")["count"].to_list() == [3]
