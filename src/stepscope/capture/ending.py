@@ -100,13 +100,21 @@ class Recorded:
                 return "nothing was recorded"
             if not self.config.step_record:
                 return f"recorded nothing of {steps}: no window, and no times (step_record is off)"
-            return f"recorded the times of {steps}, and no window"
+            times = f"recorded the times of {steps}"
+            return times if self._others_record() else f"{times}, and no window"
         if not self.steps:
             return "recorded one section without steps, which the report judges as a whole"
         parts = listed(filter(None, map(_what, windows)))
         times = f"the times of {steps} and " if self.config.step_record else ""
         text = f"recorded {times}{plural(len(windows), 'window')}"
         return f"{text}: {parts}" if parts else text
+
+    def _others_record(self) -> bool:
+        """Whether windows are other ranks', of a list that does not have this one."""
+        ranks, identity = self.config.ranks, self.identity
+        if isinstance(ranks, str) or records(ranks, identity):
+            return False
+        return any(rank < identity.world_size for rank in ranks)
 
     def missed(self) -> list[str]:
         """What was not recorded, why, and what to set; empty if nothing is missing."""

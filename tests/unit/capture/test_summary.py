@@ -114,8 +114,8 @@ def test_ranks_that_the_job_does_not_have_where_another_rank_records():
 
 
 def test_another_rank_records_the_windows():
-    _, missed = recorded(9, identity=RankIdentity(0, 0, 2), ranks=[1]).sentences()
-    assert missed == "windows are recorded by rank 1 (ranks=1)"
+    said = recorded(9, identity=RankIdentity(0, 0, 2), ranks=[1]).sentences()
+    assert said == ["recorded the times of 9 steps", "windows are recorded by rank 1 (ranks=1)"]
 
 
 def test_a_loop_without_a_step():
