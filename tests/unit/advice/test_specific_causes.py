@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stepscope.advice.evidence.specific_causes import IDLE_LABEL, specific_first
+from stepscope.advice.evidence.specific_causes import IDLE_LABEL, SPIKES_LABEL, specific_first
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.rules import RULES
 
@@ -81,6 +81,23 @@ def test_the_wait_for_input_stands_above_the_host_that_cannot_run_ahead_of_it():
     assert [one.id for one in specific_first(found)] == ["input-bound", "synchronisation"]
     found = [_finding("synchronisation", 2, 700), _finding("input-bound", 2, 600)]
     assert [one.id for one in specific_first(found)] == ["synchronisation", "input-bound"]
+
+
+@pytest.mark.parametrize(("label", "is_slow_in_some"), [(SPIKES_LABEL, True), ("longest", False)])
+@pytest.mark.parametrize(("saving_ns", "is_enough"), [(30, True), (29, False)])
+def test_busy_cpus_stand_above_a_phase_that_is_slow_in_some_steps(
+    label, is_slow_in_some, saving_ns, is_enough
+):
+    """A phase's other threads wait for a CPU as well, and the record does not have that."""
+    phase = replace(_finding("slow-phase", 0, 60), evidence=(Evidence(label, 60, "ns"),))
+    busy = _finding("busy-cpus", 0, saving_ns)
+    placed = specific_first([phase, busy])
+    assert (placed[0].id == "busy-cpus") is (is_slow_in_some and is_enough)
+    if placed[0].id == "busy-cpus":
+        assert placed[0].placed == (
+            "above slow-phase, because the threads of the phase may wait for a CPU, too"
+        )
+    assert specific_first([phase, replace(busy, rank=1)])[0] is phase
 
 
 @pytest.mark.parametrize("other", ["input-bound", "many-small-kernels"])

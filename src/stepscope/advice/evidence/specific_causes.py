@@ -10,6 +10,9 @@ promise as much as `input-bound`. No CUDA graph holds a call that waits for the 
 both save nearly the same, that is the wait for input. The same goes for pauses of the garbage
 collector: a host that runs ahead hides them.
 
+A phase that is far slower in some steps may be so because its threads wait for a CPU. The record
+has such waits of the training thread alone, so `busy-cpus` comes first where it saves half as much.
+
 Ranks that train together wait for the one that stalls, so one pause is a stall on all of them, and
 collectives that take far longer on those that wait. What it is seen by on these is a symptom. The
 rank that spent the time in anything but waiting for others is where the cause is.
@@ -26,6 +29,8 @@ from stepscope.run.figures import rank_names
 
 IDLE_LABEL = "GPU idle for late launches"
 """The evidence of `launch-bound`: a share of the device's time."""
+SPIKES_LABEL = "beyond the median, per step"
+"""The evidence of a `slow-phase` that is slow in some steps."""
 
 # By name: the rules themselves import analyses, which a report from kept summaries does without.
 _LAUNCHES = "launch-bound"
@@ -40,11 +45,13 @@ _GPU_WAITS_FOR = frozenset(
         "synchronisation",
     }
 )
+_BUSY_CPUS = "busy-cpus"
 _TIE = 0.05
 """Of the step: what a saving that is an upper bound is beyond a sure one at most to come second."""
 _SYMPTOMS = {
     _LAUNCHES: (frozenset({"many-small-collectives", "unfused-optimizer"}), 0.5),
     "synchronisation": (frozenset({"input-bound", "garbage-collector"}), 0.9),
+    "slow-phase": (frozenset({_BUSY_CPUS}), 0.5),
 }
 """Findings, those that may be what they come from, and how much of the saving these must have."""
 
@@ -61,6 +68,8 @@ def specific_first(findings: Sequence[Finding], paced: Collection[int] = ()) -> 
     for mine, one in enumerate(findings):
         if one.id not in _SYMPTOMS or one.saving_ns is None:
             continue
+        if one.id == "slow-phase" and all(item.label != SPIKES_LABEL for item in one.evidence):
+            continue  # slow in every step that has it
         specific, share = _SYMPTOMS[one.id]
         waits_ns = math.inf
         if one.id == _LAUNCHES and one.rank not in paced:
@@ -82,6 +91,8 @@ def specific_first(findings: Sequence[Finding], paced: Collection[int] = ()) -> 
             other = findings[order[place]]
             if _forbids_a_graph(one, other):
                 why = "no CUDA graph can hold its calls"
+            elif other.id == _BUSY_CPUS:
+                why = "the threads of the phase may wait for a CPU, too"
             elif other.id not in specific:
                 why = "the GPU waits for it longer than for late launches"
             reasons[order[place]] = f"above {one.id}, because {why}"

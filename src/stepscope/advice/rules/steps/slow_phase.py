@@ -21,6 +21,7 @@ from typing import Any
 
 import polars as pl
 
+from stepscope.advice.evidence.specific_causes import SPIKES_LABEL
 from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.finding import Evidence, Finding, Severity, severity_of
 from stepscope.advice.rules.steps.compilation import compiling_steps
@@ -217,7 +218,7 @@ def _spikes(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> list[F
         evidence=(
             Evidence("median", phase.median_ns, "ns"),
             Evidence("longest", phase.worst_ns, "ns"),
-            Evidence("beyond the median, per step", saving_ns, "ns"),
+            Evidence(SPIKES_LABEL, saving_ns, "ns"),
             Evidence("share of the step", share, "share"),
         ),
         steps=phase.slow_steps,
