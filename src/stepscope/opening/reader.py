@@ -86,6 +86,12 @@ class RankRun:
         return None if self.manifest is None else RankLayout(self.directory).steps
 
     @property
+    def memory_log_path(self) -> Path | None:
+        """Its `memory.log`; None if it has none."""
+        path = RankLayout(self.directory).memory_log
+        return path if self.manifest is not None and path.is_file() else None
+
+    @property
     def metrics_path(self) -> Path | None:
         """The metrics that the rank's monitor sampled; None if there are none."""
         path = RankLayout(self.directory).metrics

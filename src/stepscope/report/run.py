@@ -50,7 +50,8 @@ def document(listing: RunListing, _layout: Layout) -> Iterator[Block]:
         yield Gap()
         yield Heading("Metrics")
         yield from metrics.metrics_blocks(sampled)
-    lines: list[str] = []
+    logs = (rank.memory_log_path for rank in run.ranks)
+    lines = [f"memory log: {_below(run.path, path)}" for path in logs if path is not None]
     for recording in run.external:
         tool = recording.record.tool
         lines += [

@@ -19,6 +19,7 @@ KEY_AVERAGES_FILE = "key_averages.txt"
 STACKS_FILE = "stacks.txt"
 WINDOW_FILE = "window.json"
 """The finishing process's record of its window, next to the window's files."""
+MEMORY_LOG_FILE = "memory.log"
 CENSUS_FILE = "memory_census.jsonl"
 OLDER_CENSUS_FILE = "memory_census.older.jsonl"
 SNAPSHOTS_DIRECTORY = "snapshots"
@@ -79,6 +80,8 @@ class RankLayout:
     """Sampled metrics of device and host."""
     snapshots = _Inside(SNAPSHOTS_DIRECTORY)
     """The folder of memory snapshots."""
+    memory_log = _Inside(MEMORY_LOG_FILE)
+    """The memory of the rank's GPUs, or of its process, every few steps."""
     census = _Inside(CENSUS_FILE)
     older_census = _Inside(OLDER_CENSUS_FILE)
     """What was in the memory census before it was full."""

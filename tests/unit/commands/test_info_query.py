@@ -13,6 +13,7 @@ from tests.support.step_records import step_records, write_run
 from stepscope.commands.info import command as info
 from stepscope.commands.main import main
 from stepscope.commands.query import command as query
+from stepscope.run.layout import RunLayout
 from stepscope.trace.load import load
 
 EVENTS = [
@@ -141,6 +142,12 @@ def test_info_of_a_directory_lists_its_ranks(trace, tmp_path):
     assert "rank0.pt.trace.json" in text
     found = json.loads(run(info, str(tmp_path / "*.json"), "--format", "json").stdout)
     assert [rank["rank"] for rank in found["ranks"]] == [0]
+
+
+def test_info_of_a_run_lists_its_memory_logs(tmp_path):
+    path = write_run(tmp_path, {rank: step_records([100] * 9) for rank in (0, 1)})
+    RunLayout(path).rank(1).memory_log.write_text("[Step 5] GPU 0: Allocated: 1.00GB\n")
+    assert "memory log: rank00001/memory.log" in run(info, str(path)).stdout
 
 
 def test_query_in_every_format(trace, tmp_path):

@@ -24,7 +24,14 @@ from stepscope.report.diagnosis.tables import RANKS
 from stepscope.report.document import Findings, ShownFinding
 from stepscope.report.findings import findings_alike, ranks_with
 from stepscope.run.layout import RunLayout
-from stepscope.run.manifest import RECORDS_NONE, WindowRecord, read_rank, write_record
+from stepscope.run.manifest import (
+    RECORDS_NONE,
+    JobRecord,
+    WindowRecord,
+    read_rank,
+    read_record,
+    write_record,
+)
 
 
 def slow_input():
@@ -250,6 +257,18 @@ def test_a_rank_that_should_record_no_window_is_no_note(tmp_path):
     shown = screen(path)
     assert "rank 0: finished after 9 steps; no window was recorded" in shown
     assert RECORDS_NONE not in shown
+
+
+def test_the_memory_log_is_named_where_there_is_one(tmp_path):
+    path = write_run(tmp_path, {rank: step_records([100] * 9) for rank in (0, 1)})
+    layout = RunLayout(path)
+    job = read_record(layout.run_file, JobRecord)
+    write_record(layout.run_file, dataclasses.replace(job, options={"memory_log": True}))
+    assert "memory.log" not in screen(path)
+    layout.rank(0).memory_log.write_text("[Step 5] GPU 0: Allocated: 1.00GB\n")
+    shown = "".join(screen(path).split())  # the path may be broken anywhere
+    assert "thememoryeveryfewsteps:" in shown
+    assert "/run/rank00000/memory.log,andoneforeachotherrank" in shown
 
 
 def test_several_ranks_are_listed_the_slowest_first(tmp_path):

@@ -25,7 +25,6 @@ from stepscope.system import peak_resident_bytes, resident_bytes
 
 log = logging.getLogger("stepscope")
 
-MEMORY_LOG_FILE = "memory.log"
 _PICKLE_PROTOCOL = 4
 """The newest protocol that PyTorch's snapshot viewer can read."""
 _GIB = 1024**3
@@ -192,7 +191,7 @@ class MemoryWatch:
     def _write_line(self, done: int) -> None:
         """Print and write what the memory is after so many steps."""
         if self._lines is None:
-            self._lines = LineFile(self._layout.root / MEMORY_LOG_FILE)
+            self._lines = LineFile(self._layout.memory_log)
         for line in self._device_lines(done) or self._host_lines(done):
             with contextlib.suppress(Exception):  # standard output may be closed
                 # In one write: without buffering, lines of several ranks would mix.

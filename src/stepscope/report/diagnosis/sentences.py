@@ -357,6 +357,11 @@ def notes(diagnosis: Diagnosis) -> list[str]:
                 for problem in manifest.problems
             ]
         lines += [prefix + note for note in rank.notes]
+    job = diagnosis.run.job
+    has_logs = job is not None and bool(job.options.get("memory_log"))
+    if has_logs and (log := diagnosis.run.ranks[0].memory_log_path) is not None:
+        others = ", and one for each other rank" if len(diagnosis.run.ranks) > 1 else ""
+        lines.append(f"the memory every few steps: {log}{others}")
     return (
         lines
         + [
