@@ -65,7 +65,8 @@ def _verdict(answer: PythonFunctions) -> str:
         f"{who} spent {percent(thread['most_in_share'])} of {duration(thread['covered_ns'])} "
         f"in {thread['most_in']}"
     )
-    imports = answer.functions.filter(function=_IMPORT[0], place=_IMPORT[1])["total_share"].sum()
+    shares = answer.functions.filter(function=_IMPORT[0], place=_IMPORT[1])["total_share"]
+    imports = float(shares.sum())
     if imports >= _MUCH_IMPORTING:
         text += (
             f"; {percent(imports)} of the time went into imports: "
