@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.browser import browsing, chromium
-from tests.support.viewer import COMPLETE, SETTLED, check, training, viewing
+from tests.support.viewer import COMPLETE, SETTLED, check, to, training, viewing
 
 
 @pytest.fixture(scope="package")
@@ -27,12 +27,40 @@ def viewer(tmp_path_factory):
         yield client
 
 
-@pytest.fixture
-def page(browser, viewer):
+def _opened(browser, viewer):
     found = browser()
     found.page.goto(viewer.link)
     found.until(SETTLED)
     found.until(COMPLETE)
+    return found
+
+
+@pytest.fixture
+def page(browser, viewer):
+    found = _opened(browser, viewer)
     yield found
     check(found, viewer)
     found.close()
+
+
+@pytest.fixture(scope="module")
+def _kept_page(browser, viewer):
+    found = _opened(browser, viewer)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def shared_page(_kept_page, viewer):
+    """The page that tests share which change nothing in it but the place, the size and the colours.
+
+    To open the viewer takes longer than what most of them look at.
+    """
+    size = _kept_page.page.viewport_size
+    _kept_page.page.bring_to_front()  # those behind are not drawn
+    to(_kept_page, "view=timeline")
+    _kept_page.until(SETTLED)
+    yield _kept_page
+    check(_kept_page, viewer)
+    _kept_page.page.set_viewport_size(size)
+    _kept_page.page.emulate_media(media="screen", color_scheme="light")

@@ -311,13 +311,13 @@ def test_enter_goes_from_hit_to_hit_and_round_again(page, viewer):
     assert seen == [(hits[at], f"{at + 1} of 3") for at in (0, 1, 2, 0, 2)]
 
 
-def test_a_legend_says_what_the_colours_mean(page):
-    shown = page.page.locator(".timeline-legend li").all_inner_texts()
+def test_a_legend_says_what_the_colours_mean(shared_page):
+    shown = shared_page.page.locator(".timeline-legend li").all_inner_texts()
     assert {"compute, matrix product", "elementwise", "communication"} <= set(shown)
     assert {"copy", "operator", "Python", "step"} <= set(shown)
     assert "attention" not in shown  # the trace has none
     slices, legend = (
-        page.page.locator(name).bounding_box() for name in (".surface", ".timeline-legend")
+        shared_page.page.locator(name).bounding_box() for name in (".surface", ".timeline-legend")
     )
     assert slices["y"] + slices["height"] <= legend["y"] + 1
     assert slices["height"] > 200
@@ -369,7 +369,7 @@ def test_names_of_a_search_say_on_which_side_they_are_and_narrow_it(page):
     assert "sgemm" in page.page.locator(".search").input_value()
 
 
-def test_marks_of_the_axis_differ_from_their_neighbours(page):
+def test_marks_of_the_axis_differ_from_their_neighbours(shared_page):
     repeated = """async () => {
         const { momentText, roundNumbers } = await import('/static/draw/ticks.js');
         const found = [];
@@ -383,18 +383,18 @@ def test_marks_of_the_axis_differ_from_their_neighbours(page):
           }
         }
         return found }"""
-    assert page.page.evaluate(repeated) == []
+    assert shared_page.page.evaluate(repeated) == []
 
 
-def test_the_bar_fits_into_windows_of_every_width(page):
+def test_the_bar_fits_into_windows_of_every_width(shared_page):
     outside = """() => [...document.querySelectorAll('.bar-top *')]
         .filter((one) => !one.closest('.views'))
         .filter((one) => one.getBoundingClientRect().right > innerWidth + 1)
         .map((one) => one.outerHTML)"""
     for width in (1280, 1100, 1024, 900, 800, 600, 390):
-        page.page.set_viewport_size({"width": width, "height": 800})
-        assert page.page.evaluate(outside) == [], width
-        for button in page.page.locator(".views button").all():
+        shared_page.page.set_viewport_size({"width": width, "height": 800})
+        assert shared_page.page.evaluate(outside) == [], width
+        for button in shared_page.page.locator(".views button").all():
             assert button.bounding_box()["height"] < 40, "the name of a view takes two lines"
 
 
@@ -425,27 +425,20 @@ def test_findings_lead_to_their_place(page):
     page.until("() => document.querySelector('[data-panel=range][data-ready]')")
 
 
-@pytest.mark.parametrize("by", ["operator", "module", "python", "host"])
-def test_flame_graphs_are_drawn(page, by):
-    to(page, f"view=flame&by={by}")
-    page.until("by => document.querySelector('.view')?.dataset.ready === by", by)
-    page.until("() => document.querySelector('.flame-canvas')?.height > 30")
-
-
-def test_tables_sort_and_filter(page):
-    to(page, "view=tables&question=kernels")
-    page.until("() => document.querySelector('.view')?.dataset.ready === 'kernels'")
+def test_tables_sort_and_filter(shared_page):
+    to(shared_page, "view=tables&question=kernels")
+    shared_page.until("() => document.querySelector('.view')?.dataset.ready === 'kernels'")
     rows = """() => [...document.querySelectorAll('[data-table=kernels] tbody tr')]
         .map((one) => one.cells[0].textContent)"""
-    names = page.page.evaluate(rows)
+    names = shared_page.page.evaluate(rows)
     assert len(names) >= 3
-    page.page.locator("[data-table=kernels] thead button").first.click()
-    page.when(lambda: page.page.evaluate(rows) == sorted(names, key=str.lower))
-    to(page, "view=tables&question=steps&steps=1")
-    page.until("() => document.querySelector('.view')?.dataset.ready === 'steps'")
-    page.when(
+    shared_page.page.locator("[data-table=kernels] thead button").first.click()
+    shared_page.when(lambda: shared_page.page.evaluate(rows) == sorted(names, key=str.lower))
+    to(shared_page, "view=tables&question=steps&steps=1")
+    shared_page.until("() => document.querySelector('.view')?.dataset.ready === 'steps'")
+    shared_page.when(
         lambda: (
-            page.page.evaluate(
+            shared_page.page.evaluate(
                 "() => document.querySelectorAll('[data-table=steps] tbody tr').length"
             )
             == 1
@@ -634,6 +627,7 @@ def test_the_first_picture_of_a_large_trace_fills_in(browser, viewer, tmp_path, 
         found.until("() => document.querySelector('.rest').textContent === ''")
         assert "device_steps/0" in found.page.evaluate(keys)
         for page, client_ in ((found, client), (browser(), viewer)):
+            page.page.bring_to_front()  # the other one opened since
             if page is not found:
                 page.page.goto(viewer.link)
             page.until("() => document.querySelector('[data-panel=findings][data-ready]')")
@@ -1088,9 +1082,9 @@ def test_nothing_moves_once_it_is_drawn(browser, tmp_path, what, width):
         page.close()
 
 
-def test_a_trace_without_a_step_record_has_a_strip_of_its_window(page, viewer):
-    parts = page.page.locator(".run-steps .strip-part")
-    page.when(lambda: parts.count() > 0)
+def test_a_trace_without_a_step_record_has_a_strip_of_its_window(shared_page, viewer):
+    parts = shared_page.page.locator(".run-steps .strip-part")
+    shared_page.when(lambda: parts.count() > 0)
     names = {one.get_attribute("data-part") for one in parts.all()}
     assert names <= {"compute", "exposed communication", "exposed copies", "idle", "other"}
     assert {"compute", "exposed communication"} <= names
@@ -1176,13 +1170,13 @@ def test_the_keyboard_alone_reaches_every_slice_and_hears_of_it(page):
     )
 
 
-def test_the_views_are_one_tab_stop(page):
-    page.page.locator(".views [aria-current]").focus()
-    page.page.keyboard.press("ArrowRight")
-    assert page.page.evaluate("() => document.activeElement.textContent") == "Flame graph"
-    page.page.keyboard.press("Enter")
-    page.when(lambda: page.text(".views [aria-current]") == "Flame graph")
-    assert page.page.locator(".views [tabindex='0']").count() == 1
+def test_the_views_are_one_tab_stop(shared_page):
+    shared_page.page.locator(".views [aria-current]").focus()
+    shared_page.page.keyboard.press("ArrowRight")
+    assert shared_page.page.evaluate("() => document.activeElement.textContent") == "Flame graph"
+    shared_page.page.keyboard.press("Enter")
+    shared_page.when(lambda: shared_page.text(".views [aria-current]") == "Flame graph")
+    assert shared_page.page.locator(".views [tabindex='0']").count() == 1
 
 
 STOP = """() => {
@@ -1227,24 +1221,24 @@ FAINT = """() => {
         ("compare", 12),
     ],
 )
-def test_every_tab_stop_has_a_name_and_a_ring_and_every_field_a_border(page, view, most):
+def test_every_tab_stop_has_a_name_and_a_ring_and_every_field_a_border(shared_page, view, most):
     """Walks through a view by Tab alone; lists of choices are one stop each."""
-    to(page, f"view={view}")
-    page.until("() => document.querySelector('.view, .timeline')")
-    page.page.wait_for_load_state("networkidle")
-    page.page.evaluate("() => document.activeElement.blur()")
+    to(shared_page, f"view={view}")
+    shared_page.until("() => document.querySelector('.view, .timeline')")
+    shared_page.page.wait_for_load_state("networkidle")
+    shared_page.page.evaluate("() => document.activeElement.blur()")
     stops = []
     for _ in range(most + 1):
-        page.page.keyboard.press("Tab")
-        stop = page.page.evaluate(STOP)
+        shared_page.page.keyboard.press("Tab")
+        stop = shared_page.page.evaluate(STOP)
         if stop is None:
             break
         stops.append(stop)
     assert 8 <= len(stops) <= most
     assert [stop for stop in stops if not stop["name"] or not stop["hasRing"]] == []
     for scheme in ("light", "dark"):
-        page.page.emulate_media(color_scheme=scheme)
-        assert page.page.evaluate(FAINT) == []
+        shared_page.page.emulate_media(color_scheme=scheme)
+        assert shared_page.page.evaluate(FAINT) == []
 
 
 def test_lists_of_choices_are_walked_by_arrows(page):
@@ -1265,13 +1259,13 @@ def test_lists_of_choices_are_walked_by_arrows(page):
     assert page.page.locator(".lane-header [tabindex='0']").count() == 1
 
 
-def test_the_ladder_is_drawn_above_its_table_and_questions_are_in_groups(page):
-    to(page, "view=tables&question=ladder")
-    page.until("() => document.querySelector('.view')?.dataset.ready === 'ladder'")
-    groups = [one.inner_text() for one in page.page.locator(".questions h3").all()]
+def test_the_ladder_is_drawn_above_its_table_and_questions_are_in_groups(shared_page):
+    to(shared_page, "view=tables&question=ladder")
+    shared_page.until("() => document.querySelector('.view')?.dataset.ready === 'ladder'")
+    groups = [one.inner_text() for one in shared_page.page.locator(".questions h3").all()]
     assert groups[:2] == ["Time", "Compute"]
-    steps = page.page.locator("[data-table=rungs] td:nth-child(2)").all_inner_texts()
-    drawn = page.page.locator(".bars-number").all_inner_texts()
+    steps = shared_page.page.locator("[data-table=rungs] td:nth-child(2)").all_inner_texts()
+    drawn = shared_page.page.locator(".bars-number").all_inner_texts()
     assert drawn == steps
-    names = page.page.locator("[data-table=rungs] td:first-child").all_inner_texts()
-    assert names == page.page.locator(".bars-name").all_inner_texts()
+    names = shared_page.page.locator("[data-table=rungs] td:first-child").all_inner_texts()
+    assert names == shared_page.page.locator(".bars-name").all_inner_texts()

@@ -25,20 +25,20 @@ def shown(page, question):
     page.until("wanted => document.querySelector('.view')?.dataset.ready === wanted", question)
 
 
-def test_a_kernel_in_the_picture_says_what_it_is_and_leads_to_its_place(page):
-    shown(page, "kernels")
-    picture = page.page.locator(".scatter")
+def test_a_kernel_in_the_picture_says_what_it_is_and_leads_to_its_place(shared_page):
+    shown(shared_page, "kernels")
+    picture = shared_page.page.locator(".scatter")
     picture.focus()
-    page.page.keyboard.press("ArrowRight")
-    assert page.text(".picture-said strong")
-    assert " in all" in page.text(".picture-said")
-    page.page.locator(".scatter-point").last.hover()  # the smallest lies on top
-    assert page.text(".picture-said strong")
+    shared_page.page.keyboard.press("ArrowRight")
+    assert shared_page.text(".picture-said strong")
+    assert " in all" in shared_page.text(".picture-said")
+    shared_page.page.locator(".scatter-point").last.hover()  # the smallest lies on top
+    assert shared_page.text(".picture-said strong")
     picture.focus()
-    page.page.keyboard.press("ArrowRight")
-    page.page.keyboard.press("Enter")
-    page.until("() => document.querySelector('[data-panel=details]')?.dataset.event")
-    assert "event=" in page.url
+    shared_page.page.keyboard.press("ArrowRight")
+    shared_page.page.keyboard.press("Enter")
+    shared_page.until("() => document.querySelector('[data-panel=details]')?.dataset.event")
+    assert "event=" in shared_page.url
 
 
 def test_axes_of_sizes_and_speeds_are_in_their_units(browser, tmp_path):
@@ -64,11 +64,11 @@ def test_axes_of_sizes_and_speeds_are_in_their_units(browser, tmp_path):
         ("memory", ".memory-over-time"),
     ],
 )
-def test_answers_have_their_pictures_within_the_page(page, question, picture):
+def test_answers_have_their_pictures_within_the_page(shared_page, question, picture):
     for width in (800, 1280):
-        page.page.set_viewport_size({"width": width, "height": 800})
-        shown(page, question)
-        box = page.page.locator(picture).first.bounding_box()
+        shared_page.page.set_viewport_size({"width": width, "height": 800})
+        shown(shared_page, question)
+        box = shared_page.page.locator(picture).first.bounding_box()
         assert box["width"] > 200
         assert box["x"] + box["width"] <= width
 
@@ -106,17 +106,17 @@ def test_the_path_on_the_page_is_that_of_the_question(viewer, tmp_path):
     assert f'"length":{len(pieces)}'.encode() in body[:400]
 
 
-def test_callers_and_callees_of_a_function_are_two_graphs(page):
-    to(page, "view=flame&by=operator&function=aten::mm")
-    page.until("() => document.querySelectorAll('.flame-canvas').length === 2")
-    assert "Called by" in page.text(".view-body")
-    assert "of the time" in page.text(".view-body .view-head .note")
-    page.page.get_by_role("button", name="Back to the graph").click()
-    page.until("() => document.querySelectorAll('.flame-canvas').length === 1")
+def test_callers_and_callees_of_a_function_are_two_graphs(shared_page):
+    to(shared_page, "view=flame&by=operator&function=aten::mm")
+    shared_page.until("() => document.querySelectorAll('.flame-canvas').length === 2")
+    assert "Called by" in shared_page.text(".view-body")
+    assert "of the time" in shared_page.text(".view-body .view-head .note")
+    shared_page.page.get_by_role("button", name="Back to the graph").click()
+    shared_page.until("() => document.querySelectorAll('.flame-canvas').length === 1")
 
 
-def test_a_sandwich_adds_up(page):
-    found = page.page.evaluate(
+def test_a_sandwich_adds_up(shared_page):
+    found = shared_page.page.evaluate(
         """async () => {
             const { sandwich } = await import('/static/draw/sandwich.js');
             // root (10) > a (7) > b (4) > a (2, within a);  root > c (3) > a (1)
@@ -173,12 +173,12 @@ def test_the_palette_goes_to_views_questions_steps_and_searches(page):
     page.when(lambda: page.page.locator("dialog").count() == 0)
 
 
-def test_a_trace_of_a_gpu_shows_the_gpu_s_memory_first(page):
-    to(page, "view=memory")
-    page.until("() => document.querySelector('.memory-over-time')")
-    said = page.text(".memory-picture figcaption")
+def test_a_trace_of_a_gpu_shows_the_gpu_s_memory_first(shared_page):
+    to(shared_page, "view=memory")
+    shared_page.until("() => document.querySelector('.memory-over-time')")
+    said = shared_page.text(".memory-picture figcaption")
     assert "The peak of GPU 0" in said
-    strokes = page.page.evaluate(
+    strokes = shared_page.page.evaluate(
         "() => getComputedStyle(document.querySelector('.memory-column')).fill"
     )
     assert strokes in {"rgba(0, 0, 0, 0)", "transparent"}  # no black wall
@@ -202,8 +202,8 @@ def test_a_rank_in_the_picture_of_arrivals_leads_to_its_collective(browser, tmp_
         found.close()
 
 
-def test_equal_layers_are_merged_and_outer_frames_folded(page):
-    found = page.page.evaluate(
+def test_equal_layers_are_merged_and_outer_frames_folded(shared_page):
+    found = shared_page.page.evaluate(
         """async () => {
             const { fold } = await import('/static/draw/fold.js');
             // a > b > c > main (10) > Net_0 (10) > Layer_0 (6) > mm (5), Layer_1 (3) > mm (3)
@@ -226,48 +226,48 @@ def test_equal_layers_are_merged_and_outer_frames_folded(page):
         ["mm", 3, 8, 8, 8],
         ["loss", 1, 1, 1, 1],
     ]
-    to(page, "view=flame&by=python")
-    page.until("() => document.querySelector('.view')?.dataset.ready === 'python'")
-    page.page.get_by_role("button", name="Fold", exact=True).click()
-    page.when(lambda: "fold=off" in page.url)
-    page.until("() => document.querySelector('.view')?.dataset.ready === 'python'")
+    to(shared_page, "view=flame&by=python")
+    shared_page.until("() => document.querySelector('.view')?.dataset.ready === 'python'")
+    shared_page.page.get_by_role("button", name="Fold", exact=True).click()
+    shared_page.when(lambda: "fold=off" in shared_page.url)
+    shared_page.until("() => document.querySelector('.view')?.dataset.ready === 'python'")
 
 
-def test_every_node_of_a_flame_graph_says_how_often_it_was_called(page):
+def test_every_node_of_a_flame_graph_says_how_often_it_was_called(shared_page):
     for by in ("operator", "module", "python", "host"):
-        to(page, f"view=flame&by={by}")
-        page.until("by => document.querySelector('.view')?.dataset.ready === by", by)
-        box = page.page.locator(".flame-canvas").bounding_box()
+        to(shared_page, f"view=flame&by={by}")
+        shared_page.until("by => document.querySelector('.view')?.dataset.ready === by", by)
+        box = shared_page.page.locator(".flame-canvas").bounding_box()
         said = set()
         for down in range(9, int(box["height"]) - 4, 19):
-            page.page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + down)
-            said.add(page.text(".flame .tip"))
+            shared_page.page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + down)
+            said.add(shared_page.text(".flame .tip"))
         assert len(said) > 1
         counts = [int(found[1]) for one in said if (found := re.search(r", (\d+)×", one))]
         assert counts
         assert min(counts) > 0
 
 
-def test_a_flame_graph_is_walked_by_keyboard(page):
+def test_a_flame_graph_is_walked_by_keyboard(shared_page):
     """Down to the most costly child, sideways, up again; Enter zooms, Escape shows all."""
-    to(page, "view=flame&by=operator")
-    page.until("() => document.querySelector('.view')?.dataset.ready === 'operator'")
-    canvas = page.page.locator(".flame-canvas")
+    to(shared_page, "view=flame&by=operator")
+    shared_page.until("() => document.querySelector('.view')?.dataset.ready === 'operator'")
+    canvas = shared_page.page.locator(".flame-canvas")
     canvas.focus()
     said = []
     for key in ("ArrowDown", "ArrowDown", "ArrowUp", "ArrowRight", "ArrowLeft"):
-        page.page.keyboard.press(key)
-        said.append(page.text(".flame .tip"))
+        shared_page.page.keyboard.press(key)
+        said.append(shared_page.text(".flame .tip"))
         assert re.search(r", \d+×", said[-1])
     root, child, above, beside, back = said
     assert root == above == back
     assert len({root, child, beside}) == 3
-    page.page.keyboard.press("Enter")
-    page.when(lambda: page.text(".flame-path").startswith("Show all"))
-    page.page.keyboard.press("Escape")
-    page.when(lambda: page.text(".flame-path").endswith("in all"))
+    shared_page.page.keyboard.press("Enter")
+    shared_page.when(lambda: shared_page.text(".flame-path").startswith("Show all"))
+    shared_page.page.keyboard.press("Escape")
+    shared_page.when(lambda: shared_page.text(".flame-path").endswith("in all"))
     canvas.blur()
-    page.until("() => !document.querySelector('.flame .tip.is-shown')")
+    shared_page.until("() => !document.querySelector('.flame .tip.is-shown')")
 
 
 def test_the_card_of_a_finding_names_its_ranks(browser, tmp_path):
@@ -424,8 +424,8 @@ def test_a_view_on_paper_is_light_and_whole(page, link):
     ],
 )  # fmt: skip
 @pytest.mark.sampled(3)
-def test_a_name_loses_what_its_neighbours_share_before_it_is_cut(page, name, letters, shown):
-    found = page.page.evaluate(
+def test_a_name_loses_what_its_neighbours_share_before_it_is_cut(shared_page, name, letters, shown):
+    found = shared_page.page.evaluate(
         """async ([name, letters]) => {
             const { fittingName } = await import("/static/units.js");
             const context = { measureText: (text) => ({ width: text.length }) };
@@ -436,8 +436,8 @@ def test_a_name_loses_what_its_neighbours_share_before_it_is_cut(page, name, let
     assert found == shown
 
 
-def test_a_share_in_a_table_is_a_bar_as_well(page):
-    shown = page.page.evaluate(
+def test_a_share_in_a_table_is_a_bar_as_well(shared_page):
+    shown = shared_page.page.evaluate(
         """async () => {
             const { table } = await import("/static/draw/table.js");
             const columns = [["name", false], ["work_share", true], ["dur_ns", true]].map(([name, number]) => ({ name, label: name, number }));
@@ -448,8 +448,8 @@ def test_a_share_in_a_table_is_a_bar_as_well(page):
     assert shown == [["", "25%", ""], ["", "", ""], ["", "100%", ""]]
 
 
-def test_kinds_in_a_picture_have_neither_the_colour_of_compute_nor_two_keys_for_one(page):
-    found = page.page.evaluate(
+def test_kinds_in_a_picture_have_neither_the_colour_of_compute_nor_two_keys_for_one(shared_page):
+    found = shared_page.page.evaluate(
         """async () => {
             const { scatter } = await import("/static/draw/scatter.js");
             const point = (kind, at) => ({ x: at, y: at, weight: 1, name: kind, kind, event: null, text: "" });
@@ -469,8 +469,8 @@ def test_kinds_in_a_picture_have_neither_the_colour_of_compute_nor_two_keys_for_
     ]
 
 
-def test_rows_of_the_timeline_fill_a_high_screen_and_scroll_on_a_low_one(page):
-    found = page.page.evaluate(
+def test_rows_of_the_timeline_fill_a_high_screen_and_scroll_on_a_low_one(shared_page):
+    found = shared_page.page.evaluate(
         """async () => {
             const { Layout } = await import("/static/timeline/layout.js");
             const lane = (number) => ({ key: `1/${number}`, group: "Process 1", title: "t", kind: "thread", rows_of: "events", first_row: 10 * number, rows: 10, slices: 9, device: null, lane_id: number, is_main: !number, outer_rows: 0 });
@@ -489,8 +489,8 @@ def test_rows_of_the_timeline_fill_a_high_screen_and_scroll_on_a_low_one(page):
     assert (whole, highest) == (24 + 4 * (10 * 36 + 6), 36)
 
 
-def test_a_table_leaves_out_columns_without_values_and_names_the_missing(page):
-    found = page.page.evaluate(
+def test_a_table_leaves_out_columns_without_values_and_names_the_missing(shared_page):
+    found = shared_page.page.evaluate(
         """async () => {
             const { answer } = await import("/static/views/answer.js");
             const column = (name, number) => ({ name, label: name, number });
@@ -506,11 +506,11 @@ def test_a_table_leaves_out_columns_without_values_and_names_the_missing(page):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("view", ["timeline", "flame", "memory", "sql", "compare"])
-def test_a_screen_reader_finds_a_heading_and_no_nameless_picture(page, view):
-    to(page, f"view={view}")
-    page.until("() => document.querySelector('.view, .timeline')")
-    page.page.wait_for_load_state("networkidle")
-    session = page.page.context.new_cdp_session(page.page)
+def test_a_screen_reader_finds_a_heading_and_no_nameless_picture(shared_page, view):
+    to(shared_page, f"view={view}")
+    shared_page.until("() => document.querySelector('.view, .timeline')")
+    shared_page.page.wait_for_load_state("networkidle")
+    session = shared_page.page.context.new_cdp_session(shared_page.page)
     nodes = session.send("Accessibility.getFullAXTree")["nodes"]
     seen = [
         (one["role"]["value"], one.get("name", {}).get("value", ""))

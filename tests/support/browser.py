@@ -23,6 +23,9 @@ ARGUMENTS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    # Fewer processes, which hand less around: a sixth of the time of opening a page.
+    "--in-process-gpu",
+    "--enable-features=NetworkServiceInProcess,NetworkServiceInProcess2",
 ]
 
 

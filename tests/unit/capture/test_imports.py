@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
 import pytest
 from tests.support.project import ROOT
+from tests.support.warm_python import VARIABLES, warm_python
 
 MOST_MODULES = 60
 BEGIN = """
@@ -65,8 +65,8 @@ print(*ours())
 
 def imported(output, script):
     done = subprocess.run(
-        [sys.executable, "-c", (BEGIN + script).format(output=str(output))],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
+        [warm_python(), "-c", (BEGIN + script).format(output=str(output))],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), **VARIABLES},
         capture_output=True,
         text=True,
         timeout=240,
