@@ -159,8 +159,9 @@ def check_shape(words: list[str], printed: str) -> None:
     assert "Traceback" not in printed
 
 
+@pytest.mark.usefixtures("cache_of_the_module")
 @pytest.mark.parametrize("words", READING, ids=ident)
-def test_a_command_that_reads(words, made, monkeypatch, capsys, tmp_path):
+def test_a_command_that_reads(words, made, monkeypatch, capsys):
     from stepscope.commands.main import main
 
     if "pftrace" in " ".join(words):
@@ -168,7 +169,6 @@ def test_a_command_that_reads(words, made, monkeypatch, capsys, tmp_path):
     if "xlsx" in words:
         pytest.importorskip("xlsxwriter")
     monkeypatch.chdir(made)
-    monkeypatch.setenv("STEPSCOPE_CACHE", str(tmp_path / "cache"))
     code = main(expanded(words, made))
     printed = capsys.readouterr()
     assert code == 0 or ("--fail-on" in words and code == 1), printed.err

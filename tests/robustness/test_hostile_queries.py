@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -103,6 +104,21 @@ def _until(holds: Callable[[], bool]) -> bool:
             return True
         time.sleep(0.1)
     return False
+
+
+def test_the_process_of_a_query_ends_by_itself(
+    trace: Trace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that the interpreter aborts at its end answers, too, but only a second later."""
+    started, start = [], subprocess.Popen
+
+    def kept(*words: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(start(*words, **options))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", kept)
+    run_query(trace, "SELECT 1 AS one")
+    assert [process.returncode for process in started] == [0]
 
 
 def test_a_query_in_another_process_gives_the_same_rows(trace: Trace) -> None:
