@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.support.warm_python import VARIABLES, warm_python
 
 from stepscope.adapters.script.launch import close_manifest
 from stepscope.run.layout import RankLayout
@@ -52,8 +52,8 @@ for number in range(int(sys.argv[2])):
 @pytest.mark.parametrize("kills", [5, pytest.param(200, marks=pytest.mark.slow)])
 def test_a_kill_costs_at_most_the_current_step(tmp_path, kills):
     done = subprocess.run(
-        [sys.executable, "-c", FORKS, str(tmp_path), str(kills)],
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}/src", "OMP_NUM_THREADS": "1"},
+        [warm_python(), "-c", FORKS, str(tmp_path), str(kills)],
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}/src", **VARIABLES},
         check=False,
         capture_output=True,
         text=True,

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from stepscope.errors import UsageError
+from stepscope.trial import processes
 from stepscope.trial.processes import MARK, CpuClock, Limits, Start, own_standard_input, run_apart
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="POSIX sessions")
@@ -26,6 +27,12 @@ subprocess.Popen(sleep, start_new_session=True)
 print("started", flush=True)
 {end}
 """
+
+
+@pytest.fixture(autouse=True)
+def _short_grace(monkeypatch):
+    """What ignores the polite signal is waited for in vain."""
+    monkeypatch.setattr(processes, "_GRACE_S", 0.5)
 
 
 def run(tmp_path, code, most_s=60.0, is_done=lambda: False, linger_s=0.2, hung_s=math.inf):
