@@ -18,6 +18,7 @@ from __future__ import annotations
 import ast
 import copy
 import dataclasses
+import functools
 import importlib
 import inspect
 import json
@@ -469,7 +470,13 @@ def _resolve(annotation: Any, module: types.ModuleType) -> Any:
     """A type from its text, also where the module imports it for type checkers alone."""
     if not isinstance(annotation, str):
         return annotation
-    names = dict(vars(module))
+    return eval(annotation, {**vars(module), **_names_for_type_checkers(module)})
+
+
+@functools.cache
+def _names_for_type_checkers(module: types.ModuleType) -> dict[str, Any]:
+    """What a module imports for type checkers alone."""
+    names = {}
     for node in ast.parse(inspect.getsource(module)).body:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             for one in node.body:
@@ -478,7 +485,7 @@ def _resolve(annotation: Any, module: types.ModuleType) -> Any:
                     names |= {
                         each.asname or each.name: getattr(home, each.name) for each in one.names
                     }
-    return eval(annotation, names)
+    return names
 
 
 # -- columns of tables -----------------------------------------------------------------------------

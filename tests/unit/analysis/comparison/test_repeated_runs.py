@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.step_records import step_records, write_run
 
+from stepscope.analysis.comparison import repeated_runs
 from stepscope.analysis.comparison.gate import (
     CANNOT_TELL,
     DEFAULT_RUNS,
@@ -32,8 +34,15 @@ from stepscope.analysis.comparison.repeated_runs import (
 from stepscope.commands.main import cli
 
 PAIRS = 400
+STUDENT_95 = functools.cache(repeated_runs.student_95)
 QUIRKS = (1.01, 0.99, 1.0, 1.02, 0.98)
 """By what runs of one version differ beside their moments."""
+
+
+@pytest.fixture(autouse=True)
+def _percentiles_once(monkeypatch):
+    """Thousands of comparisons ask for the same few percentiles."""
+    monkeypatch.setattr(repeated_runs, "student_95", STUDENT_95)
 
 
 class Simulated:
