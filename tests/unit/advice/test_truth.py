@@ -1,8 +1,8 @@
 """What findings promise, against simulated trainings that run again with exactly that fixed.
 
-84 trainings: every cause alone and every third pair of causes, on 1 to 3 ranks, each the cheapest to
-judge of a few with its causes. The slow tests have all 210 pairs, and as many trainings at random, on
-1 to 8 ranks. `benchmarks/truth.py` has the definitions, tables for more trainings, and `--show SEED`
+84 trainings: every cause alone and every third pair of causes, on one or two ranks, each the
+cheapest to judge of a few with its causes. The slow tests have all 210, and as many at random, on 1
+to 8 ranks. `benchmarks/truth.py` has the definitions, tables for more trainings, and `--show SEED`
 for one in full.
 """
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import gc
 import json
-import subprocess
-import sys
 import weakref
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from tests.support.gpu_trace import GpuTrace, us
+from tests.support.standard_input import standard_input
 
-from stepscope.commands.main import cli
+from stepscope.commands.main import cli, main
 from stepscope.errors import StepscopeError, UnreadableInputError, UsageError
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import (
@@ -221,18 +220,12 @@ def test_metrics_are_told_from_traces(home, name):
     ],
     ids=["info", "query", "show", "compare", "report"],
 )
-def test_standard_input_is_a_trace_to_every_verb_that_asks_for_one(home, words, first_step):
+def test_standard_input_is_a_trace_to_every_verb_that_asks_for_one(home, capfd, words, first_step):
     one = home / "one.pt.trace.json"
     filled = [str(one) if word == "ONE" else word for word in words]
-    with one.open("rb") as source:
-        done = subprocess.run(
-            [sys.executable, "-m", "stepscope", *filled, "--format", "json"],
-            stdin=source,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    assert first_step(json.loads(done.stdout)) == 20
+    with standard_input(one.read_bytes()):
+        assert main([*filled, "--format", "json"]) == 0
+    assert first_step(json.loads(capfd.readouterr().out)) == 20
 
 
 def test_standard_input_that_is_a_terminal_is_refused():

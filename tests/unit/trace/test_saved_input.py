@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
+from dataclasses import dataclass
 
 import pytest
 from click.testing import CliRunner
 from tests.support.gpu_trace import GpuTrace, us
+from tests.support.standard_input import standard_input
 
-from stepscope.commands.main import cli
+from stepscope.commands.main import cli, main
 
-REPORT = [sys.executable, "-m", "stepscope", "report", "-"]
 OPENED = """
 import sys
 from stepscope.trace.load import load
@@ -34,34 +35,66 @@ def trace() -> bytes:
     return t.json()
 
 
-def run(
-    words: list[str], given: bytes, cache: Path, **variables: str
-) -> subprocess.CompletedProcess[bytes]:
-    environment = {**os.environ, "STEPSCOPE_CACHE": str(cache), **variables}
-    return subprocess.run(words, input=given, capture_output=True, check=False, env=environment)
+@dataclass(frozen=True)
+class Done:
+    """How a verb ended, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def ask(tmp_path, monkeypatch, capfd):
+    """Runs a verb with something at its standard input, and what it leaves to the process's end."""
+    monkeypatch.setenv("STEPSCOPE_CACHE", str(tmp_path / "cache"))
+    at_exit = []
+    monkeypatch.setattr(atexit, "register", lambda *call: at_exit.append(call))
+
+    def run(words: list[str], given: bytes = b"") -> Done:
+        with standard_input(given):
+            code = main(words)
+        while at_exit:
+            function, *given_to_it = at_exit.pop()
+            function(*given_to_it)
+        return Done(code, *capfd.readouterr())
+
+    return run
 
 
 @pytest.mark.parametrize("stores", ["beside", "cache"])
-def test_a_report_of_standard_input_is_that_of_the_file_and_leaves_nothing(tmp_path, stores):
+def test_a_report_of_standard_input_is_that_of_the_file_and_leaves_nothing(ask, tmp_path, stores):
     file = tmp_path / "one.json"
     file.write_bytes(trace())
-    of_file = run([*REPORT[:-1], str(file)], b"", tmp_path / "none")
-    cache = tmp_path / "cache"
-    piped = run(REPORT, trace(), cache, STEPSCOPE_STORES=stores)
-    assert piped.returncode == 0, piped.stderr
-    assert piped.stdout.decode().replace("standard input", str(file)) == of_file.stdout.decode()
+    of_file = ask(["report", str(file)])
+    cache = tmp_path / "empty"
+    piped = subprocess.run(
+        [sys.executable, "-m", "stepscope", "report", "-"],
+        input=trace(),
+        capture_output=True,
+        check=False,
+        env={**os.environ, "STEPSCOPE_CACHE": str(cache), "STEPSCOPE_STORES": stores},
+    )
+    assert piped.returncode == of_file.code == 0, piped.stderr
+    assert piped.stdout.decode().replace("standard input", str(file)) == of_file.out
     assert list(cache.iterdir()) == []
 
 
-def test_the_page_and_json_of_standard_input_name_it(tmp_path):
-    done = run([*REPORT, "--format", "json"], trace(), tmp_path / "cache")
-    assert json.loads(done.stdout)["path"] == "standard input"
-    page = run([*REPORT, "--format", "html"], trace(), tmp_path / "cache")
-    assert b"<title>standard input" in page.stdout
+def test_the_page_and_json_of_standard_input_name_it(ask):
+    done = ask(["report", "-", "--format", "json"], trace())
+    assert json.loads(done.out)["path"] == "standard input"
+    page = ask(["report", "-", "--format", "html"], trace())
+    assert "<title>standard input" in page.out
 
 
 def test_the_viewer_reads_standard_input_as_often_as_it_needs(tmp_path):
-    done = run([sys.executable, "-c", OPENED], trace(), tmp_path / "cache")
+    done = subprocess.run(
+        [sys.executable, "-c", OPENED],
+        input=trace(),
+        stdout=subprocess.PIPE,
+        check=True,
+        env={**os.environ, "STEPSCOPE_CACHE": str(tmp_path / "cache")},
+    )
     title, once, again = done.stdout.decode().split()
     assert (title, once) == ("standard-input", again)
     assert int(once) > 0
@@ -78,19 +111,20 @@ def test_the_viewer_reads_standard_input_as_often_as_it_needs(tmp_path):
     ],
     ids=["empty", "picture", "snapshot", "yes", "no events"],
 )
-def test_what_is_no_trace_is_not_saved(tmp_path, given, words):
-    done = run(REPORT, given, tmp_path / "cache")
-    assert done.returncode == 3
-    assert words in done.stderr.decode()
-    assert done.stderr.count(b"\n") == 1
+def test_what_is_no_trace_is_not_saved(ask, tmp_path, given, words):
+    done = ask(["report", "-"], given)
+    assert done.code == 3
+    assert words in done.err
+    assert done.err.count("\n") == 1
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-def test_standard_input_without_end_is_given_up(tmp_path):
+def test_standard_input_without_end_is_given_up(ask, tmp_path, monkeypatch):
     endless = b'{"traceEvents":[' + b'{"ph":"X","name":"a","ts":1,"dur":1},' * 100_000
-    done = run(REPORT, endless, tmp_path / "cache", STEPSCOPE_INPUT_LIMIT="2MB")
-    assert done.returncode == 3
-    assert "standard input: holds more than 2 MB" in done.stderr.decode()
+    monkeypatch.setenv("STEPSCOPE_INPUT_LIMIT", "2MB")
+    done = ask(["report", "-"], endless)
+    assert done.code == 3
+    assert "standard input: holds more than 2 MB" in done.err
     assert list((tmp_path / "cache").iterdir()) == []
 
 
@@ -114,7 +148,7 @@ def test_standard_input_is_given_once(words):
 
 
 @pytest.mark.parametrize("verb", ["memory", "hangs"])
-def test_verbs_that_read_no_traces_say_that_standard_input_is_not_for_them(verb, tmp_path):
-    done = run([sys.executable, "-m", "stepscope", verb, "-"], trace(), tmp_path / "cache")
-    assert done.returncode == 3
-    assert b"not read from standard input: save it to a file" in done.stderr
+def test_verbs_that_read_no_traces_say_that_standard_input_is_not_for_them(ask, verb):
+    done = ask([verb, "-"], trace())
+    assert done.code == 3
+    assert "not read from standard input: save it to a file" in done.err

@@ -93,8 +93,8 @@ def _work(asked: Path) -> None:
 
 
 def _end_with_parent() -> None:
-    # Not by `sys.stdin`: a thread that reads from it holds its lock, for which the interpreter waits
-    # a second when it ends, and then aborts.
+    # Not by `sys.stdin`: a thread that reads from it holds its lock, for which the interpreter
+    # waits a second when it ends, and then aborts.
     with contextlib.suppress(OSError):
         while os.read(0, 4096):
             pass
