@@ -59,7 +59,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave most parameters of tests marked `sampled` to the slow tests."""
+    """Leave most parameters of tests marked `sampled` to the slow tests; begin with `long` ones."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
     families: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("sampled") is not None:

@@ -53,6 +53,7 @@ def test_the_prediction_comes_true_within_20_percent(tmp_path):
     pytest.fail(f"predictions were off by {errors}")
 
 
+@pytest.mark.long
 def test_it_finds_what_it_plants_and_shows_promise_and_outcome(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(sys, "executable", warm_python())
     for name, value in environment().items():

@@ -53,6 +53,7 @@ def judged(judge) -> dict[str, Diagnosis]:
     return {scenario.name: judge(scenario.name)[1] for scenario in SCENARIOS}
 
 
+@pytest.mark.long
 def test_precision_and_recall_are_one(judged, capsys):
     right = wrong = missed = 0
     complaints = []

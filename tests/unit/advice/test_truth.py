@@ -40,6 +40,7 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("POLARS_MAX_THREADS", "1")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("seeds", "within_near", "most_false"),
     [
