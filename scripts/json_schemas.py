@@ -476,7 +476,7 @@ def _resolve(annotation: Any, module: types.ModuleType) -> Any:
 @functools.cache
 def _names_for_type_checkers(module: types.ModuleType) -> dict[str, Any]:
     """What a module imports for type checkers alone."""
-    names = {}
+    names: dict[str, Any] = {}
     for node in ast.parse(inspect.getsource(module)).body:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             for one in node.body:
