@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stepscope.viewer import security
 from tests.support.browser import browsing, chromium
 from tests.support.viewer import COMPLETE, SETTLED, check, to, training, viewing
 
@@ -16,6 +17,14 @@ def browser(tmp_path_factory):
     """
     with browsing(tmp_path_factory.mktemp("profile")) as new_page:
         yield new_page
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _modules_are_kept():
+    """The browser asks each server once for its modules, and not for each page."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(security.CACHING, "cache-control", "max-age=3600")
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -241,12 +241,12 @@ def clicked(page, key, at_ns, event):
     )
 
 
-def test_a_click_on_a_step_adds_it_up_as_show_does(page, viewer):
+def test_a_click_on_a_step_adds_it_up_as_show_does(shared_page, viewer):
     content = viewer.library.traces[0].content
     step = viewer.get("/api/traces/{}/overview")["device_steps"][1]
-    click(page, "device_steps/0", (step["start_ns"] + step["end_ns"]) / 2)
-    page.until("() => document.querySelector('[data-panel=range][data-ready]')")
-    shown = page.page.evaluate(
+    click(shared_page, "device_steps/0", (step["start_ns"] + step["end_ns"]) / 2)
+    shared_page.until("() => document.querySelector('[data-panel=range][data-ready]')")
+    shown = shared_page.page.evaluate(
         """() => Object.fromEntries(
             [...document.querySelectorAll('[data-panel=range] .legend li')]
             .map((one) => ['.name', '.number'].map((of) => one.querySelector(of).textContent)))"""
@@ -256,7 +256,7 @@ def test_a_click_on_a_step_adds_it_up_as_show_does(page, viewer):
 
     assert shown["compute"] == duration(line.compute_ns)
     assert shown["exposed communication"] == duration(line.exposed_comm_ns)
-    assert f"range={step['start_ns']}-{step['end_ns']}" in page.url
+    assert f"range={step['start_ns']}-{step['end_ns']}" in shared_page.url
 
 
 def test_escape_leaves_the_search_to_the_keys_of_the_timeline(page):
@@ -285,13 +285,14 @@ def test_the_timeline_shows_that_it_has_the_focus(page):
     assert page.page.evaluate(ring) == "2px"
 
 
-def test_search_lists_the_hits_and_leads_to_them(page):
-    page.page.keyboard.press("/")
-    page.page.keyboard.type("SGEMM")
-    page.when(lambda: "3 hits" in page.text("[data-panel=search] h2"))
-    page.page.locator("[data-panel=search] section:last-of-type .events button").first.click()
-    page.until("() => document.querySelector('[data-panel=details]').dataset.event")
-    assert "sgemm" in page.text(".event-name")
+def test_search_lists_the_hits_and_leads_to_them(shared_page):
+    shared_page.page.keyboard.press("/")
+    shared_page.page.keyboard.type("SGEMM")
+    shared_page.when(lambda: "3 hits" in shared_page.text("[data-panel=search] h2"))
+    hits = shared_page.page.locator("[data-panel=search] section:last-of-type .events button")
+    hits.first.click()
+    shared_page.until("() => document.querySelector('[data-panel=details]').dataset.event")
+    assert "sgemm" in shared_page.text(".event-name")
 
 
 def test_enter_goes_from_hit_to_hit_and_round_again(page, viewer):
@@ -352,21 +353,21 @@ def test_enter_goes_to_the_first_hit_in_view(page, viewer):
     page.until("event => window.stepscope.selection.get('event') === event", str(hits[1]["event"]))
 
 
-def test_names_of_a_search_say_on_which_side_they_are_and_narrow_it(page):
-    page.page.keyboard.press("/")
-    page.page.keyboard.type("m")
+def test_names_of_a_search_say_on_which_side_they_are_and_narrow_it(shared_page):
+    shared_page.page.keyboard.press("/")
+    shared_page.page.keyboard.type("m")
     names = "[data-panel=search] section:first-of-type .events button"
-    page.when(lambda: page.page.locator(names).count() > 1)
-    rows = page.page.locator(names).all_inner_texts()
+    shared_page.when(lambda: shared_page.page.locator(names).count() > 1)
+    rows = shared_page.page.locator(names).all_inner_texts()
     assert {side for row in rows for side in ("CPU", "GPU") if side in row.split("\n")} == {
         "CPU",
         "GPU",
     }
-    kernel = page.page.locator(names, has_text="sgemm").first
+    kernel = shared_page.page.locator(names, has_text="sgemm").first
     assert "GPU" in kernel.inner_text()
     kernel.click()
-    page.when(lambda: "3 hits" in page.text("[data-panel=search] h2"))
-    assert "sgemm" in page.page.locator(".search").input_value()
+    shared_page.when(lambda: "3 hits" in shared_page.text("[data-panel=search] h2"))
+    assert "sgemm" in shared_page.page.locator(".search").input_value()
 
 
 def test_marks_of_the_axis_differ_from_their_neighbours(shared_page):
@@ -508,18 +509,18 @@ WIDE = """selector => { const { width, height } = document.querySelector(selecto
 FITS = "() => document.documentElement.scrollWidth <= window.innerWidth"
 
 
-def test_a_narrow_window_shows_the_timeline_above_its_panel(page):
-    page.page.set_viewport_size(NARROW)
-    page.until(SETTLED)
-    page.when(lambda: page.page.evaluate(WIDE, ".surface")[0] >= 290)
-    assert page.page.evaluate(WIDE, ".surface")[1] >= 300
-    assert page.page.evaluate(WIDE, ".side")[0] == NARROW["width"]
-    assert page.page.evaluate(WIDE, ".side")[1] >= 250
+def test_a_narrow_window_shows_the_timeline_above_its_panel(shared_page):
+    shared_page.page.set_viewport_size(NARROW)
+    shared_page.until(SETTLED)
+    shared_page.when(lambda: shared_page.page.evaluate(WIDE, ".surface")[0] >= 290)
+    assert shared_page.page.evaluate(WIDE, ".surface")[1] >= 300
+    assert shared_page.page.evaluate(WIDE, ".side")[0] == NARROW["width"]
+    assert shared_page.page.evaluate(WIDE, ".side")[1] >= 250
     titles = {"flame": "Flame graph", "tables": "Tables", "sql": "SQL", "compare": "Compare"}
     for view, title in titles.items():
-        to(page, f"view={view}")
-        page.when(lambda title=title: page.text(".views [aria-current]") == title)
-        assert page.page.evaluate(FITS), view
+        to(shared_page, f"view={view}")
+        shared_page.when(lambda title=title: shared_page.text(".views [aria-current]") == title)
+        assert shared_page.page.evaluate(FITS), view
 
 
 def test_the_strip_is_drawn_as_tall_as_it_is_at_the_width_of_a_new_canvas(page):

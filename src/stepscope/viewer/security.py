@@ -204,6 +204,10 @@ _TYPES = {
 }
 
 
+CACHING = {"cache-control": "no-cache"}
+"""Of static files: another version of the viewer has others under the same names."""
+
+
 def static_route(folders: Sequence[Path]) -> Route:
     """A route for the files of some folders, those of the first where two have the same name."""
     files = {
@@ -217,7 +221,6 @@ def static_route(folders: Sequence[Path]) -> Route:
         path = files.get(request.path_params["name"])
         if path is None:
             raise HTTPException(404)
-        headers = {"cache-control": "no-cache"}  # another version of the viewer has other files
-        return Response(path.read_bytes(), headers=headers, media_type=_TYPES[path.suffix])
+        return Response(path.read_bytes(), headers=CACHING, media_type=_TYPES[path.suffix])
 
     return Route("/static/{name:path}", answer)
