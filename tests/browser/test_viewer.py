@@ -503,6 +503,20 @@ def test_a_note_on_a_range_is_marked_listed_and_taken_away(page):
     page.until("() => document.querySelector('.notes').dataset.notes === '0'")
 
 
+def test_a_note_can_be_typed_while_the_range_is_added_up(page):
+    asked = []
+    page.page.route("**/range?*", lambda route: asked.append(route))  # noqa: PLW0108 - playwright needs a function
+    end = page.page.evaluate("() => window.stepscope.context.overview.end_ns")
+    to(page, f"range={end // 4}-{end // 2}")
+    field = page.page.get_by_role("textbox", name="Note on this range")
+    field.press_sequentially("look ")
+    page.when(lambda: asked)
+    asked[-1].continue_()
+    page.page.locator("[data-device]").first.wait_for()
+    page.page.keyboard.type("here")
+    assert field.input_value() == "look here"
+
+
 NARROW = {"width": 420, "height": 900}
 WIDE = """selector => { const { width, height } = document.querySelector(selector)
     .getBoundingClientRect(); return [width, height] }"""

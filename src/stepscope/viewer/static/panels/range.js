@@ -39,13 +39,15 @@ export async function showRange(element, trace, range, noting, actions) {
       h("button", { type: "button", class: "quiet", onclick: actions.clear }, "Clear")),
     noting,
   );
-  replace(element, head, h("p", { class: "note" }, "Adding up…"));
+  // The head stays in its place: a field that is moved loses what is being typed.
+  const parts = h("div", {}, h("p", { class: "note" }, "Adding up…"));
+  replace(element, head, parts);
   try {
     const found = await getJson(`/api/traces/${trace}/range`, { start: range[0], end: range[1] }, pending.signal);
-    replace(element, head, ...found.devices.map(device), kernels(found), operators(found));
+    replace(parts, ...found.devices.map(device), kernels(found), operators(found));
     element.dataset.ready = "1";
   } catch (error) {
-    if (!isAbort(error)) replace(element, head, h("p", { class: "error" }, String(/** @type {Error} */ (error).message)));
+    if (!isAbort(error)) replace(parts, h("p", { class: "error" }, String(/** @type {Error} */ (error).message)));
   }
 }
 
