@@ -6,7 +6,7 @@ sentence is about them, and what limits the step follows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from stepscope.advice.finding import NO_BATCH_PACE, Finding, Severity
 from stepscope.advice.job.late_ranks import Lateness, is_cause, is_slow_link
@@ -44,6 +44,7 @@ _OF_FIRST_STEP = (
     "Uncertain: the only step in the trace is the first that was profiled, which may be start-up"
 )
 _GPU_UNUSED = "gpu-unused"
+_BUSY_CPUS, _RECOMPILATION = "busy-cpus", "recompilation"
 _NOTHING = "nothing stands out: "
 _LAGGING = (
     "Uncertain: work began before its launch, so the GPU's clock is behind the host's by {} or "
@@ -66,6 +67,11 @@ def verdict_of(
         findings: Their findings, in the order of a report.
     """
     text, whose = _limit_of(ranks, findings, limits, late)
+    if late is not None:
+        text = _with_unaccused(text, whose, findings, late)
+    odd = _outside_steady_steps(findings, whose)
+    if odd is not None and odd.id == _RECOMPILATION and odd.title not in text:
+        text += f". Outside the steady steps: {odd.title} ({odd.id})"
     steps = whose.steps
     if steps is not None and steps.holds_few_steps and not steps.holds_only_first_steps:
         count = len(steps.steps)
@@ -86,6 +92,29 @@ def verdict_of(
     if outside is not None:
         text = f"{_first(outside, ranks)}. In the steps, {text}"
     return text, whose
+
+
+def _with_unaccused(
+    text: str, shown: RankSummary, findings: Sequence[Finding], late: Lateness
+) -> str:
+    """With a late rank that no finding is about: of two ranks, neither is accused.
+
+    It leads where the job gains more without it than by what the rest is about.
+    """
+    named = late.text()
+    if sentence(named) in text or any(one.id == "late-rank" for one in findings):
+        return text
+    if late.skew.cause:
+        named += f": {late.skew.cause}"
+    best = next((one for one in findings if text.startswith(f"{one.id}: {one.title}")), None)
+    saving_ns, step_ns = late.skew.saving_ns, late.skew.step_ns
+    if best is not None and (best.saving_ns or 0) >= saving_ns:
+        return f"{text}. {sentence(named)}"
+    if step_ns:
+        named += f"; without that the step takes {percent(saving_ns / step_ns)} less"
+    if text.startswith(_NOTHING):
+        return named  # what the rank shown spends most time in may be this wait
+    return f"{named}. On rank {shown.rank}, {text}"
 
 
 def _limit_of(
@@ -135,6 +164,8 @@ def _limit_of(
             text = f"{best.id}: {best.title}; {fixing} saves {best.up_to}{percent(share)} of {step}"
             if best.next_rank is not None:
                 text += f", until rank {best.next_rank} limits the step"
+            if best.id == _BUSY_CPUS and (own := _own_cause(best, sure)) is not None:
+                text += f". Apart from that, {own}"
             if late is not None and is_cause(best, late, findings):
                 text += f". {sentence(late.text())}"
             elif late is not None and is_slow_link(best, late, findings):
@@ -202,6 +233,17 @@ def _limit_of(
 def _overhead(compute: ComputeSummary | None) -> str:
     text = "" if compute is None else compute.describe_overhead()
     return text and f". {text}"
+
+
+def _own_cause(busy: Finding, others: Iterable[Finding]) -> str | None:
+    """The first notable finding about the training itself, where others have its CPUs."""
+    for one in others:
+        if one.rank != busy.rank or not one.saving_ns or one.predicted_step_ns is None:
+            continue
+        share = one.saving_ns / (one.saving_ns + one.predicted_step_ns)
+        if one.severity.is_weighty and share >= _NOTABLE:
+            return f"{one.id}: {one.title}; fixing it saves {one.up_to}{percent(share)}"
+    return None
 
 
 def _rank_of(ranks: Sequence[RankSummary], finding: Finding) -> RankSummary:

@@ -254,7 +254,9 @@ def _bandwidth_share(trace: Trace, rows: pl.DataFrame) -> float | None:
     return moved / float(possible[-1]) if len(possible) and possible[-1] else None
 
 
-_OTHER = "other operators"
+_OTHER, _COMPILED = "other operators", "compiled code"
+_COMPILED_GRAPH = "## Call CompiledFxGraph "
+"""How torch names the call of a graph of its default compiler, before a digest of the graph."""
 _MOST_THREADS = 4
 _SMALL_THREAD = 0.005
 
@@ -268,7 +270,8 @@ class HostCompute:
         calls: How many calls of operators that is, those within others included.
         most_called: The operator with the most of them, and their number.
         kinds: One row per kind: kind, total_ns, compute_share.
-        operators: One row per operator: operator, total_ns, compute_share.
+        operators: One row per operator: operator, total_ns, compute_share. All graphs of
+            torch.compile are one, "compiled code", and a kind of their own.
         shapes: One row per operator and shapes: call, total_ns, compute_share; empty where no
             shapes were recorded.
         threads: A phrase: the threads that run operators.
@@ -289,8 +292,11 @@ def host_compute(trace: Trace, scope: Scope | None = None) -> HostCompute:
     rows = _rows(trace, scope, by_shape=False)
     total_ns = int(rows["dur_ns"].sum())
     group = pl.col("group")
+    is_compiled = pl.col("name").str.starts_with(_COMPILED_GRAPH)
     kind = (
-        pl.when(group.is_in(COMPUTE_GROUPS))
+        pl.when(is_compiled)
+        .then(pl.lit(_COMPILED))
+        .when(group.is_in(COMPUTE_GROUPS))
         .then(group.replace_strict(KINDS, default=None, return_dtype=pl.String))
         .otherwise(pl.lit(_OTHER))
     )
@@ -304,7 +310,12 @@ def host_compute(trace: Trace, scope: Scope | None = None) -> HostCompute:
         calls=int(rows["count"].sum()),
         most_called=next(most.iter_rows(), ("", 0)),
         kinds=_by(rows.with_columns(kind=kind), "kind").drop("count"),
-        operators=_by(rows.rename({"name": "operator"}), "operator").drop("count"),
+        operators=_by(
+            rows.with_columns(
+                operator=pl.when(is_compiled).then(pl.lit(_COMPILED)).otherwise(pl.col("name"))
+            ),
+            "operator",
+        ).drop("count"),
         shapes=_by(
             shapes.with_columns(call=pl.Series(calls, dtype=pl.String)).drop_nulls("call"),
             "call",

@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stepscope.analysis.comparison.repeated_runs import MeanError, student_95, welch_95
-from stepscope.analysis.record.summary import summarise_steps
+from stepscope.analysis.record.summary import summarise_steps, without_own_time
 from stepscope.opening.trials import (
     CHANGED,
     CLOSE,
@@ -81,6 +81,7 @@ def steps_of(records: Sequence[StepRecord], warm_up: int) -> ProcessSteps | None
     steady = set() if summary is None else {step for step in summary.steps if step >= warm_up}
     if len(steady) < LEAST_STEPS:
         return None
+    records = without_own_time(records)
     durations = [r.dur_ns for r in records if r.is_whole_step and r.step in steady]
     means = means_of_blocks(durations)
     error_ns = standard_error(means)

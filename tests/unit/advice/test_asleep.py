@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms
@@ -48,7 +49,7 @@ def _window(stretches: Callable[[int], tuple[float, float]], steps: int = STEPS)
     return t
 
 
-def _record(cpu_ms: float, queued_ms: float, **more: float) -> list[StepRecord]:
+def _record(cpu_ms: float, queued_ms: float, **more: Any) -> list[StepRecord]:
     return step_records([100.0] * 40, cpu_ms=cpu_ms, queued_ms=queued_ms, **more)
 
 
@@ -82,3 +83,39 @@ def test_nothing_is_said_of_a_thread_that_has_no_cpu(found, stretches, record):
 
 def test_two_recorded_steps_show_no_place(found):
     assert not found(_window(lambda _: (2, 58), steps=2), _record(12, 48))
+
+
+def _with_forward(outside_ms: float) -> GpuTrace:
+    """Steps of 100 ms on busy CPUs with Python before their forward, and all else in phases."""
+    t = GpuTrace(device_name=None)
+    for _ in range(STEPS):
+        with t.step():
+            t.python(ms(outside_ms))
+            for name in ("forward", "backward", "optimizer"):
+                with t.annotate(name):
+                    t.op("aten::linear").python(ms((100 - outside_ms) / 3))
+    return t
+
+
+def test_what_the_loop_does_outside_all_phases_is_named_though_the_cpus_are_busy(found):
+    """A busy machine makes all parts of the step longer alike, these 40 ms of 100 as well."""
+    phases = {"forward": 20.0, "backward": 20.0, "optimizer": 20.0}
+    (finding,) = found(_with_forward(40), _record(20, 80, phases_ms=phases))
+    assert finding.title == (
+        "Python or a library runs between the optimizer's step and forward, where loops make "
+        "batches and log, for 40% of the step"
+    )
+    assert finding.saving_ns == ms(40)
+
+
+@pytest.mark.parametrize(
+    ("in_window_ms", "in_record_ms"),
+    [
+        pytest.param(40, 10, id="one window lost its CPU there"),
+        pytest.param(10, 40, id="operators take most of it"),
+    ],
+)
+def test_record_and_window_must_agree_on_what_lies_outside(found, in_window_ms, in_record_ms):
+    each = (100 - in_record_ms) / 3
+    phases = {"forward": each, "backward": each, "optimizer": each}
+    assert not found(_with_forward(in_window_ms), _record(20, 80, phases_ms=phases))

@@ -144,3 +144,15 @@ def test_step_records_alone_name_the_late_ranks_input(tmp_path):
     (late_rank,) = (one for one in diagnosis.findings if one.id == "late-rank")
     assert late_rank.saving_ns is not None
     assert late_rank.predicted_step_ns == 42_000_000 - late_rank.saving_ns
+
+
+def test_of_two_ranks_the_verdict_begins_with_the_one_that_comes_last(tmp_path):
+    """Of two ranks neither is accused, and no finding says what rank 1 does for longer."""
+    short = step_records([60.0] * 30, phases_ms={"forward": 10.0, "backward": 50.0}, cpu_ms=25.0)
+    longer = step_records([60.0] * 30, phases_ms={"forward": 40.0, "backward": 20.0}, cpu_ms=60.0)
+    diagnosis = _judge(write_run(tmp_path, {0: short, 1: longer}))
+    assert "late-rank" not in {one.id for one in diagnosis.findings}
+    assert diagnosis.verdict == (
+        "rank 1 comes late, and rank 0 waits 35 ms per step for it: its forward takes longer; "
+        "without that the step takes 58% less"
+    )

@@ -122,6 +122,21 @@ def test_the_report_shows_what_the_cpu_computes(judge):
     assert "60% matrix products" in diagnosis.verdict
 
 
+def test_graphs_of_the_compiler_are_one_operator_without_their_digests():
+    def body(t: GpuTrace) -> None:
+        op(t, "aten::addmm").python(ms(6))
+        for digest in ("f5jybe5wwjbrubxfe7jll6m4", "forpvhikvzwiusw3qne3h7a5"):
+            op(t, f"## Call CompiledFxGraph {digest} ##").python(ms(2))
+
+    found = host_compute(training(body, gpus=0).load())
+    operators = dict(found.operators.select("operator", "total_ns").iter_rows())
+    assert operators["compiled code"] == 4 * ms(4)
+    assert not [name for name in operators if "Graph" in name]
+    kinds = dict(found.kinds.select("kind", "total_ns").iter_rows())
+    assert kinds["compiled code"] == 4 * ms(4)
+    assert found.operators["total_ns"].sum() == found.kinds["total_ns"].sum() == found.total_ns
+
+
 @pytest.mark.parametrize(("call_ns", "is_overhead"), [(us(3), True), (us(30), False)])
 def test_operators_as_short_as_their_call_are_said_to_be_so(judge, call_ns, is_overhead):
     def body(t: GpuTrace) -> None:

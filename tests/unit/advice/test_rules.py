@@ -292,9 +292,26 @@ def test_code_that_is_compiled_for_something_new_is_no_part_of_the_step(compilin
     if len(compiling) > 1:
         words = f"{len(compiling)} steps compiled code again, each for up to 900 ms"
     assert finding.title == words
-    assert {one.label: one.value for one in finding.evidence}[
-        "compiling in the middle of the run"
-    ] == sum(compiling.values()) * MS
+    assert {one.label: one.value for one in finding.evidence}["compiling in these steps"] == sum(
+        compiling.values()
+    ) * MS
+
+
+def test_first_steps_that_compile_one_after_the_other_are_recompilation():
+    """Each of the first steps has a new size: the first compiles the model, the others again."""
+    again = compiled(10, {0: 900, 1: 700, 2: 800, 3: 700, 14: 900}, count=40)
+    (finding,) = find_recompilation(again)
+    assert finding.title == "4 steps compiled code again, each for up to 900 ms"
+    assert finding.steps == (1, 2, 3, 14)
+    assert finding.severity is Severity.MEDIUM
+    assert find_slow_first_steps(again) == []
+
+
+def test_a_model_that_is_compiled_twice_at_the_start_is_a_slow_start():
+    twice = compiled(10, {0: 900, 1: 700, 2: 600}, count=40)
+    assert find_recompilation(twice) == []
+    (finding,) = find_slow_first_steps(twice)
+    assert finding.steps == (0, 1, 2)
 
 
 def test_a_slow_step_that_hardly_compiles_is_a_stall_like_any_other():
@@ -340,6 +357,18 @@ def test_saving_in_a_few_steps_is_what_makes_them_slow():
     assert finding.steps == (5, 10, 15)
     assert "async_save" in finding.advice
     assert find_uneven_steps(found) == []
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_saving_counts_from_a_twentieth_of_the_step_wherever_it_comes(every):
+    """It is no rare phase, and makes no step slow: still nothing in the step needs it."""
+    at = {step for step in range(20) if step % every == 0}
+    (finding,) = find_slow_phase(saves(at, 2))
+    share = {1: "17%", 2: "9.1%"}[every]
+    assert finding.title == f"saving takes {share} of the time, in {len(at)} of 20 steps"
+    assert finding.saving_ns == 2 * MS // every
+    assert "async_save" in finding.advice
+    assert find_slow_phase(saves(at, 0.4)) == []
 
 
 def test_saving_that_is_not_why_steps_are_slow_is_not_blamed():

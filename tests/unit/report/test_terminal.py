@@ -21,8 +21,9 @@ from stepscope.report.console import UNLIMITED
 from stepscope.report.diagnosis import sentences
 from stepscope.report.diagnosis import to_json as diagnosis_to_dict
 from stepscope.report.diagnosis.tables import RANKS
-from stepscope.report.document import Findings, ShownFinding
+from stepscope.report.document import Findings, Heading, ShownFinding
 from stepscope.report.findings import findings_alike, ranks_with
+from stepscope.report.render.terminal import print_block
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import (
     RECORDS_NONE,
@@ -159,6 +160,16 @@ def test_the_whole_screen(tmp_path):
     path = write_run(tmp_path, {0: slow_input()})
     shown = screen(path).replace(str(path), "RUN")
     assert shown.rstrip() == EXPECTED.rstrip()
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_what_stands_beside_a_heading_never_wraps_to_the_margin(width):
+    console = Console(width=width, file=io.StringIO())
+    print_block(Heading("Where the step goes", "the training thread's time; " * 3), console)
+    heading, *more = console.file.getvalue().rstrip().splitlines()
+    assert heading.startswith("Where the step goes")
+    assert bool(more) is (width < 120)
+    assert all(line.startswith("  ") for line in more)
 
 
 def test_a_folder_of_runs_says_that_the_newest_is_shown(tmp_path):

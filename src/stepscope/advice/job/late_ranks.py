@@ -88,9 +88,11 @@ class Lateness:
             growing = f", {self.skew.course.text}"
         elif self.skew.course is not None:
             when = f" {self.skew.course.text}"
+        others = [one.rank for one in self.skew.ranks if one.rank not in self.ranks]
+        wait = f"rank {others[0]} waits" if len(others) == 1 else "the others wait"
         return (
-            f"{self.named_ranks} come{'' if several else 's'} late{when}, and the "
-            f"others wait {significant(self.skew.wait_ns / 1e6)} ms per step for "
+            f"{self.named_ranks} come{'' if several else 's'} late{when}, and "
+            f"{wait} {significant(self.skew.wait_ns / 1e6)} ms per step for "
             f"{'them' if several else 'it'}{growing}"
         )
 

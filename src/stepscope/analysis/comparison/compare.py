@@ -35,7 +35,7 @@ from stepscope.analysis.comparison.repeated_runs import (
     values_of,
 )
 from stepscope.analysis.comparison.side import MEASURES, RECORD_BASIS, Side, make_side
-from stepscope.analysis.record.summary import summarise_steps
+from stepscope.analysis.record.summary import summarise_steps, without_own_time
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UnreadableInputError
 from stepscope.opening.reader import open_run
@@ -467,7 +467,8 @@ def open_side(target: PathTarget, rank: int | None, scope: Scope) -> Side:
     records: tuple[StepRecord, ...] = ()
     if chosen.record is not None and scope.steps is None:
         records = chosen.record.steps
-    side = make_side(as_shown(target.path), trace, records, summarise_steps(records), scope)
+    summary = summarise_steps(records)
+    side = make_side(as_shown(target.path), trace, without_own_time(records), summary, scope)
     if target.is_run and target.run.job is not None:
         side = replace(side, machine=target.run.job.host)
     if rank is None and (said := remark_on(target)):

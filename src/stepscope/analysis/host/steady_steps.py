@@ -31,6 +31,7 @@ that follow one another. Steps that a scope asks for count whatever they are.
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 from enum import Enum
 
@@ -46,6 +47,7 @@ from stepscope.analysis.selection.lost_work import lost_work
 from stepscope.analysis.selection.names import events_named, times_of
 from stepscope.analysis.selection.outlier_steps import (
     LEAST_STEPS,
+    START_UP_FACTOR,
     rounds_of_batches,
     rounds_of_work,
     settling_steps,
@@ -123,14 +125,23 @@ class SteadySteps:
         """The steps of some states."""
         return tuple(one for one in self.classified if one.state in states)
 
+    def _how_long(self, one: ClassifiedStep) -> str:
+        """How many times the others it took: if no more than these, then beside the waits."""
+        times, beside = one.dur_ns / max(1, self.median_ns), ""
+        complete = self.of_state(StepState.COMPLETE)
+        if times < START_UP_FACTOR and complete:
+            own_ns = one.dur_ns - one.input_ns
+            others_ns = statistics.median(step.dur_ns - step.input_ns for step in complete)
+            times, beside = own_ns / max(1, others_ns), f"{duration(own_ns)} beside its input, "
+        return f"{beside}{significant(times)} times the others"
+
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences on why steps that are not empty do not count."""
         words = []
         for one in self.of_state(StepState.START_UP, StepState.STALL):
-            times = significant(one.dur_ns / max(1, self.median_ns))
             words.append(
-                f"step {one.step} took {duration(one.dur_ns)}, {times} times the others "
+                f"step {one.step} took {duration(one.dur_ns)}, {self._how_long(one)} "
                 f"({one.state.value}): not part of the steady step"
             )
             usual_ns = max((step.input_ns for step in self.of_state(StepState.COMPLETE)), default=0)

@@ -392,6 +392,16 @@ def compiled_once(records: Sequence[StepRecord]) -> list[StepRecord]:
     ]
 
 
+def compiled_again_at_start(first: Sequence[StepRecord]) -> list[StepRecord]:
+    """The slow first steps that compile after another has, if at least `LEAST_RECURRING` do.
+
+    A model is compiled in the first step, and perhaps once more for sizes that change. More are
+    compilations for something new in each, wherever in the run they come.
+    """
+    again = [one for one in first if _compiles(one)][1:]
+    return again if len(again) >= LEAST_RECURRING else []
+
+
 def recurs(records: Sequence[StepRecord]) -> bool:
     """Whether steps go on compiling: it is a habit of the training.
 

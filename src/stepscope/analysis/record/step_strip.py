@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from stepscope.analysis.record.summary import StepSummary, partition_steps
+from stepscope.analysis.record.summary import StepSummary, partition_steps, without_own_time
 from stepscope.analysis.selection.outlier_steps import SLOW_FACTOR
 from stepscope.analysis.selection.partition import INPUT, OTHER
 from stepscope.analysis.selection.rows import Rows
@@ -123,7 +123,7 @@ def strip_of_record(
     title: str, records: Sequence[StepRecord], summary: StepSummary
 ) -> StepStrip | None:
     """Every whole training step of a step record, of which there is a summary; None without any."""
-    kept = [one for one in records if one.is_whole_step]
+    kept = [one for one in without_own_time(records) if one.is_whole_step]
     if not kept:
         return None
     losses = [one.loss for one in kept]

@@ -17,6 +17,7 @@ from stepscope.analysis.record.step_patterns import (
     StepCycle,
     begins_epoch,
     compile_times,
+    compiled_again_at_start,
     compiled_once,
     epoch_length,
     epoch_starts,
@@ -175,7 +176,8 @@ class StepSummary:
         stalled_step: Number of the single step that took more than three times the median and is
             left out; None if there is none.
         stalled_saving_ns: How long it saved, where that is most of what it took beyond the median.
-        compiled_once: Compiling in the steps that are left out because of it.
+        compiled_once: Compiling in the steps that are left out because of it, and in slow first
+            steps that compiled again (`step_patterns.compiled_again_at_start`).
         host: CPU time, waits for a CPU and garbage collection of the training thread.
         recorded_host: The same for the steps recorded in detail.
     """
@@ -271,8 +273,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
     Stepscope's own time, which the record has apart, is no part of any step.
     """
     own_ns = sum(record.own_ns for record in records)
-    if own_ns:
-        records = [_without_own_time(one) if one.own_ns else one for one in records]
+    records = without_own_time(records)
     # After the last step, a record may have a loss alone.
     partial = [one for one in records if one.is_partial and (one.loss is None or one.phases)]
     other = [record for record in records if not record.is_partial and record.kind != "train"]
@@ -286,6 +287,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
     usual = plain if len(plain) >= _LEAST_UNRECORDED else later
     goes_on_compiling = recurs(usual)
     compiled = [] if goes_on_compiling else compiled_once(usual)
+    again = [] if goes_on_compiling else compiled_again_at_start(first)
     left_out = set(map(id, compiled))
     others = [record for record in usual if id(record) not in left_out]
     after = _slow_after_windows(later, others)
@@ -338,7 +340,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         stalled_gc_ns=0 if stall is None else stall.gc_ns,
         stalled_saving_ns=0 if stall is None else _mostly_saving_ns(stall, median_ns),
         compiling=compile_times(steady, median_ns),
-        compiled_once=compile_times(compiled, median_ns),
+        compiled_once=compile_times([*again, *compiled], median_ns),
         goes_on_compiling=goes_on_compiling,
         first_compile_ns=sum(record.compile_ns for record in first),
         steps_after_window=tuple(record.step for record in after),
@@ -373,9 +375,21 @@ def _updates(steady: list[StepRecord]) -> StepCycle | None:
     return find_cycle(list(spent), updating)
 
 
-def _without_own_time(record: StepRecord) -> StepRecord:
-    cpu_ns = None if record.cpu_ns is None else max(0, record.cpu_ns - record.own_ns)
-    return replace(record, dur_ns=max(0, record.dur_ns - record.own_ns), cpu_ns=cpu_ns)
+def without_own_time(records: Sequence[StepRecord]) -> Sequence[StepRecord]:
+    """The records without Stepscope's own time, which is no part of any step that is shown."""
+    if not any(one.own_ns for one in records):
+        return records
+    return [
+        one
+        if not one.own_ns
+        else replace(
+            one,
+            dur_ns=max(0, one.dur_ns - one.own_ns),
+            cpu_ns=None if one.cpu_ns is None else max(0, one.cpu_ns - one.own_ns),
+            own_ns=0,
+        )
+        for one in records
+    ]
 
 
 def _stall(usual: list[StepRecord]) -> StepRecord | None:

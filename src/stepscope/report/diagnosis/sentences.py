@@ -152,7 +152,7 @@ def _left_out(summary: StepSummary) -> str:
         (excluded.stalled, "stalled"),
         (excluded.recorded, f"recorded in detail{or_warming_up}"),
         (excluded.after_window, "slow right after that"),
-        (excluded.part_of_round, "part of a round of batches"),
+        (excluded.part_of_round, "of an incomplete epoch or round of batches"),
         (excluded.partial, "partial"),
     ]
     return ", ".join(f"{count} {word}" for count, word in text if count)
@@ -309,8 +309,14 @@ def together(diagnosis: Diagnosis) -> str:
 
 
 def next_limit(diagnosis: Diagnosis) -> str:
-    """What limits the step of the rank shown once its first finding is fixed, and the floor."""
+    """What limits the step of the rank shown once its first finding is fixed, and the floor.
+
+    Empty where that is not the finding that the verdict names: this line continues the verdict.
+    """
+    first = diagnosis.shown.ladder.first_fix
     text = diagnosis.shown.next_limit
+    if first is not None and first.id not in diagnosis.verdict:
+        text = diagnosis.shown.ladder.floor_text
     if text and len(diagnosis.ranks) > 1:
         text = f"on rank {diagnosis.shown.rank}, {text}"
     return sentence(text)

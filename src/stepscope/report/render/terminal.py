@@ -142,8 +142,13 @@ def _drawn(block: Block, console: Console) -> Iterator[tuple[RenderableType, boo
     elif isinstance(block, Title):
         yield text_of(block.text, "dim"), True
     elif isinstance(block, Heading):
-        aside = f"   {printable(block.aside)}" if block.aside else ""
-        yield Text.assemble((printable(block.text), "bold"), (aside, "dim")), False
+        text, aside = Text(printable(block.text), "bold"), printable(block.aside)
+        beside = Text.assemble(text, (f"   {aside}", "dim")) if aside else text
+        if aside and beside.cell_len > console.width:
+            yield text, False
+            yield _indented(Text(aside, "dim"), 2), False
+        else:
+            yield beside, False
     elif isinstance(block, Labelled):
         lines = [_line(line) for line in block.lines]
         yield _beside(block.label, lines[0] if len(lines) == 1 else Group(*lines)), False

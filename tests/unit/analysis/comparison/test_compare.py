@@ -53,6 +53,18 @@ def row(comparison, table, name):
     return found.row(0, named=True)
 
 
+def test_stepscopes_own_time_is_in_no_step_that_is_compared(tmp_path):
+    """As in a report, whose step and parts it is no part of either."""
+    records = step_records([20.0] * 30, phases_ms={"forward": 12.0})
+    records[20] = dataclasses.replace(
+        records[20], dur_ns=records[20].dur_ns + 30_000_000, own_ns=30_000_000
+    )
+    paths = [str(write_run(tmp_path, {0: records}, name)) for name in ("before", "after")]
+    shown = CliRunner().invoke(command, [*paths, "--format", "json"])
+    assert shown.exit_code == 0, shown.output
+    assert set(json.loads(shown.output)["a"]["step_ns"]) == {20_000_000}
+
+
 def test_a_trace_against_itself_has_not_changed():
     comparison = compare(side(trace()), side(trace()))
     assert comparison.step.delta_ns == 0

@@ -4,7 +4,12 @@ from tests.support.gpu_trace import ms, us
 from tests.support.tables import TableBuilder
 
 from stepscope.analysis.critical_path import critical_path
-from stepscope.analysis.host.steady_steps import steady_steps
+from stepscope.analysis.host.steady_steps import (
+    ClassifiedStep,
+    SteadySteps,
+    StepState,
+    steady_steps,
+)
 from stepscope.analysis.steps import step_table
 from stepscope.trace.model import Trace
 
@@ -22,3 +27,20 @@ def test_steps_that_count_without_gpu_work_last_as_long_as_on_the_host():
     assert steady.steps == (0, 1, 2, 3)
     assert (steady.step_ns, steady.is_of_devices) == (ms(10), False)
     assert step_table(trace).step_ns == critical_path(trace).step_ns == steady.step_ns
+
+
+def test_a_start_up_beside_longer_waits_is_compared_beside_them():
+    """A later step waits longer for its input: the first is slow by what it does itself."""
+    steps = tuple(
+        ClassifiedStep(number, state, ms(dur_ms), ms(input_ms))
+        for number, state, dur_ms, input_ms in (
+            (7, StepState.START_UP, 107, 1),
+            (8, StepState.COMPLETE, 230, 190),
+            (9, StepState.COMPLETE, 22, 2),
+        )
+    )
+    steady = SteadySteps((8, 9), ms(126), ms(126), False, 0, steps)
+    assert steady.notes[0] == (
+        "step 7 took 107 ms, 106 ms beside its input, 3.53 times the others (start-up): not part "
+        "of the steady step"
+    )

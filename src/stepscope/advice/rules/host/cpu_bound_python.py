@@ -16,7 +16,10 @@ loses its CPU in all work alike. Where the longest stretches, half of all, lie i
 in half of the steps, and what the thread itself runs of that function is notable, the function is
 named, and the saving is of the stretches in it. And a thread that sleeps, or waits for a file or
 for another thread, neither runs nor waits for a CPU, which the step record shows, however busy the
-CPUs are (`_mostly_sleeping`). `slow-phase` has it if a phase that it reports holds at least half,
+CPUs are (`_mostly_sleeping`). And over all steps of the record, a busy machine makes all parts of
+the step longer alike: where much of the step lies outside all phases, and Python makes up most of
+that in the window, the program does something there (`_outside_phases`). `slow-phase` has it if a
+phase that it reports holds at least half,
 unless the function is known. And in a step of a few milliseconds whose stretches are short in most
 steps, no Python is slow: eager-mode overhead dominates, and the finding says that.
 
@@ -140,7 +143,9 @@ def find_cpu_bound_python(subject: Subject) -> list[Finding]:
         every, long = long, _of_one_function(window, long)
         own_ns = (window.per_step(long.total_ns) - paused_ns) * _running_share(subject, queued_ns)
         if not len(long) or own_ns < subject.thresholds.saving_low * window.step_ns:
-            return _of_a_sleeping_thread(subject, window, every)
+            return _of_a_sleeping_thread(subject, window, every) or _outside_phases(
+                subject, window, every
+            )
     lengths = long.lengths
     outside_ns = window.per_step(long.total_ns)
     longest = int(np.argmax(lengths))
@@ -284,6 +289,49 @@ def _of_a_sleeping_thread(subject: Subject, window: WindowView, long: Intervals)
             Evidence("measured by", "step record and trace", "text"),
         ),
         advice=advice,
+    )
+
+
+def _outside_phases(subject: Subject, window: WindowView, long: Intervals) -> list[Finding]:
+    """The finding for what the loop does outside all phases, while the CPUs are busy."""
+    summary, limits = subject.steps, subject.thresholds
+    if summary is None or summary.host.is_on_device or window.has_gpu or subject.has_peers:
+        return []
+    if not any(phase.name == FORWARD for phase in summary.phases):
+        return []
+    whole = summary.partition
+    rest_ns = sum(whole.per_step_ns(part) for part in whole.parts if part.name == OTHER)
+    share = rest_ns / max(1, summary.mean_ns)
+    if share < limits.slow_phase_share:
+        return []
+    phases = [phase.name for phase in summary.phases if "/" not in phase.name]
+    is_range = pl.col("category") == "user_annotation"
+    inside = window.spans(window.main_spans(is_range & pl.col("name").is_in(phases)))
+    outside = intervals.difference(long, inside)
+    if not len(inside) or 2 * window.share(outside.total_ns) < share:
+        return []
+    graph = window.graph
+    has_some = intervals.covered(outside, graph.step_starts_ns, graph.step_ends_ns) > 0
+    if 2 * int(has_some.sum()) < len(has_some):
+        return []
+    before = _lie_before_forward(window, outside)
+    where = _BEFORE_FORWARD if before else "outside all phases"
+    return plain_finding(
+        subject,
+        rule="cpu-bound-python",
+        title=f"Python or a library runs {where} for {percent(share)} of the step",
+        severity=severity_of(share, limits),
+        step_ns=summary.mean_ns,
+        saving_ns=rest_ns,
+        assumption="it is done elsewhere, or no longer; what the CPUs are busy with stays",
+        evidence=(
+            Evidence("outside all phases per step", rest_ns, "ns"),
+            Evidence("share of the step", share, "share"),
+            Evidence("waiting for a CPU per step, in all", summary.host.queued_ns or 0, "ns"),
+            Evidence("mean step", summary.mean_ns, "ns"),
+            Evidence("measured by", "step record and trace", "text"),
+        ),
+        advice=_RUNS,
     )
 
 

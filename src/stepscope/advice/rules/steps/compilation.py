@@ -46,7 +46,8 @@ def find_recompilation(subject: Subject) -> list[Finding]:
     step. It recurs there if at least three steady steps compile, one of them in their second half,
     and if that costs a notable share of all of them. What a step lost is what it took beyond the
     median step, at most what it spent compiling. Steps that compiled something new, in the middle
-    of the run, are no part of the steady step, and there is no saving per step.
+    of the run, are no part of the steady step, and there is no saving per step. Nor are slow first
+    steps, of which at least three compile after another has: sizes change there.
     """
     return _from_trace(subject) or _from_record(subject)
 
@@ -106,7 +107,7 @@ def _once(subject: Subject, summary: StepSummary) -> list[Finding]:
         severity=Severity.MEDIUM if share >= limits.slow_first_steps_medium else Severity.LOW,
         reason="code is compiled when it or its shapes are new, not in every step",
         evidence=(
-            Evidence("compiling in the middle of the run", found.total_ns, "ns"),
+            Evidence("compiling in these steps", found.total_ns, "ns"),
             Evidence("the same in steady steps", found.lost_ns / usual_ns, "factor"),
             Evidence("share of the observed time", share, "share"),
             Evidence("median step", summary.median_ns, "ns"),

@@ -49,6 +49,9 @@ def _from_record(summary: StepSummary) -> _Start | None:
     begins_epoch_ns = starts.others_ns + starts.longest_ns if starts.steps else 0
     if not summary.first_steps or summary.first_worst_ns <= FIRST_FACTOR * begins_epoch_ns:
         return None
+    again = set(summary.first_steps).intersection(summary.compiled_once.steps)
+    if 2 * len(again) >= len(summary.first_steps):
+        return None
     parts = (
         ("compiling in them", summary.first_compile_ns),
         ("Stepscope's own, not counted", summary.own_ns),
@@ -94,7 +97,8 @@ def find_slow_first_steps(subject: Subject) -> list[Finding]:
     same way, and the evidence names what the slowest of them spent its extra time in. One-off calls
     in a recorded window are named as well (`calls.one_off`). What these steps took beyond the
     median was lost once: they are no part of the steady step, and there is no saving per step. One
-    that begins an epoch is compared with later ones that do.
+    that begins an epoch is compared with later ones that do. Where most of them compile code again,
+    `recompilation` has them.
     """
     start = _from_record(subject.steps) if subject.steps is not None else _from_trace(subject)
     if start is None:

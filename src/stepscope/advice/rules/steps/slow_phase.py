@@ -1,7 +1,8 @@
 """Slow phase: a named part of the step costs more than it should.
 
 There are three cases, all measured from the phases of the step record over the steady steps. A
-phase *dominates* if it is not the training's own work but takes a large share of the step; the fix
+phase *dominates* if it is not the training's own work but takes a large share of the step, or if it
+is saving, which nothing in the step waits for, and takes a notable one; the fix
 removes its time. What a phase contains decides, not its name: a backward pass or an optimizer's
 step in it makes it the training's own work (`is_own_work`). A phase is *rare* if
 fewer than half of the steps have it, such as the saving of a checkpoint: what it takes in the steps
@@ -73,12 +74,14 @@ def find_slow_phase(subject: Subject) -> list[Finding]:
 
 def dominating(subject: Subject, summary: StepSummary) -> list[PhaseTimes]:
     """The outermost phases that take a large share of the step and are not its own work."""
+    limits = subject.thresholds
     return [
         phase
         for phase in summary.phases
         if "/" not in phase.name
         and not is_input_phase(phase.name)
-        and _share(phase, summary) >= subject.thresholds.slow_phase_share
+        and _share(phase, summary)
+        >= (limits.slow_phase_excess if phase.name == SAVING else limits.slow_phase_share)
         and is_own_work(subject, summary, phase) is not True
     ]
 
@@ -172,7 +175,7 @@ def _dominates(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> lis
             f"Record with auto_phases to see what '{phase.name}' contains. If it "
             "is not part of the training itself, do it less often or beside the training."
         )
-    elif phase.is_rare:
+    elif phase.is_rare or phase.name == SAVING:
         return _rare(subject, summary, phase, share, round(phase.total_ns / len(summary.steps)))
     return _finding(
         subject,
@@ -263,7 +266,7 @@ def _only_these_update(subject: Subject, cycle: StepCycle) -> bool | None:
 def _rare(
     subject: Subject, summary: StepSummary, phase: PhaseTimes, share: float, saving_ns: int
 ) -> list[Finding]:
-    """A phase that few steps have, and that takes much of the time."""
+    """A phase that few steps have, or saving, and that takes much of the time."""
     is_saving = phase.name == SAVING
     what = "saving" if is_saving else f"the phase '{phase.name}'"
     return _finding(
