@@ -44,7 +44,7 @@ _OF_FIRST_STEP = (
     "Uncertain: the only step in the trace is the first that was profiled, which may be start-up"
 )
 _GPU_UNUSED = "gpu-unused"
-_BUSY_CPUS, _RECOMPILATION = "busy-cpus", "recompilation"
+_BUSY_CPUS, _LATE_RANK, _RECOMPILATION = "busy-cpus", "late-rank", "recompilation"
 _NOTHING = "nothing stands out: "
 _LAGGING = (
     "Uncertain: work began before its launch, so the GPU's clock is behind the host's by {} or "
@@ -102,7 +102,7 @@ def _with_unaccused(
     It leads where the job gains more without it than by what the rest is about.
     """
     named = late.text()
-    if sentence(named) in text or any(one.id == "late-rank" for one in findings):
+    if sentence(named) in text or any(one.id == _LATE_RANK for one in findings):
         return text
     if late.skew.cause:
         named += f": {late.skew.cause}"
@@ -112,6 +112,7 @@ def _with_unaccused(
         return f"{text}. {sentence(named)}"
     if step_ns:
         named += f"; without that the step takes {percent(saving_ns / step_ns)} less"
+    named += f" ({_LATE_RANK})"
     if text.startswith(_NOTHING):
         return named  # what the rank shown spends most time in may be this wait
     return f"{named}. On rank {shown.rank}, {text}"

@@ -355,7 +355,10 @@ def _arrival_skew(arrivals: pl.DataFrame, sets: pl.DataFrame) -> Iterator[Figure
             }
         )
     step = "" if worst["step"] is None else f" of step {worst['step']}"
-    what = f"{label(worst['kind'])}{step}, {shown('message_bytes', worst['message_bytes'])}"
+    size = worst["message_bytes"]
+    what = f"{label(worst['kind'])}{step}"
+    if size is not None:
+        what += f", {shown('message_bytes', size)}"
     rest = (
         f"; {plural(left_out, 'rank')} between the last and the first left out" if left_out else ""
     )

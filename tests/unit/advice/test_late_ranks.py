@@ -154,5 +154,5 @@ def test_of_two_ranks_the_verdict_begins_with_the_one_that_comes_last(tmp_path):
     assert "late-rank" not in {one.id for one in diagnosis.findings}
     assert diagnosis.verdict == (
         "rank 1 comes late, and rank 0 waits 35 ms per step for it: its forward takes longer; "
-        "without that the step takes 58% less"
+        "without that the step takes 58% less (late-rank)"
     )

@@ -161,6 +161,10 @@ def test_ranks_stand_in_the_order_in_which_they_came_the_last_first(tmp_path):
     assert [one["from"] for one in rows] == sorted((one["from"] for one in rows), reverse=True)
     worst = max(one["total_wait_ns"] for one in answer["sets"])
     assert sum(one["gone"] - one["from"] for one in rows) == worst
+    sets = pl.DataFrame(answer["sets"])
+    unknown = sets.with_columns(message_bytes=pl.lit(None, pl.Int64))
+    (figure,) = rank_pictures(pl.DataFrame(answer["arrivals"]), unknown, None)
+    assert figure.drawn["title"].endswith(("of step 0", "of step 1", "of step 2"))
 
 
 def test_a_report_s_page_draws_how_the_ranks_meet_as_the_question_does(tmp_path):

@@ -19,6 +19,7 @@ from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.steady_steps import StepState
 from stepscope.analysis.record.step_patterns import LevelShift, StepCycle, find_cycle
 from stepscope.analysis.record.summary import StepSummary, is_in_cycle
+from stepscope.analysis.selection.names import is_operator
 from stepscope.analysis.selection.partition import IDLE_PREFIX
 from stepscope.run.figures import significant
 from stepscope.run.step_record import SAVING
@@ -27,6 +28,8 @@ from stepscope.trace.arrays import intervals
 _MOSTLY = 0.8
 _BUSY = 0.9
 _LONGER = 1.1
+_MANY_CALLS, _FAR_MORE = 1000, 5
+"""Operators that a slow step calls at least, and times what the others call, if that is why."""
 _UNKNOWN = "the step record does not show what slows these steps"
 
 
@@ -47,7 +50,8 @@ def find_uneven_steps(subject: Subject) -> list[Finding]:
     Measured from the step record over the steady steps. The record does not show the cause, so no
     saving is promised: it says how much time the slow steps cost and which they are. Steps that are
     slow at regular distances do something that the others do not: the saving assumes that they no
-    longer do it, and is the most that a change can bring.
+    longer do it, and is the most that a change can bring. Where the window holds such a step and
+    others, and it calls far more operators on the training thread, the finding says so.
     """
     summary = subject.steps
     if summary is None or not summary.slow_steps:
@@ -183,10 +187,30 @@ def _regular(subject: Subject, summary: StepSummary, cycle: StepCycle) -> list[F
     share = excess_ns / max(1, summary.partition.total_ns)
     times = 1 + excess_ns / len(slow) / max(1, summary.median_ns)
     saving_ns = round(excess_ns / len(summary.steps))
+    title = f"1 step in {distance} takes {significant(times)} times as long as the others"
+    advice = (
+        f"Find what the program does every {distance} steps: a rollout, evaluation, saving, "
+        "logging, garbage collection. Do it less often or beside the training (an asynchronous "
+        "checkpoint, another thread), or give it a phase, so that it is counted apart."
+    )
+    seen: tuple[Evidence, ...] = ()
+    if (calls := _operators_called(subject.window, cycle)) is not None:
+        many, few = calls
+        title += f", and calls {many:,} operators where they call {few:,}"
+        advice = (
+            f"Find what the program does every {distance} steps: its time goes into {many:,} calls "
+            "of operators, mostly short ones. Make a few large calls of them: all environments of "
+            "a rollout, all samples of an evaluation, all tensors of a log in one batch. What "
+            "remains, do less often."
+        )
+        seen = (
+            Evidence("operators in such a recorded step", many, "count"),
+            Evidence("in one of the others", few, "count"),
+        )
     return plain_finding(
         subject,
         rule="uneven-steps",
-        title=f"1 step in {distance} takes {significant(times)} times as long as the others",
+        title=title,
         severity=severity_of(share, subject.thresholds),
         step_ns=summary.mean_ns,
         saving_ns=saving_ns,
@@ -195,15 +219,28 @@ def _regular(subject: Subject, summary: StepSummary, cycle: StepCycle) -> list[F
             Evidence("a slow step every", f"{distance} steps", "text"),
             Evidence("beyond the median, per step", saving_ns, "ns"),
             *_lengths(summary, share, summary.median_ns + max(slow.values())),
+            *seen,
         ),
         steps=tuple(slow),
-        advice=(
-            f"Find what the program does every {distance} steps: a rollout, evaluation, saving, "
-            "logging, garbage collection. Do it less often or beside the training (an asynchronous "
-            "checkpoint, another thread), or give it a phase, so that it is counted apart."
-        ),
+        advice=advice,
         is_upper_bound=True,
     )
+
+
+def _operators_called(window: WindowView | None, cycle: StepCycle) -> tuple[int, int] | None:
+    """How many operators a slow recorded step calls, and another; None unless it is far more."""
+    if window is None or not window.graph.steps:
+        return None
+    graph = window.graph
+    is_slow = np.array([cycle.is_slow(step) for step in graph.steps])
+    if is_slow.all() or not is_slow.any():
+        return None
+    starts = np.sort(window.main_spans(is_operator())["start_ns"].to_numpy())
+    counts = np.searchsorted(starts, graph.step_ends_ns) - np.searchsorted(
+        starts, graph.step_starts_ns
+    )
+    many, few = (int(np.median(counts[which])) for which in (is_slow, ~is_slow))
+    return (many, few) if many >= max(_MANY_CALLS, _FAR_MORE * few) else None
 
 
 _RECORD, _TRACE = "step record", "trace"

@@ -57,7 +57,7 @@ export function flameView(context) {
       folding.setAttribute("aria-pressed", String(isFolded()));
       graph = new FlameGraph(found, (one) => selection.set({ function: one }));
       if (found.name.includes(name)) replace(body, ...both(found, name));
-      else if (!found.name.length) replace(body, h("p", { class: "note" }, "Nothing of this kind was recorded in this range."));
+      else if (!found.name.length) replace(body, h("p", { class: "note" }, by !== "host" && !hasGpu(overview) ? "The trace has no GPU work. The CPU call tree shows what the CPU did." : "Nothing of this kind was recorded in this range."));
       else if (roots(found).every((root) => root === NOWHERE[by])) replace(body, h("p", { class: "note" }, "Recorded without Python's stacks (with_stack=True): nothing tells under which module or function the GPU's work was launched."), graph.element);
       else replace(body, graph.element, sent.left_out ? h("p", { class: "note" }, `${count(sent.left_out)} tiny nodes are left out.`) : null);
       element.dataset.ready = by;
