@@ -20,7 +20,8 @@ class Thresholds:
         slow_first_steps_medium: Share of the observed time that makes the severity medium.
         slow_phase_share: Maximum share of a phase other than forward, backward, optimizer and
             communication.
-        slow_phase_excess: Maximum share that the slow occurrences of one phase may cost beyond its
+        slow_phase_excess: Maximum share that saving may take, and that the slow occurrences of any
+            other phase may cost beyond its
             median.
         outside_steps: Minimum share of the recorded time that evaluations, or checkpoints, take
             outside the steps.
