@@ -406,7 +406,7 @@ def _rank_lanes(found: JobLanes | None) -> Iterator[Figure]:
                 for lane in found.lanes
             ],
             "caption": "On one clock. Hatched: the rank waits for others. Blank: its GPU is idle,"
-            f" or nothing was recorded.{rest}",
+            f" it computes on its CPU, or nothing was recorded.{rest}",
         }
     )
 
