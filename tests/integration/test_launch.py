@@ -475,6 +475,8 @@ def test_an_inference_loop_is_recorded(tmp_path, step_on, steps):
     (rank,) = open_run(tmp_path / "profiles").ranks
     assert len(rank.steps) == steps
     assert steps_in_trace(rank.windows[0].trace_path) == [7, 8, 9]
+    late = [one for one in rank.steps if one.step >= 2]
+    assert all(0 < one.phases.get("forward", 0) <= one.dur_ns for one in late)
 
 
 def test_an_inference_loop_says_how_it_would_be_recorded(tmp_path):

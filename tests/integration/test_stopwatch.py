@@ -157,6 +157,15 @@ with torch.no_grad():
         time.sleep(0.002)  # what is made of the answer: no part of forward
         step()
 """
+SCORED = """
+with torch.no_grad():
+    for _ in range(40):
+        x = torch.randn(32, 256)
+        with timed("forward"):
+            model(x)
+        step()
+        time.sleep(0.002)  # what is made of the answer: no part of forward
+"""
 COMPILED = "model = torch.compile(model)\n" + EVALUATED.replace("range(2)", "range(3)")
 RANKS = """
 torch.distributed.init_process_group("gloo")
@@ -271,6 +280,7 @@ def compare(folder, body, *, steps=40, passes=1, options=()):
         pytest.param(CLOSURE, (), None, id="closure"),
         pytest.param(RL, (), "cpu-bound-python", id="rl"),
         pytest.param(INFERENCE, ("--step-on", "batch"), None, id="inference"),
+        pytest.param(SCORED, ("--step-on", "forward"), None, id="inference-without-a-loader"),
     ],
 )
 def test_a_script_of_torch(tmp_path, body, options, cause):
