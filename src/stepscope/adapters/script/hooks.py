@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Iterator
 from multiprocessing import util as process_util
 from pathlib import Path
-from threading import get_ident
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -195,35 +194,19 @@ class ScriptRecorder(Policy, EngineFollower):
         if self._profiler is not None and not self.engines.is_inside and not self._is_hidden:
             self._act(self._profiler, self._steps.optimizer_ended(optimizer))
 
-    # Torch calls these around every call of any module: what `Detector.listens` asks stands here.
     def _call_begins(self, *_: Any) -> None:
-        detector, thread = self.detector, get_ident()
-        core = detector.core
-        if detector.is_off or thread != detector.thread:
-            return
-        if core is not None and core.thread != thread:
-            return
-        self._calls += 1
-        if self._calls == 1:
-            if core is None:
+        if self.detector.listens():
+            self._calls += 1
+            if self._calls == 1:
                 attempt(functools.partial(self._running, is_from_start=True))
-                core = detector.core
-            if core is not None:
-                core.note(CALL, False)
+                self.detector.note(CALL, False)
 
     def _call_ended(self, *_: Any) -> None:
-        if not self._calls:
-            return
-        detector, thread = self.detector, get_ident()
-        core = detector.core
-        if detector.is_off or thread != detector.thread:
-            return
-        if core is not None and core.thread != thread:
-            return
-        self._calls -= 1
-        if not self._calls and core is not None and self._profiler is not None:
-            core.note(RETURN, False)
-            self._act(self._profiler, self._steps.call_ended())
+        if self._calls and self.detector.listens():
+            self._calls -= 1
+            if not self._calls and self._profiler is not None:
+                self.detector.note(RETURN, False)
+                self._act(self._profiler, self._steps.call_ended())
 
     # -- engines ---------------------------------------------------------------------------------
 
