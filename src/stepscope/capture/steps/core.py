@@ -272,10 +272,11 @@ class StepCore(StepNotes):
                         self.busy += 1
                         try:
                             phases = None
-                            is_usual = not self._has_work
-                            if is_usual and has_work:
-                                is_usual = _is_count(tokens) and _is_count(samples)
-                            if is_usual and self.recording is None:
+                            work = tokens, samples
+                            if (offered := self._offered) is not None:
+                                work = offered.where_unknown(tokens, samples)
+                            is_usual = not self._has_work and self.recording is None
+                            if is_usual and _is_count(work[0]) and _is_count(work[1]):
                                 phases = self._times.end_usual_step(self._events, now_ns)
                             if phases is None:
                                 if has_work:
@@ -283,13 +284,13 @@ class StepCore(StepNotes):
                                 details = self._details(now_ns, None)
                             else:
                                 self._events.clear()
-                                self._has_notes = False
+                                self._has_notes, self._offered = False, None
                                 if isinstance(phases, dict):
                                     details = phases
                                 usual = (
                                     *(phases if details is None else NO_PHASES),
-                                    -1 if tokens is None else tokens,
-                                    -1 if samples is None else samples,
+                                    -1 if work[0] is None else work[0],
+                                    -1 if work[1] is None else work[1],
                                 )
                             if details:
                                 flags |= DETAILED

@@ -74,7 +74,7 @@ _Shape = tuple[tuple[str, ...], tuple[Any, ...], tuple[Any, ...]]
 """The events of a step without their times: kinds, values and marks."""
 _ReadOff = tuple[tuple[str, ...], list[int], list[tuple[int, int, int]]]
 """Of such a step: the names of phases; 0 for each, or -1 for one that it lacks; and the parts of
-phases: the number of the name, and of the events between which a part lies."""
+phases: the number of the name, and of the moments between which a part lies."""
 _SLOT_NAMES = (*USUAL_PHASES, AFTER_CALL)
 _MOST_SHAPES = 64
 """A training whose steps differ more often gains nothing from knowing them."""
@@ -278,6 +278,13 @@ class PhaseTimes:
         if not events:
             return [-1] * len(_SLOT_NAMES)
         kinds, values, at_ns, marks = zip(*events, strict=True)
+        at_ns = (*at_ns, now_ns)
+        if LEFT_OUT in kinds:  # such times differ as moments do
+            lasted = [n for n, kind in enumerate(kinds) if kind == LEFT_OUT]
+            if any(n and values[n] > at_ns[n] - at_ns[n - 1] for n in lasted):
+                return None  # a phase may have begun within one
+            at_ns = (*(values[n] for n in lasted), *at_ns, 0)
+            values = tuple(None if kind == LEFT_OUT else value for kind, value, *_ in events)
         shape = kinds, values, marks
         try:
             usual = self._usual.get(shape)
@@ -287,7 +294,6 @@ class PhaseTimes:
             self._unknown = None if shape in self._usual else shape
             return None
         names, none, spans = usual
-        at_ns = (*at_ns, now_ns)
         found = none.copy()
         for phase, begins, ends in spans:
             found[phase] += at_ns[ends] - at_ns[begins]
@@ -302,7 +308,8 @@ class PhaseTimes:
     def _learn(self, shape: _Shape) -> None:
         """Keep between which events the phases of such a step lie, if that is all it depends on.
 
-        At moments so far apart, each sum of times between them is the sum of no others.
+        At moments so far apart, each sum of times between them, less what is left out, is the sum
+        of no others.
         """
         kinds, values, marks = shape
         if marks.count(None) < len(marks):
@@ -310,8 +317,15 @@ class PhaseTimes:
         if not all(value is None or isinstance(value, bool | str | PhaseName) for value in values):
             return
         self._usual[shape] = None
-        alike, at = PhaseTimes(), [_APART**n for n in range(len(kinds) + 1)]
-        alike.see(zip(kinds, values, at, marks, strict=False))
+        number = kinds.count(LEFT_OUT)
+        apart = [_APART**n for n in range(number + len(kinds) + 1)]
+        left_out, at = iter(apart[:number]), apart[number:]
+        given = [
+            next(left_out) if kind == LEFT_OUT else value
+            for kind, value in zip(kinds, values, strict=True)
+        ]
+        alike = PhaseTimes()
+        alike.see(zip(kinds, given, at, marks, strict=False))
         times, _ = alike.end_step((), at[-1], None)
         if AFTER_CALL in times:
             return  # the loop calls a phase so
@@ -325,11 +339,12 @@ class PhaseTimes:
         for path, total in times.items():
             begins: list[int] = []
             ends: list[int] = []
-            rest = total + sum(_APART // 2 * one for one in at)  # no part is negative then
-            for n in range(len(at)):
+            rest = total + sum(_APART // 2 * one for one in apart)  # no part is negative then
+            for n in range(len(apart)):
                 rest, part = divmod(rest, _APART)
                 parts = part - _APART // 2
                 (ends if parts > 0 else begins).extend([n] * abs(parts))
+            ends += [len(apart)] * (len(begins) - len(ends))  # from what is left out to 0
             phase = names.index(path)
             spans += [(phase, *span) for span in zip(begins, ends, strict=True)]
         self._usual[shape] = names, [0 if name in times else -1 for name in names], spans

@@ -244,13 +244,12 @@ class StepNotes:
             self._times, self._device_phases = PhaseTimes(), []
             self._failed("timing phases", error)
         self._has_notes = bool(self._times.open)
-        if not self._has_work:
+        if not self._has_work and self._offered is None:
             return found
         self._has_work = False
         tokens, samples = self._tokens, self._samples
-        if self._offered is not None:  # what the loop counts itself comes first
-            tokens = self._offered.tokens if tokens is None else tokens
-            samples = self._offered.samples if samples is None else samples
+        if self._offered is not None:
+            tokens, samples = self._offered.where_unknown(tokens, samples)
         if tokens is not None:
             found["tokens"] = tokens
         if samples is not None:
@@ -452,7 +451,7 @@ class StepNotes:
     def offer(self, work: Work) -> None:
         """Add work of the current step that counts where the loop itself counts none."""
         if self.is_on:
-            self._has_notes = self._has_work = True
+            self._has_notes = True
             self._offered = work if self._offered is None else self._offered + work
 
     def mark(self, kind: str) -> None:

@@ -28,6 +28,15 @@ class Work:
     def __add__(self, other: Work) -> Work:
         return Work(_sum(self.samples, other.samples), _sum(self.tokens, other.tokens))
 
+    def where_unknown(
+        self, tokens: int | None, samples: int | None
+    ) -> tuple[int | None, int | None]:
+        """Tokens and samples: what the loop counts itself comes first."""
+        return (
+            self.tokens if tokens is None else tokens,
+            self.samples if samples is None else samples,
+        )
+
 
 UNKNOWN = Work(None, None)
 

@@ -210,7 +210,9 @@ _LEAVES = st.sampled_from(
     [
         (kinds.ENTER, "evaluation"),
         (kinds.LEAVE, None),
+        (kinds.LEFT_OUT, 0),
         (kinds.LEFT_OUT, 3),
+        (kinds.LEFT_OUT, 70),
         (kinds.CALL, True),
         (kinds.CALL, False),
         (kinds.RETURN, True),
@@ -329,6 +331,23 @@ def test_phases_that_the_loop_names_are_known_by_their_events(name: str, known: 
             looked = times.end_step(events, started + 60, None)[0]
             assert looked == {name: 20, "backward": 20}
     assert found == [None, known]
+
+
+def test_waits_that_differ_in_length_are_left_out_of_what_is_read_off() -> None:
+    """As for a batch: what is open has no part in them, and the events are the same each time."""
+    times, name = PhaseTimes(), PhaseName("forward")
+    found: list[object] = []
+    for started, waited in ((100, 30), (300, 20), (500, 1), (700, 45)):
+        at = (
+            *((5, kinds.OPEN, name), (10, kinds.LEAVE), (50, kinds.LEFT_OUT, waited)),
+            *((60, kinds.CLOSE, name), (70, kinds.BACKWARD_BEGINS), (85, kinds.BACKWARD_ENDS)),
+        )
+        events = [(kind, *(value or [None]), started + ns, None) for ns, kind, *value in at]
+        found.append(times.end_usual_step(events, started + 90))
+        if found[-1] is None:
+            looked = times.end_step(events, started + 90, None)[0]
+            assert looked == {"forward": max(10, 55 - waited), "backward": 15}
+    assert found == [None, [35, 15, -1, -1], [54, 15, -1, -1], None]
 
 
 def test_what_cannot_be_known_by_its_events_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:

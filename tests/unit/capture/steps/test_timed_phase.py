@@ -15,6 +15,7 @@ from stepscope.capture.steps import step_notes
 from stepscope.capture.steps.core import StepCore
 from stepscope.capture.steps.phase_times import PhaseTimes
 from stepscope.capture.steps.step_notes import StepNotes
+from stepscope.capture.steps.work import Work
 from stepscope.run.step_record import MORE_PHASES, MOST_PHASE_NAMES
 
 
@@ -269,6 +270,21 @@ def test_steps_with_the_same_phases_of_the_loops_own_are_read_off(
         assert last.phases == outer | inner
         assert last.samples == number
     assert 0 < len(looked) < 12
+
+
+@pytest.mark.parametrize("counted", [None, 7])
+def test_work_of_batches_stands_in_the_slot_of_a_step_like_one_before(
+    steps: StepCore, counted: int | None
+) -> None:
+    for number in range(20):
+        steps.offer(Work(number, None))
+        steps.offer(Work(1, 5))
+        steps.end_step(samples=counted)
+        *_, last = records_of(steps)
+        assert (last.samples, last.tokens) == (number + 1 if counted is None else counted, None)
+    steps.end_step()
+    assert records_of(steps)[-1].samples is None
+    assert sum(row[-1] is not None for row in steps.rows) < 12
 
 
 @pytest.mark.parametrize("work", [-1, 1 << 62, 1 << 70, True])
