@@ -104,8 +104,9 @@ class TimersWatch:
         A wait interrupts the phases that surround it, so that the parts of a step add up. If timers
         overlap, the phase of the one that keeps running is closed and opened again.
         """
-        waits = [name for name in self._running if name in WAITS]
-        wanted = waits[:1] or self._running
+        wanted = self._running
+        if not WAITS.isdisjoint(wanted):
+            wanted = [next(name for name in wanted if name in WAITS)]
         kept = 0
         for (name, _), other in zip(self._open, wanted, strict=False):
             if name != other:
@@ -115,9 +116,8 @@ class TimersWatch:
             _, phase = self._open.pop()
             phase.__exit__(None, None, None)
         for name in wanted[kept:]:
-            profiler = self._profiler
-            is_wait = name in WAITS
-            phase = profiler.session.steps.waiting() if is_wait else profiler.phase(name)
+            steps = self._profiler.session.steps
+            phase = steps.waiting() if name in WAITS else steps.phase(name)
             phase.__enter__()
             self._open.append((name, phase))
 
