@@ -276,7 +276,9 @@ class StepCore(StepNotes):
                             if (offered := self._offered) is not None:
                                 work = offered.where_unknown(tokens, samples)
                             is_usual = not self._has_work and self.recording is None
-                            if is_usual and _is_count(work[0]) and _is_count(work[1]):
+                            if is_usual and (has_work or offered is not None):
+                                is_usual = _is_count(work[0]) and _is_count(work[1])
+                            if is_usual:
                                 phases = self._times.end_usual_step(self._events, now_ns)
                             if phases is None:
                                 if has_work:
