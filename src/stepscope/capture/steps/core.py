@@ -272,12 +272,12 @@ class StepCore(StepNotes):
                         self.busy += 1
                         try:
                             phases = None
-                            work = tokens, samples
+                            all_tokens, all_samples = tokens, samples
                             if (offered := self._offered) is not None:
-                                work = offered.where_unknown(tokens, samples)
+                                all_tokens, all_samples = offered.where_unknown(tokens, samples)
                             is_usual = not self._has_work and self.recording is None
                             if is_usual and (has_work or offered is not None):
-                                is_usual = _is_count(work[0]) and _is_count(work[1])
+                                is_usual = _is_count(all_tokens) and _is_count(all_samples)
                             if is_usual:
                                 phases = self._times.end_usual_step(self._events, now_ns)
                             if phases is None:
@@ -291,8 +291,8 @@ class StepCore(StepNotes):
                                     details = phases
                                 usual = (
                                     *(phases if details is None else NO_PHASES),
-                                    -1 if work[0] is None else work[0],
-                                    -1 if work[1] is None else work[1],
+                                    -1 if all_tokens is None else all_tokens,
+                                    -1 if all_samples is None else all_samples,
                                 )
                             if details:
                                 flags |= DETAILED

@@ -279,15 +279,17 @@ class PhaseTimes:
             return [-1] * len(_SLOT_NAMES)
         kinds, values, at_ns, marks = zip(*events, strict=True)
         at_ns = (*at_ns, now_ns)
-        if LEFT_OUT in kinds:  # such times differ as moments do
-            lasted = [n for n, kind in enumerate(kinds) if kind == LEFT_OUT]
-            if any(n and values[n] > at_ns[n] - at_ns[n - 1] for n in lasted):
-                return None  # a phase may have begun within one
-            at_ns = (*(values[n] for n in lasted), *at_ns, 0)
-            values = tuple(None if kind == LEFT_OUT else value for kind, value, *_ in events)
         shape = kinds, values, marks
         try:
             usual = self._usual.get(shape)
+            if usual is None and LEFT_OUT in kinds:  # such times differ as moments do
+                lasted = [n for n, kind in enumerate(kinds) if kind == LEFT_OUT]
+                if any(n and values[n] > at_ns[n] - at_ns[n - 1] for n in lasted):
+                    return None  # a phase may have begun within one
+                at_ns = (*(values[n] for n in lasted), *at_ns, 0)
+                values = tuple(None if kind == LEFT_OUT else value for kind, value, *_ in events)
+                shape = kinds, values, marks
+                usual = self._usual.get(shape)
         except TypeError:  # a value without a hash
             return None
         if usual is None:
