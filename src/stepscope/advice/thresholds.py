@@ -21,8 +21,7 @@ class Thresholds:
         slow_phase_share: Maximum share of a phase other than forward, backward, optimizer and
             communication.
         slow_phase_excess: Maximum share that saving may take, and that the slow occurrences of any
-            other phase may cost beyond its
-            median.
+            other phase may cost beyond its median.
         outside_steps: Minimum share of the recorded time that evaluations, or checkpoints, take
             outside the steps.
         uneven_steps_share: Maximum share that slow steps without a known reason may cost beyond the

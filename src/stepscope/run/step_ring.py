@@ -37,6 +37,7 @@ AFTER_CALL = "after_call_ns"
 _LEAST_AFTER_NS, _LEAST_AFTER = 100_000, 0.2
 """A shorter part, in itself or of forward, as the loss of most models, is forward and no more."""
 NO_PHASES: tuple[int, ...] = (-1, -1, -1, -1)
+"""The times of a step without phases, or whose phases stand in its line of text."""
 NOTHING: tuple[int, ...] = (*NO_PHASES, -1, -1)
 """The values of a step that has nothing of what most steps have."""
 SLOT_BYTES = SLOT.size

@@ -311,7 +311,7 @@ def together(diagnosis: Diagnosis) -> str:
 def next_limit(diagnosis: Diagnosis) -> str:
     """What limits the step of the rank shown once its first finding is fixed, and the floor.
 
-    Empty where that is not the finding that the verdict names: this line continues the verdict.
+    This line continues the verdict: the floor alone where that names another finding.
     """
     first = diagnosis.shown.ladder.first_fix
     text = diagnosis.shown.next_limit

@@ -19,9 +19,9 @@ for another thread, neither runs nor waits for a CPU, which the step record show
 CPUs are (`_mostly_sleeping`). And over all steps of the record, a busy machine makes all parts of
 the step longer alike: where much of the step lies outside all phases, and Python makes up most of
 that in the window, the program does something there (`_outside_phases`). `slow-phase` has it if a
-phase that it reports holds at least half,
-unless the function is known. And in a step of a few milliseconds whose stretches are short in most
-steps, no Python is slow: eager-mode overhead dominates, and the finding says that.
+phase that it reports holds at least half, unless the function is known. And in a step of a few
+milliseconds whose stretches are short in most steps, no Python is slow: eager-mode overhead
+dominates, and the finding says that.
 
 Without Python frames nobody knows that a stretch is Python: the finding then says that the host
 delays the step, and that the cause was not recorded; or, if the step record shows that the thread

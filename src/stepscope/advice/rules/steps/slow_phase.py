@@ -2,9 +2,9 @@
 
 There are three cases, all measured from the phases of the step record over the steady steps. A
 phase *dominates* if it is not the training's own work but takes a large share of the step, or if it
-is saving, which nothing in the step waits for, and takes a notable one; the fix
-removes its time. What a phase contains decides, not its name: a backward pass or an optimizer's
-step in it makes it the training's own work (`is_own_work`). A phase is *rare* if
+is saving, which nothing in the step waits for, and takes a notable one; the fix removes its time.
+What a phase contains decides, not its name: a backward pass or an optimizer's step in it makes it
+the training's own work (`is_own_work`). A phase is *rare* if
 fewer than half of the steps have it, such as the saving of a checkpoint: what it takes in the steps
 that it makes slow, or in all where it takes a large share of the time, is removed, or done beside
 the training. A phase *spikes* if it takes more than
