@@ -89,7 +89,8 @@ def export(
                     announce(f"metrics for {writer.name}: not written: {problem}")
             written += 1
             is_last = count is not None and written >= count
-            if not is_last or any(writer.is_served for writer in writers):
+            is_over = is_last or all(writer.is_done for writer in writers)
+            if not is_over or any(writer.is_served for writer in writers):
                 time.sleep(interval_s)
             if is_last:
                 return

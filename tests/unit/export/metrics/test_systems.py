@@ -53,6 +53,7 @@ def test_a_run_in_tensorboards_own_folder_is_found(profiles, monkeypatch):
     """As of a training with `--tensorboard-dir`: its folder of runs is not `profiles`."""
     board = profiles.rename(profiles.with_name("board"))
     monkeypatch.chdir(board.parent)
+    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("waits for a run that has ended"))
     monitor("--tensorboard", "board")
     assert list(board.glob("job/events.out.tfevents.*"))
     # Another run where runs usually are goes first.
