@@ -12,7 +12,7 @@ RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint check-js format check matrix site pictures clean
+.PHONY: help setup demo test test-ci test-all lint check-js format check matrix site pictures clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,10 +35,13 @@ $(STAMP): $(RUNTIME)
 demo: $(RUNTIME)  ## Train a small model with a slow input pipeline, diagnose it, fix it, measure again
 	@$(BIN)/stepscope demo
 
-test: setup  ## Run the tests
+test: setup  ## Run the tests that take seconds, in a few minutes
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
-test-all: setup  ## Run the tests, the slow ones and the fuzzers included
+test-ci: setup  ## Run those and the long ones, such as 210 simulated trainings
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow and not gpu'
+
+test-all: setup  ## Run all tests, the slow ones and the fuzzers included
 	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not gpu'
 
 lint: setup  ## Check style, types and the direction of imports
@@ -56,7 +59,7 @@ format: setup  ## Put the code into the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-check: lint check-js test  ## What CI runs
+check: lint check-js test-ci  ## What CI runs
 
 matrix:  ## Install on each Python at hand, with the newest and lowest dependencies, and try it
 	$(PYTHON) scripts/install_matrix.py
