@@ -1,8 +1,8 @@
 """`stepscope run` on ten kinds of training: the steps and phases of a stopwatch in the script.
 
-The step ends inside `optimizer.step()`, in a hook of torch. A stopwatch around that call would also
-see what Stepscope does at the end of a step, which a training without it does not: the optimizer's
-stopwatch stands within it.
+A step ends inside `optimizer.step()`, in a hook of torch, or with `--step-on forward` inside the
+call of the model. A stopwatch around these calls would also see what Stepscope does at the end of a
+step, which a training without it does not: it stands within them.
 """
 
 from __future__ import annotations
@@ -158,11 +158,19 @@ with torch.no_grad():
         step()
 """
 SCORED = """
+class Watched(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = model
+    def forward(self, x):
+        with timed("forward"):
+            return self.net(x)
+
+model = Watched()
 with torch.no_grad():
     for _ in range(40):
         x = torch.randn(32, 256)
-        with timed("forward"):
-            model(x)
+        model(x)
         step()
         time.sleep(0.002)  # what is made of the answer: no part of forward
 """
