@@ -130,6 +130,11 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
+def pytest_unconfigure() -> None:
+    """Let Python free all at its end: what stays is reported as leaked by DuckDB, line by line."""
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _cache_of_the_tests(
     tmp_path_factory: pytest.TempPathFactory,
