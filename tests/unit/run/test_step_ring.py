@@ -63,14 +63,13 @@ def reading(record, *, flags=0):
         details |= {} if record.loss is None else {"loss": record.loss}
     flags |= DETAILED if details else 0
     turns = end_ns // 100
-    schedstat = b"0 %d 0\n" % (5 * turns)
     wait_ns = record.data_wait_ns
     ran_ns = 60 * turns
     return (
         end_ns,
         record.step,
         ran_ns,
-        schedstat,
+        5 * turns,
         *(0, 0, 0),
         wait_ns,
         wait_ns,
@@ -96,8 +95,8 @@ def test_what_follows_the_models_call_is_kept_where_it_is_long(
         phases = {"forward": forward_ns, "backward": 5, "optimizer": 6}
         usual, details = NOTHING, {"phases": phases, AFTER_CALL: after_ns}
     decoder = StepDecoder(0)
-    decoder.begin((0, 0, 0, b"0 0 0", 0, 0, 0, 0, 0, 0, *NOTHING, 0, None))
-    found = decoder.fields((9**9, 1, 0, b"0 0 0", 0, 0, 0, 0, 0, 0, *usual, 9**9, details))
+    decoder.begin((0, 0, 0, 1, 0, 0, 0, 0, 0, 0, *NOTHING, 0, None))
+    found = decoder.fields((9**9, 1, 0, 1, 0, 0, 0, 0, 0, 0, *usual, 9**9, details))
     assert found["phases"] == {"forward": forward_ns, "backward": 5, "optimizer": 6}
     assert found.get(AFTER_CALL) == (after_ns if kept else None)
 
@@ -173,7 +172,7 @@ def test_a_line_of_text_that_was_cut_is_no_detail_of_a_step(rank, cut):
 def test_the_newest_steps_are_there_however_many_there_were(rank, steps):
     turns = []
     ring = create_ring(rank.ring, EPOCH_NS)
-    ring.turned = lambda: turns.append(ring.at)
+    ring.turned = lambda: turns.append(len(turns))
     for step in range(-1, steps):
         phases = {"forward": step, "more": 10**12} if step % 3 else {}
         put(ring, reading(StepRecord(step, EPOCH_NS + 100 * (step + 2), 100, phases=phases)))

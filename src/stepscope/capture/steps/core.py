@@ -28,7 +28,6 @@ from stepscope.run.step_ring import (
     NO_PHASES,
     NOTHING,
     PARTIAL,
-    SLOT_BYTES,
     WINDOW_BIT,
     Reading,
     Ring,
@@ -285,7 +284,7 @@ class StepCore(StepNotes):
                                     self._attempt("counting work", self.count, tokens, samples)
                                 details = self._details(now_ns, None)
                             else:
-                                self._events.clear()
+                                self._events = []
                                 self._has_notes, self._offered = False, None
                                 if isinstance(phases, dict):
                                     details = phases
@@ -309,7 +308,7 @@ class StepCore(StepNotes):
                         now_ns,
                         number,
                         cpu_ns,
-                        self._queue,
+                        self._queued_ns,
                         gc.total_ns,
                         gc.called_ns,
                         compiler.total_ns() if compiler.started_ns else compiler.done_ns,
@@ -324,11 +323,7 @@ class StepCore(StepNotes):
                     self._wait_ns = self._wait_cpu_ns = 0
                     self.number = number + 1
                     self.rows.append(row)
-                    at = ring.at
-                    ring.at = at + SLOT_BYTES
-                    ring.pack(ring.memory, at, *row[:-1])
-                    if at >= ring.turns_at:
-                        ring.turn()
+                    ring.put(row)
                     if self.has_postponed:
                         self._containment.resume()
                     return
@@ -420,7 +415,7 @@ class StepCore(StepNotes):
             now_ns,
             step,
             cpu_ns,
-            self._queue,
+            self._queued_ns,
             self._gc.total_ns,
             self._gc.called_ns,
             self._compiler.total_ns(),

@@ -35,7 +35,7 @@ from stepscope.run.step_record import (
     MOST_PHASE_NAMES,
     TRAIN,
 )
-from stepscope.run.step_ring import SCHEDSTAT_BYTES, Reading, queued_in
+from stepscope.run.step_ring import Reading
 
 if TYPE_CHECKING:
     from stepscope.capture.containment import Containment
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from stepscope.capture.steps.loaders import LoaderWatch, SeenLoader
     from stepscope.capture.steps.work import Work
 
+_SCHEDSTAT_BYTES = 48
 _MOST_EVENTS = 4096
 """Events after which their times are taken at once, in steps that do not end."""
 JUST_NOW_NS = 20_000
@@ -53,7 +54,7 @@ _TOO_MANY_PHASES = (
     f"more than {MOST_PHASE_NAMES} different names of phases: further ones are recorded as "
     f"'{MORE_PHASES}'; give each phase one name, without numbers"
 )
-WaitBegan = tuple[Any, int, int, bytes]
+WaitBegan = tuple[Any, int, int, int]
 """A wait for a batch: its range in the trace, and the readings of the clocks as it began."""
 
 
@@ -102,7 +103,7 @@ class StepNotes:
         "_offered",
         "_own_ns",
         "_phase_names",
-        "_queue",
+        "_queued_ns",
         "_ranges",
         "_sampler_ns",
         "_samples",
@@ -138,9 +139,9 @@ class StepNotes:
         # The thread whose clocks are read, and the file that says how long it waits for a CPU.
         self._clocked_thread = -1
         self._schedstat = -1
-        # What that file said, and how long the thread had been off the CPUs by then: a thread that
-        # has not been off them since has waited for none.
-        self._queue = b""
+        # What that file said, 0 for nothing, and how long the thread had been off the CPUs by then:
+        # a thread that has not been off them since has waited for none.
+        self._queued_ns = 0
         self._off_cpu_ns = 0
         self._events: list[Event] = []
         self._times = PhaseTimes()
@@ -323,13 +324,13 @@ class StepNotes:
             entered = self.enter_range(DATA_WAIT_RANGE)
         now_ns, begun = perf_counter_ns(), self.begun
         if get_ident() != self._clocked_thread:
-            return entered, now_ns, thread_time_ns(), b""
+            return entered, now_ns, thread_time_ns(), 0
         if begun is not None and now_ns - begun[0] < JUST_NOW_NS:
             return entered, now_ns, begun[2], begun[3]
         cpu_ns = thread_time_ns()
         if now_ns - cpu_ns > self._off_cpu_ns + JUST_NOW_NS:
             self._read_queue(now_ns - cpu_ns)
-        return entered, now_ns, cpu_ns, self._queue
+        return entered, now_ns, cpu_ns, self._queued_ns
 
     def end_wait(
         self, began: WaitBegan, *, counts: bool = True, is_own: bool = False
@@ -341,13 +342,13 @@ class StepNotes:
             counts: Whether the step waited; not if the wait of `watch` ended without a batch.
             is_own: As for `begin_wait`.
         """
-        entered, began_ns, cpu_ns, schedstat = began
+        entered, began_ns, cpu_ns, queued_ns = began
         now_ns, cpu_now_ns = perf_counter_ns(), thread_time_ns()
         waited_ns, cpu_ns = now_ns - began_ns, cpu_now_ns - cpu_ns
-        if waited_ns - cpu_ns > JUST_NOW_NS and schedstat:  # it may have waited for a CPU, too
+        if waited_ns - cpu_ns > JUST_NOW_NS and queued_ns:
             self._read_queue(now_ns - cpu_now_ns)
-            with contextlib.suppress(ValueError, IndexError):
-                cpu_ns += queued_in(self._queue) - queued_in(schedstat)
+            if self._queued_ns:  # it may have waited for a CPU, too
+                cpu_ns += self._queued_ns - queued_ns
         if entered is not None:
             self.leave_range(entered)
         if counts:
@@ -365,12 +366,10 @@ class StepNotes:
         Args:
             off_cpu_ns: How long it has been off the CPUs so far, for that or any other reason.
         """
-        self._off_cpu_ns = off_cpu_ns
-        try:
-            is_open = self._schedstat >= 0
-            self._queue = os.pread(self._schedstat, SCHEDSTAT_BYTES, 0) if is_open else b""
-        except OSError:
-            self._queue = b""
+        self._off_cpu_ns, self._queued_ns = off_cpu_ns, 0
+        if self._schedstat >= 0:
+            with contextlib.suppress(OSError, ValueError, IndexError):  # not all systems say it
+                self._queued_ns = int(os.pread(self._schedstat, _SCHEDSTAT_BYTES, 0).split()[1])
 
     def add_wait(self, duration_ns: int) -> None:
         """Add time up to now in which the training thread waited for its batch.

@@ -23,7 +23,7 @@ class Time:
     def __init__(self):
         self.now = 1_000
         self.ran = 0
-        self.queued = 0
+        self.queued = 1
 
     def __call__(self):
         return self.now
