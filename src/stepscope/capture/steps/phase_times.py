@@ -296,7 +296,7 @@ class PhaseTimes:
             self._unknown = None if shape in self._usual else shape
             return None
         names, none, spans = usual
-        found = none.copy()
+        found = [*none]
         for phase, begins, ends in spans:
             found[phase] += at_ns[ends] - at_ns[begins]
         if names is _SLOT_NAMES:

@@ -281,8 +281,11 @@ class ForwardCalls:
                             records_gradients() or detector.policy.is_forward_without_gradients()
                         ):
                             depends = False
-                            for one in (*arguments, *keywords.values()) if keywords else arguments:
-                                depends = depends or getattr(one, "requires_grad", False) is True
+                            if self.calls > 1:  # it may go on with the one before
+                                given = (*arguments, *keywords.values()) if keywords else arguments
+                                for one in given:
+                                    is_asked = getattr(one, "requires_grad", False) is True
+                                    depends = depends or is_asked
                             core.begin_call(depends)
                             noted = core
             except Exception as error:  # noqa: BLE001 - the training must go on

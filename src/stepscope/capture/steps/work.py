@@ -64,10 +64,11 @@ def _rows_of(parts: Iterable[Any], *, has_names: bool = False) -> int | None:
     rows, tensors, images = None, 0, 0
     inside: list[int | None] = []
     for part in parts:
-        if isinstance(part, Mapping) and not has_names:
+        is_mapping = isinstance(part, Mapping)
+        if is_mapping and not has_names:
             inside.append(work_of(part).samples)
             continue
-        if isinstance(part, list | tuple | Mapping):
+        if is_mapping or isinstance(part, (list, tuple)):
             return None
         shape = getattr(part, "shape", None)  # of a tensor or an array
         if not shape or not isinstance(shape, tuple):

@@ -300,15 +300,18 @@ def test_work_that_a_slot_has_no_place_for_is_kept(
 
 def test_what_follows_the_models_call_is_in_the_record_of_its_step(steps: StepCore) -> None:
     naps_s = (0.003, 0.0) * 8  # the last ones are steps like one before
+    longest_ns = []
     for nap_s in naps_s:
         steps.begin_call(False)
         time.sleep(0.001)
+        began_ns = time.perf_counter_ns()
         steps.end_call(True)
         time.sleep(nap_s)
         steps.note(kinds.BACKWARD_BEGINS)
+        longest_ns.append(time.perf_counter_ns() - began_ns)
         steps.note(kinds.BACKWARD_ENDS)
         steps.end_step()
     assert len([row for row in steps.rows if row[-1]]) < len(naps_s)
-    for nap_s, record in zip(naps_s, records_of(steps), strict=True):
+    for nap_s, most_ns, record in zip(naps_s, longest_ns, records_of(steps), strict=True):
         assert nap_s * 1e9 <= record.after_call_ns < record.phases["forward"]
-        assert (record.after_call_ns >= 3_000_000) is (nap_s > 0)
+        assert record.after_call_ns <= most_ns
