@@ -72,6 +72,7 @@ class AccelerateProfiler(Profiler):
             The batches, unchanged.
         """
         asks = batches_per_step is None
+        gradients = GradientState()  # all of them share their values
         self._begin_step()
         for batch in super().watch(loader, batches_per_step=batches_per_step or 0):
             if asks:
@@ -83,7 +84,7 @@ class AccelerateProfiler(Profiler):
                 if asks and (detector := self._core.detector) and detector.has_stepped:
                     self.step()
                 raise
-            ends = GradientState().sync_gradients or self.config.step_unit == MICRO_BATCH
+            ends = gradients.sync_gradients or self.config.step_unit == MICRO_BATCH
             if asks and ends and not self._core.was_stepped:
                 self.step()
 
