@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -161,12 +161,22 @@ def input_wait(record: StepRecord) -> int:
     return min(record.dur_ns, record.data_wait_ns + waited)
 
 
+def step_of(given: Mapping[str, Any]) -> StepRecord:
+    """The record with these fields: as `StepRecord(**given)`, in a quarter of the time."""
+    record = object.__new__(StepRecord)
+    vars(record).update(_DEFAULTS, **given)
+    return record
+
+
 def encode_step(record: StepRecord) -> bytes:
     """One line of JSON with its newline. Fields with default values are left out, but for some."""
+    return encode_fields(vars(record))
+
+
+def encode_fields(given: Mapping[str, Any]) -> bytes:
+    """The same of fields that a record is made of."""
     line = {
-        name: value
-        for name, value in vars(record).items()
-        if name in _ALWAYS or value != _DEFAULTS[name]
+        name: value for name, value in given.items() if name in _ALWAYS or value != _DEFAULTS[name]
     }
     return utf8_json(line, orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
 

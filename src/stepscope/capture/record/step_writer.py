@@ -14,7 +14,7 @@ from stepscope.capture.steps.core import MOST_ROWS, StepCore
 from stepscope.run.figures import binary_size, duration, percent
 from stepscope.run.files import LineFile
 from stepscope.run.layout import STEPS_FILE
-from stepscope.run.step_record import StepRecord, encode_step
+from stepscope.run.step_record import StepRecord, encode_fields, step_of
 from stepscope.run.step_ring import StepDecoder, create_ring
 from stepscope.system import resident_bytes
 
@@ -79,10 +79,10 @@ class StepWriter:
                 fields = self._decoder.fields(rows.popleft())
                 if fields is None:
                     continue
-                record = StepRecord(**fields)
+                record = step_of(fields)
                 if self._lines is not None:
                     try:
-                        lines.append(encode_step(record))
+                        lines.append(encode_fields(fields))
                     except Exception as error:  # noqa: BLE001 - the other steps are written
                         self._containment.failed("writing a step", error)
                 for where, take in self.takers:
