@@ -339,7 +339,7 @@ class CaptureSession:
             if self.steps.is_closing:
                 return
             self.steps.is_closing = True
-            self.steps.wake()
+        self.steps.stand_still()
         self._must_end = self._must_end or isinstance(error, TerminationSignalError)
         try:
             self._containment.busy += 1

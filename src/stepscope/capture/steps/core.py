@@ -13,7 +13,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from threading import get_ident
-from time import perf_counter_ns, thread_time_ns
+from time import perf_counter_ns, sleep, thread_time_ns
 from typing import TYPE_CHECKING, Any
 
 from stepscope.capture.options.schedule import NEVER
@@ -48,6 +48,8 @@ _NOW = -1
 _MOST_WORK = 1 << 62
 _EARLY_STEPS = 8
 """Steps after each of which a device and a compiler are looked for; later, the writer looks."""
+_STANDS_STILL_NS, _NAP_S = 1_000_000_000, 0.0002
+"""How long a boundary in another thread is waited for, if a signal's handler runs in it."""
 _SCHEDSTAT = "/proc/thread-self/schedstat"
 
 
@@ -61,6 +63,7 @@ class StepCore(StepNotes):
 
     Attributes:
         is_closing: Whether the capture is ending, so that steps no longer count.
+        is_ending: Whether a step may be ending, without the lock.
         busy: Number of boundaries at which something is being done.
         has_postponed: Whether a signal came while the capture's own code was running.
         rows: Readings at boundaries, for the writer.
@@ -88,6 +91,7 @@ class StepCore(StepNotes):
         "epoch_offset_ns",
         "has_postponed",
         "is_closing",
+        "is_ending",
         "lost_ends",
         "memory",
         "monitor",
@@ -104,6 +108,7 @@ class StepCore(StepNotes):
         super().__init__(containment)
         self.number = 0
         self.is_closing = False
+        self.is_ending = False
         self.busy = 0
         self.has_postponed = False
         self.rows: deque[Reading] = deque(maxlen=MOST_ROWS)
@@ -197,6 +202,19 @@ class StepCore(StepNotes):
         self._wakes += 1
         self._due = _NOW
 
+    def stand_still(self) -> None:
+        """Have other threads' steps end under the lock from now on, and wait for one that does not.
+
+        A boundary notes that it is at work, and then looks at what is due. This does it the other
+        way round, so that one of both sees the other.
+        """
+        self.wake()
+        until_ns = perf_counter_ns() + _STANDS_STILL_NS
+        while (
+            self.is_ending and get_ident() != self._clocked_thread and perf_counter_ns() < until_ns
+        ):
+            sleep(_NAP_S)
+
     def set_window(self, recording: int | None, lengthening: int | None) -> None:
         """Take notice of the windows that are open.
 
@@ -252,81 +270,84 @@ class StepCore(StepNotes):
             samples: Samples, likewise.
         """
         # The whole boundary of most steps, and one function: each further one costs microseconds
-        # where the training's own work has pushed it out of the CPU's caches. A signal's handler
-        # may end the capture after any call in here, so that the step has ended before the first
-        # call that needs it to.
+        # where the training's own work has pushed it out of the CPU's caches, and a lock six of
+        # them. A signal's handler may end the capture after any call in here, so that the step has
+        # ended before the first call that needs it to.
         has_work = tokens is not None or samples is not None
         self.was_stepped = True
         number = self.number
         try:
-            with self._lock:
-                number = self.number
-                is_due = number >= self._due or self.device is not None
-                if not is_due and get_ident() == self._clocked_thread:
-                    gc, compiler, ring = self._gc, self._compiler, self._ring
-                    now_ns = perf_counter_ns()
-                    flags, usual = self._window_bits, NOTHING
-                    details: dict[str, Any] | None = None
-                    if self._has_notes or has_work:
-                        self.busy += 1
-                        try:
-                            phases = None
-                            all_tokens, all_samples = tokens, samples
-                            if (offered := self._offered) is not None:
-                                all_tokens, all_samples = offered.where_unknown(tokens, samples)
-                            is_usual = not self._has_work and self.recording is None
-                            if is_usual and (has_work or offered is not None):
-                                is_usual = _is_count(all_tokens) and _is_count(all_samples)
-                            if is_usual:
-                                phases = self._times.end_usual_step(self._events, now_ns)
-                            if phases is None:
-                                if has_work:
-                                    self._attempt("counting work", self.count, tokens, samples)
-                                details = self._details(now_ns, None)
-                            else:
-                                self._events = []
-                                self._has_notes, self._offered = False, None
-                                if isinstance(phases, dict):
-                                    details = phases
-                                usual = (
-                                    *(phases if details is None else NO_PHASES),
-                                    -1 if all_tokens is None else all_tokens,
-                                    -1 if all_samples is None else all_samples,
-                                )
-                            if details:
-                                flags |= DETAILED
-                                ring.put_text(now_ns, details)
-                        finally:
-                            self.busy -= 1
-                    cpu_ns = thread_time_ns()
-                    off_cpu_ns = now_ns - cpu_ns
-                    if off_cpu_ns > self._off_cpu_ns + JUST_NOW_NS:
-                        self._read_queue(off_cpu_ns)
-                    elif off_cpu_ns < self._off_cpu_ns:
-                        self._off_cpu_ns = off_cpu_ns
-                    row: Reading = (
-                        now_ns,
-                        number,
-                        cpu_ns,
-                        self._queued_ns,
-                        gc.total_ns,
-                        gc.called_ns,
-                        compiler.total_ns() if compiler.started_ns else compiler.done_ns,
-                        self._wait_ns,
-                        self._wait_cpu_ns,
-                        flags,
-                        *usual,
-                        now_ns,
-                        details,
-                    )
-                    self.begun = row
-                    self._wait_ns = self._wait_cpu_ns = 0
-                    self.number = number + 1
-                    self.rows.append(row)
-                    ring.put(row)
-                    if self.has_postponed:
-                        self._containment.resume()
-                    return
+            if get_ident() == self._clocked_thread:
+                self.is_ending = True  # before it looks at what is due: see `stand_still`
+                try:
+                    number = self.number
+                    if number < self._due and self.device is None:
+                        gc, compiler, ring = self._gc, self._compiler, self._ring
+                        now_ns = perf_counter_ns()
+                        flags, usual = self._window_bits, NOTHING
+                        details: dict[str, Any] | None = None
+                        if self._has_notes or has_work:
+                            self.busy += 1
+                            try:
+                                phases = None
+                                all_tokens, all_samples = tokens, samples
+                                if (offered := self._offered) is not None:
+                                    all_tokens, all_samples = offered.where_unknown(tokens, samples)
+                                is_usual = not self._has_work and self.recording is None
+                                if is_usual and (has_work or offered is not None):
+                                    is_usual = _is_count(all_tokens) and _is_count(all_samples)
+                                if is_usual:
+                                    phases = self._times.end_usual_step(self._events, now_ns)
+                                if phases is None:
+                                    if has_work:
+                                        self._attempt("counting work", self.count, tokens, samples)
+                                    details = self._details(now_ns, None)
+                                else:
+                                    self._events = []
+                                    self._has_notes, self._offered = False, None
+                                    if isinstance(phases, dict):
+                                        details = phases
+                                    usual = (
+                                        *(phases if details is None else NO_PHASES),
+                                        -1 if all_tokens is None else all_tokens,
+                                        -1 if all_samples is None else all_samples,
+                                    )
+                                if details:
+                                    flags |= DETAILED
+                                    ring.put_text(now_ns, details)
+                            finally:
+                                self.busy -= 1
+                        cpu_ns = thread_time_ns()
+                        off_cpu_ns = now_ns - cpu_ns
+                        if off_cpu_ns > self._off_cpu_ns + JUST_NOW_NS:
+                            self._read_queue(off_cpu_ns)
+                        elif off_cpu_ns < self._off_cpu_ns:
+                            self._off_cpu_ns = off_cpu_ns
+                        row: Reading = (
+                            now_ns,
+                            number,
+                            cpu_ns,
+                            self._queued_ns,
+                            gc.total_ns,
+                            gc.called_ns,
+                            compiler.total_ns() if compiler.started_ns else compiler.done_ns,
+                            self._wait_ns,
+                            self._wait_cpu_ns,
+                            flags,
+                            *usual,
+                            now_ns,
+                            details,
+                        )
+                        self.begun = row
+                        self._wait_ns = self._wait_cpu_ns = 0
+                        self.number = number + 1
+                        self.rows.append(row)
+                        ring.put(row)
+                        if self.has_postponed:
+                            self._containment.resume()
+                        return
+                finally:
+                    self.is_ending = False
             self._end_with_more(tokens, samples)
         except RecursionError:
             # The loop called this with hardly any of Python's stack left.
@@ -347,6 +368,8 @@ class StepCore(StepNotes):
             with self._lock:
                 if self._is_outside or self.is_closing:
                     return
+                if get_ident() != self._clocked_thread:
+                    self.stand_still()
                 if self.lost_ends:
                     self._admit_lost_ends()
                 if tokens is not None or samples is not None:

@@ -15,6 +15,7 @@ from stepscope.capture.steps import core as module
 from stepscope.capture.steps import step_notes
 from stepscope.capture.steps.core import StepCore
 from stepscope.capture.steps.devices import DeviceSteps
+from stepscope.run.step_ring import Ring
 
 
 class Time:
@@ -328,6 +329,66 @@ def test_another_thread_begins_anew(core, time, written):
     thread.join()
     core.end_step()
     assert [cpu for cpu, _ in cpu_times(written)] == [0, None, None]
+
+
+class SlowRing(Ring):
+    """Takes a reading when the test lets it."""
+
+    def __init__(self):
+        super().__init__()
+        self.begins, self.may_end = threading.Event(), threading.Event()
+
+    def put(self, row):
+        if row[1] == 20:
+            self.begins.set()
+            assert self.may_end.wait(60)
+        super().put(row)
+
+
+class Training(threading.Thread):
+    """Twenty steps in a thread of its own, and one more when the test lets it."""
+
+    def __init__(self):
+        super().__init__()
+        self.lock_of = Containment(lambda *_: None, lambda: None)
+        self.core, self.ring = StepCore(self.lock_of), SlowRing()
+        self.goes_on, self.has_begun = threading.Event(), threading.Event()
+        self.core.open(0)
+        self.start()
+        assert self.has_begun.wait(60)
+
+    def run(self):
+        self.core.restart_step()
+        for _ in range(20):
+            self.core.end_step()
+        self.core.set_ring(self.ring)
+        self.has_begun.set()
+        assert self.goes_on.wait(60)
+        self.core.end_step()
+
+
+def test_who_ends_the_capture_waits_for_a_step_that_ends_in_another_thread():
+    training = Training()
+    training.goes_on.set()
+    assert training.ring.begins.wait(60)
+    closing = threading.Thread(target=training.core.stand_still)
+    closing.start()
+    closing.join(0.05)
+    assert closing.is_alive()
+    training.ring.may_end.set()
+    for thread in (training, closing):
+        thread.join(60)
+        assert not thread.is_alive()
+    assert training.core.number == 21
+
+
+def test_no_step_waits_for_the_lock_that_another_thread_holds():
+    training = Training()
+    training.ring.may_end.set()
+    with training.lock_of.lock:
+        training.goes_on.set()
+        training.join(60)
+        assert training.core.number == 21
 
 
 def test_a_loop_that_ends_leaves_nothing(core, time, written):
