@@ -12,7 +12,6 @@ from tests.support.frameworks import Samples, fit, trainer_of
 
 import stepscope
 from stepscope import open_run
-from stepscope.capture.steps.work import Work
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
@@ -151,15 +150,15 @@ def test_a_loop_with_accelerate(tmp_path):
 
 def test_the_loops_own_number_holds(tmp_path):
     with stepscope.Profiler(output_dir=tmp_path, **OPTIONS) as profiler:
-        profiler.session.steps.offer(Work(4, 40))
+        profiler.session.steps.offer((4, 40))
         profiler.step()
-        profiler.session.steps.offer(Work(4, 40))
-        profiler.session.steps.offer(Work(4, None))
+        profiler.session.steps.offer((4, 40))
+        profiler.session.steps.offer((4, None))
         profiler.count(samples=3)
         profiler.step()
-        profiler.session.steps.offer(Work(4, 40))
+        profiler.session.steps.offer((4, 40))
         profiler.step(tokens=7)
-        profiler.session.steps.offer(Work(4, 40))
+        profiler.session.steps.offer((4, 40))
         profiler.session.restart_step()
         profiler.step()
     steps = [(step.samples, step.tokens) for step in steps_of(tmp_path)]

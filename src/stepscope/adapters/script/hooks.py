@@ -34,7 +34,7 @@ from stepscope.capture.steps.detector import Detector, Policy
 from stepscope.capture.steps.loaders import has_workers
 from stepscope.capture.steps.phase_times import CALL, RETURN
 from stepscope.capture.steps.step_policy import BY_BATCH, BY_FORWARD, STEP, StepPolicy
-from stepscope.capture.steps.work import UNKNOWN, Work, work_of
+from stepscope.capture.steps.work import UNKNOWN, Work, added, work_of
 from stepscope.run.files import write_atomically
 from stepscope.run.layout import RunLayout
 from stepscope.run.step_record import END_OF_EPOCH, EVALUATION
@@ -177,7 +177,7 @@ class ScriptRecorder(Policy, EngineFollower):
         self._steps.batch_came()
         # Without collation, what arrives may be one sample as well as many.
         work = work_of(batch) if self._is_batched else UNKNOWN
-        self._work = work if self._work is None else self._work + work
+        self._work = work if self._work is None else added(self._work, work)
         self.detector.begin_forward()
 
     def begins(self) -> bool:
@@ -284,11 +284,11 @@ class ScriptRecorder(Policy, EngineFollower):
     def _act(self, profiler: Profiler, before: str) -> None:
         """Do what the policy says about what was done up to now."""
         if before == STEP:
-            work = self._rest  # of steps that train on batches which were fetched ahead
+            samples, tokens = self._rest  # of steps on batches which were fetched ahead
             if self._work is not None:
-                work, self._work = self._work, None
-                self._rest = Work(work.samples and 0, work.tokens and 0)
-            profiler.step(tokens=work.tokens, samples=work.samples)
+                (samples, tokens), self._work = self._work, None
+                self._rest = samples and 0, tokens and 0
+            profiler.step(tokens=tokens, samples=samples)
             self._saves = self.detector.saves
             if self.after_step is not None:
                 self.after_step(profiler.session.steps.number)

@@ -20,6 +20,7 @@ from stepscope.capture.options.schedule import NEVER
 from stepscope.capture.steps.devices import NO_PEAKS, Peaks, cuda_steps
 from stepscope.capture.steps.pauses import CompileClock, GcPauses
 from stepscope.capture.steps.step_notes import JUST_NOW_NS, StepNotes
+from stepscope.capture.steps.work import UNKNOWN
 from stepscope.run.step_record import EVALUATION
 from stepscope.run.step_ring import (
     ANEW,
@@ -290,11 +291,13 @@ class StepCore(StepNotes):
                             self.busy += 1
                             try:
                                 phases = None
-                                all_tokens, all_samples = tokens, samples
-                                if (offered := self._offered) is not None:
-                                    all_tokens, all_samples = offered.where_unknown(tokens, samples)
+                                all_samples, all_tokens = self._offered or UNKNOWN
+                                if tokens is not None:
+                                    all_tokens = tokens
+                                if samples is not None:
+                                    all_samples = samples
                                 is_usual = not self._has_work and self.recording is None
-                                if is_usual and (has_work or offered is not None):
+                                if is_usual and (has_work or self._offered is not None):
                                     is_usual = _is_count(all_tokens) and _is_count(all_samples)
                                 if is_usual:
                                     phases = self._times.end_usual_step(self._events, now_ns)

@@ -29,6 +29,7 @@ from stepscope.capture.steps.phase_times import (
     PhaseTimes,
 )
 from stepscope.capture.steps.replacements import is_compiling
+from stepscope.capture.steps.work import UNKNOWN, Work, added
 from stepscope.run.step_record import (
     DATA_WAIT_RANGE,
     MORE_PHASES,
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from stepscope.capture.steps.detector import Detector
     from stepscope.capture.steps.devices import DeviceSteps, PhaseMarks
     from stepscope.capture.steps.loaders import LoaderWatch, SeenLoader
-    from stepscope.capture.steps.work import Work
 
 _SCHEDSTAT_BYTES = 48
 _MOST_EVENTS = 4096
@@ -248,9 +248,11 @@ class StepNotes:
         if not self._has_work and self._offered is None:
             return found
         self._has_work = False
-        tokens, samples = self._tokens, self._samples
-        if self._offered is not None:
-            tokens, samples = self._offered.where_unknown(tokens, samples)
+        samples, tokens = self._offered or UNKNOWN
+        if self._tokens is not None:
+            tokens = self._tokens
+        if self._samples is not None:
+            samples = self._samples
         if tokens is not None:
             found["tokens"] = tokens
         if samples is not None:
@@ -451,7 +453,7 @@ class StepNotes:
         """Add work of the current step that counts where the loop itself counts none."""
         if self.is_on:
             self._has_notes = True
-            self._offered = work if self._offered is None else self._offered + work
+            self._offered = work if self._offered is None else added(self._offered, work)
 
     def mark(self, kind: str) -> None:
         """Set the kind of the current step."""

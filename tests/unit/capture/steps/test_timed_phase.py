@@ -15,7 +15,6 @@ from stepscope.capture.steps import step_notes
 from stepscope.capture.steps.core import StepCore
 from stepscope.capture.steps.phase_times import PhaseTimes
 from stepscope.capture.steps.step_notes import StepNotes
-from stepscope.capture.steps.work import Work
 from stepscope.run.step_record import MORE_PHASES, MOST_PHASE_NAMES
 
 
@@ -277,8 +276,8 @@ def test_work_of_batches_stands_in_the_slot_of_a_step_like_one_before(
     steps: StepCore, counted: int | None
 ) -> None:
     for number in range(20):
-        steps.offer(Work(number, None))
-        steps.offer(Work(1, 5))
+        steps.offer((number, None))
+        steps.offer((1, 5))
         steps.end_step(samples=counted)
         *_, last = records_of(steps)
         assert (last.samples, last.tokens) == (number + 1 if counted is None else counted, None)
