@@ -200,9 +200,10 @@ def limits_of(changes: Changes, again: Replay) -> Limits:
     source = np.maximum(graph.source[into], ORIGIN)
     came = np.where(source >= 0, end[source], graph.origin_ns)
     gap = np.maximum(begin - np.maximum(came, graph.begin_ns), 0)
-    of_device = graph.edges_of(*_OF_DEVICES)[into]
+    edge_kind = graph.edge_kind[into]
+    of_device = np.isin(edge_kind, _OF_DEVICES)
     of_input = _input_left(changes, nodes, spent)
-    of_arrivals = graph.edge_kind[into] == EdgeKind.ARRIVAL
+    of_arrivals = edge_kind == EdgeKind.ARRIVAL
     of_host = ~of_device & ~of_arrivals
     total = {one: int(spent[kind == one].sum()) for one in NodeKind}
     return Limits(

@@ -58,8 +58,9 @@ class Replay:
 
 def unchanged(graph: StepGraph) -> Changes:
     """The graph as it was measured."""
+    dur_ns = graph.session.once(unchanged, lambda: replayed_durations(graph, graph.host_scale))
     is_kept = np.ones(len(graph.source), np.bool_)
-    return Changes(graph, replayed_durations(graph, graph.host_scale), graph.delay_ns, is_kept)
+    return Changes(graph, dur_ns, graph.delay_ns, is_kept)
 
 
 def replay(changes: Changes) -> Replay:
@@ -117,10 +118,9 @@ def _run(changes: Changes) -> Passes:
 def replayed_delays(changes: Changes) -> Int64Array:
     """Delay of each edge. Work that overlaps its predecessor on a stream keeps its share of it."""
     graph = changes.graph
-    measured = graph.dur_ns
     delay = changes.delay_ns
-    early, source = graph.early_edges
-    old, new = measured[source], changes.dur_ns[source]
+    early, source, old = graph.early_edges
+    new = changes.dur_ns[source]
     changed = np.flatnonzero(old != new)
     if delay is not graph.delay_ns:
         changed = changed[delay[early[changed]] < 0]

@@ -170,10 +170,9 @@ def run_passes(
     earliest = np.full(len(graph), graph.origin_ns)
     np.maximum.at(earliest, graph.target_of(from_origin), graph.origin_ns + delay_ns[from_origin])
     first_start, first_end = _sweep(graph, dur_ns, delay_ns, within, earliest)
-    ends_ns = graph.step_rows.ends(first_end, len(graph.steps), graph.begin_ns)
-    once_ns = int(ends_ns[-1]) - graph.begin_ns
     if not graph.steps:
-        return Passes(first_start, first_end, once_ns, 0)
+        ends_ns = graph.step_rows.ends(first_end, 0, graph.begin_ns)
+        return Passes(first_start, first_end, int(ends_ns[-1]) - graph.begin_ns, 0)
     source, target = CARRIED - graph.source[carried], graph.target_of(carried)
     is_even = (graph.edge_kind[carried] == EdgeKind.ARRIVAL) & (source == target)
     batches, batch_edges = target[is_even], carried[is_even]
@@ -183,8 +182,6 @@ def run_passes(
     all_batches_ns = int(graph.delay_ns[batch_edges].max(initial=0) - sooner_ns.sum())
     turns = np.arange(len(batches)) / max(1, len(batches))
     come_ns = first_start[batches[:1]] + np.round(turns * all_batches_ns).astype(np.int64)
-    is_batch = np.zeros(len(graph), np.bool_)
-    is_batch[graph.target_of(arrivals)] = True
     main = graph.host_rows
     before = graph.earlier_host_rows
     if len(before):
@@ -216,8 +213,11 @@ def run_passes(
     else:
         settled = cycles[_MOST_PASSES // 2 :]
         cycle_ns = sum(settled) // len(settled)
-    waits = start[main] - np.concatenate((last_ns, end[main[:-1]]))
-    return Passes(first_start, first_end, cycle_ns, int(waits[is_batch[main]].sum()))
+    waited_ns = 0
+    if len(arrivals):
+        waits = start[main] - np.concatenate((last_ns, end[main[:-1]]))
+        waited_ns = int(waits[np.isin(main, graph.target_of(arrivals))].sum())
+    return Passes(first_start, first_end, cycle_ns, waited_ns)
 
 
 def _marks(graph: StepGraph, end_ns: Int64Array) -> tuple[int, ...]:

@@ -205,13 +205,14 @@ class StepGraph:
         return frozenset(distinct_groups(self.lane[~self.is_gpu]))
 
     @kept
-    def early_edges(self) -> tuple[Int64Array, Int64Array]:
-        """Edges that leave GPU work which ends after the edge's target begins, and that work."""
+    def early_edges(self) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """Edges that leave GPU work which ends after their target begins; that work; its length."""
         rows = np.flatnonzero((self.delay_ns < 0) & (self.source != ORIGIN))
         source = self.source[rows]
         source = np.where(source <= CARRIED, CARRIED - source, source)
         is_of_gpu = self.is_gpu[source]
-        return rows[is_of_gpu], source[is_of_gpu]
+        source = source[is_of_gpu]
+        return rows[is_of_gpu], source, self.dur_ns[source]
 
     @kept
     def origin_edges(self) -> Int64Array:

@@ -197,8 +197,10 @@ def _from_trace(subject: Subject) -> _Measured | None:
 def _from_replay(subject: Subject, window: WindowView) -> _Measured | None:
     """The same where host and GPU work side by side: the steps again, without the wait."""
     waited_ns = intervals.clip(window.graph.input_waits, *window.window).total_ns
+    if not waited_ns:
+        return None
     again = _replayed_without_waits(window)
-    if not waited_ns or not (again.saving_ns or subject.waits is not None):
+    if not (again.saving_ns or subject.waits is not None):
         return None
     share = again.saving_share
     step_ns = subject.step_ns or window.step_ns
