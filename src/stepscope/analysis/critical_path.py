@@ -24,7 +24,7 @@ from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
 from stepscope.analysis.graph.loops import walk_back
-from stepscope.analysis.graph.replay import Replay, is_host_bound, replayed_delays
+from stepscope.analysis.graph.replay import Replay, is_host_bound
 from stepscope.analysis.graph.step_graph import ORIGIN, StepGraph
 from stepscope.analysis.host.causes import CAUSES, HostCause, cause_names
 from stepscope.analysis.host.steady_steps import steady_steps
@@ -189,7 +189,7 @@ def limits_of(changes: Changes, again: Replay) -> Limits:
     graph = changes.graph
     start, end = again.start_ns, again.end_ns
     is_within = changes.is_kept & (graph.source >= ORIGIN)
-    delays = np.where(is_within, replayed_delays(changes), _BINDS_NOTHING)
+    delays = np.where(is_within, again.delay_ns, _BINDS_NOTHING)
     rows = graph.step_rows.rows
     nodes, into = _walk(graph, start, end, delays, int(rows[np.argmax(end[rows])]))
     last = end[nodes]

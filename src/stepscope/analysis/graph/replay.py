@@ -19,7 +19,7 @@ import numpy as np
 
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import EdgeKind
-from stepscope.analysis.graph.steady_state import Passes, replayed_durations, run_passes
+from stepscope.analysis.graph.steady_state import replayed_durations, run_passes
 from stepscope.analysis.graph.step_graph import StepGraph
 from stepscope.trace.arrays.intervals import Int64Array
 
@@ -44,6 +44,7 @@ class Replay:
         steady_state_ns: What the steps take together in the steady state.
         start_ns: Start of each node, if the steps begin as the measured ones did.
         end_ns: Likewise.
+        delay_ns: Delay of each edge.
     """
 
     step_ends_ns: Int64Array
@@ -54,6 +55,7 @@ class Replay:
     steady_state_ns: int
     start_ns: Int64Array
     end_ns: Int64Array
+    delay_ns: Int64Array
 
 
 def unchanged(graph: StepGraph) -> Changes:
@@ -66,14 +68,15 @@ def unchanged(graph: StepGraph) -> Changes:
 def replay(changes: Changes) -> Replay:
     """Let the steps run again."""
     graph = changes.graph
-    passes = _run(changes)
+    delay_ns = _replayed_delays(changes)
+    passes = run_passes(graph, changes.dur_ns, delay_ns, changes.is_kept)
     ends = graph.step_rows.ends(passes.end_ns, len(graph.steps), graph.begin_ns)
     saved_ns = graph.steady_state_ns - passes.cycle_ns
     rare_ns = graph.rare_wait_ns
     is_about_input = bool((changes.dur_ns < rare_ns).any())
     if saved_ns > 0 and rare_ns.any() and not is_about_input:
         before_ns, after_ns = (
-            _run(replace(one, dur_ns=one.dur_ns - rare_ns)).cycle_ns
+            _cycle_ns(replace(one, dur_ns=one.dur_ns - rare_ns))
             for one in (unchanged(graph), changes)
         )
         saved_ns = min(saved_ns, before_ns - after_ns)
@@ -89,6 +92,7 @@ def replay(changes: Changes) -> Replay:
         graph.steady_state_ns - saved_ns,
         passes.start_ns,
         passes.end_ns,
+        delay_ns,
     )
 
 
@@ -97,13 +101,13 @@ def host_alone_ns(changes: Changes) -> int:
     graph = changes.graph
     if not len(graph.host_rows):
         return 0
-    waits = graph.edges_of(*_OF_DEVICES)
+    waits = graph.session.once(host_alone_ns, lambda: graph.edges_of(*_OF_DEVICES))
     alone = replace(
         changes,
         dur_ns=np.where(graph.is_gpu, 0, changes.dur_ns),
         is_kept=changes.is_kept & ~waits,
     )
-    return _run(alone).cycle_ns
+    return _cycle_ns(alone)
 
 
 def is_host_bound(changes: Changes, again: Replay) -> bool:
@@ -111,11 +115,12 @@ def is_host_bound(changes: Changes, again: Replay) -> bool:
     return host_alone_ns(changes) >= _HOST_BOUND * again.steady_state_ns
 
 
-def _run(changes: Changes) -> Passes:
-    return run_passes(changes.graph, changes.dur_ns, replayed_delays(changes), changes.is_kept)
+def _cycle_ns(changes: Changes) -> int:
+    delay_ns = _replayed_delays(changes)
+    return run_passes(changes.graph, changes.dur_ns, delay_ns, changes.is_kept).cycle_ns
 
 
-def replayed_delays(changes: Changes) -> Int64Array:
+def _replayed_delays(changes: Changes) -> Int64Array:
     """Delay of each edge. Work that overlaps its predecessor on a stream keeps its share of it."""
     graph = changes.graph
     delay = changes.delay_ns
