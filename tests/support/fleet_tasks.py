@@ -18,11 +18,6 @@ def text_of(item: int) -> str:
     return f"<{item}>"
 
 
-def joined(left: str, right: str) -> str:
-    """Depends on the order, so that a wrong one shows."""
-    return left + right
-
-
 def refuses_sevens(item: int) -> str:
     if item % 10 == 7:
         raise UnreadableInputError(f"item {item} is no trace")
@@ -61,14 +56,9 @@ def prints(item: int) -> str:
     return text_of(item)
 
 
-def process_number(item: int) -> set[int]:
+def process_of(item: int) -> int:
     time.sleep(0.05)
-    return {os.getpid()}
-
-
-def process_of(item: int) -> dict[int, int]:
-    time.sleep(0.05)
-    return {item: os.getpid()}
+    return os.getpid()
 
 
 def slow(item: int) -> str:
@@ -76,24 +66,12 @@ def slow(item: int) -> str:
     return text_of(item)
 
 
-def union(left: set[int], right: set[int]) -> set[int]:
-    return left | right
-
-
-def megabytes(item: int) -> bytes:
-    return bytes(8 * 1024 * 1024)
-
-
-def shorter(left: bytes, right: bytes) -> bytes:
-    return min(left, right)
-
-
 def always_broken(item: int) -> str:
     raise RuntimeError(f"no {item}")
 
 
-def environment(name: str) -> list[str]:
-    return [os.environ[name]]
+def environment(name: str) -> str:
+    return os.environ[name]
 
 
 @dataclass(frozen=True)

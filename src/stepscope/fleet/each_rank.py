@@ -7,7 +7,6 @@ it.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -96,19 +95,17 @@ def _answers(workers: LocalWorkers, tasks: Sequence[Task[Answer]]) -> list[Answe
     What fails in another process is tried here again, so that its error is the one of this process.
     """
     with ranks_done() as progress:
-        outcome = workers.run(list(enumerate(tasks)), operator.add, progress=progress)
-    found = dict(outcome.value or ())
+        found = workers.run(tasks, progress=progress).values
     return [
         found[number] if number in found else task.read(OpenedTraces(0))
         for number, task in enumerate(tasks)
     ]
 
 
-def _read(opened: OpenedTraces, numbered: tuple[int, Task[Any]]) -> tuple[tuple[int, Any], ...]:
-    """Reads a rank, and says which task the answer is of; `opened` keeps the trace for the next."""
-    number, task = numbered
-    return ((number, task.read(opened)),)
+def _read(opened: OpenedTraces, task: Task[Any]) -> Any:
+    """Reads a rank; `opened` keeps the trace for the next task."""
+    return task.read(opened)
 
 
-def _rank_of(numbered: tuple[int, Task[Any]]) -> int:
-    return numbered[1].rank.rank
+def _rank_of(task: Task[Any]) -> int:
+    return task.rank.rank

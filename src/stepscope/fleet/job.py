@@ -8,7 +8,6 @@ read is left out and named; so are ranks of the job that left no trace.
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -194,7 +193,7 @@ def read_part(
     )
 
 
-def _read(request: _Request) -> tuple[RankPart, ...]:
+def _read(request: _Request) -> RankPart:
     trace = request.trace.open()
     part = read_part(
         as_shown(request.trace.name), request.place, request.rank, trace, request.scope
@@ -203,7 +202,7 @@ def _read(request: _Request) -> tuple[RankPart, ...]:
     record = None
     if asked is None or asked.steps is None:
         record = _record(request.trace.step_record, part.rank)
-    return (replace(part, gpu_clock=_gpu_clock(request.trace.metrics), record=record),)
+    return replace(part, gpu_clock=_gpu_clock(request.trace.metrics), record=record)
 
 
 def _record(path: Path | None, rank: int) -> tuple[RankManifest, ComparedSteps] | None:
@@ -246,17 +245,18 @@ def read_job(
 
         engine = LocalEngine(workers_for([Path(ref.name) for ref in traces]))
     with ranks_done() as shown:
-        outcome = engine.run(_read, requests, operator.add, progress=progress or shown)
+        outcome = engine.run(_read, requests, progress=progress or shown)
     reasons = tuple(failure.reason for failure in outcome.failures)
-    if not outcome.value:
+    parts = tuple(outcome.values.values())
+    if not parts:
         raise UnreadableInputError("; ".join(reasons[:3]) or "no trace was read")
     notes = [f"left out: {reason}" for reason in reasons[:_MOST_NAMED]]
     if len(reasons) > _MOST_NAMED:
         notes.append(f"{len(reasons) - _MOST_NAMED} more traces were left out")
-    lossy = [f"{part.name}: {loss}" for part in outcome.value for loss in part.losses]
+    lossy = [f"{part.name}: {loss}" for part in parts for loss in part.losses]
     notes += _shortened(lossy)
     by_name = {request.place: request.rank for request in requests}
-    return put_together(outcome.value, by_name, notes)
+    return put_together(parts, by_name, notes)
 
 
 def put_together(

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-import operator
 import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.support import fleet_tasks as tasks
 
 from stepscope.commands.options import engine_of
@@ -21,7 +19,7 @@ from stepscope.errors import UsageError
 from stepscope.fleet.engines import local
 from stepscope.fleet.engines.dask import DaskEngine, check_address
 from stepscope.fleet.engines.local import LocalEngine, LocalWorkers
-from stepscope.fleet.engines.outcome import Failure, Tree
+from stepscope.fleet.engines.outcome import Failure
 
 ROOT = Path(__file__).parents[3]
 needs_dask = pytest.mark.skipif(
@@ -47,49 +45,44 @@ def engine(request):  # type: ignore[no-untyped-def]
     return request.param
 
 
-def all_of(items: range) -> str:
-    return "".join(f"<{item}>" for item in items)
+def all_of(items: Iterable[int]) -> dict[int, str]:
+    return {item: f"<{item}>" for item in items}
 
 
-def test_values_are_combined_in_order(engine) -> None:  # type: ignore[no-untyped-def]
+def test_values_are_in_the_order_of_the_items(engine) -> None:  # type: ignore[no-untyped-def]
     seen: list[tuple[int, int]] = []
-    outcome = engine.run(
-        tasks.text_of, range(23), tasks.joined, progress=lambda *counts: seen.append(counts)
-    )
-    assert outcome.value == all_of(range(23))
-    assert outcome.is_complete
+    outcome = engine.run(tasks.text_of, range(23), progress=lambda *counts: seen.append(counts))
+    assert list(outcome.values.items()) == list(all_of(range(23)).items())
     assert outcome.failures == ()
     assert [done for done, _ in seen] == list(range(1, 24))
     assert {total for _, total in seen} == {23}
 
 
 def test_no_items_give_nothing(engine) -> None:  # type: ignore[no-untyped-def]
-    outcome = engine.run(tasks.text_of, [], tasks.joined)
-    assert outcome.value is None
-    assert outcome.is_complete
+    outcome = engine.run(tasks.text_of, [])
+    assert outcome.values == {}
 
 
 def test_what_cannot_be_read_is_left_out_and_named(engine) -> None:  # type: ignore[no-untyped-def]
-    outcome = engine.run(tasks.refuses_sevens, range(20), tasks.joined)
-    assert outcome.value == all_of(range(20)).replace("<7>", "").replace("<17>", "")
+    outcome = engine.run(tasks.refuses_sevens, range(20))
+    assert outcome.values == all_of(set(range(20)) - {7, 17})
     # Trying again would not make it a trace.
     assert outcome.failures == (
         Failure(7, "item 7 is no trace", 1),
         Failure(17, "item 17 is no trace", 1),
     )
-    assert (outcome.done, outcome.is_complete) == (18, False)
 
 
 def test_what_fails_for_a_while_is_tried_again(engine, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     items = [(str(tmp_path), number) for number in range(8)]
-    outcome = engine.run(tasks.fails_twice, items, tasks.joined)
-    assert outcome.value == all_of(range(8))
+    outcome = engine.run(tasks.fails_twice, items)
+    assert outcome.values == all_of(range(8))
     assert len(list(tmp_path.glob("3-*"))) == 3
 
 
 def test_what_never_works_is_given_up_with_the_reason(engine) -> None:  # type: ignore[no-untyped-def]
-    outcome = engine.run(tasks.always_broken, range(3), tasks.joined)
-    assert outcome.value is None
+    outcome = engine.run(tasks.always_broken, range(3))
+    assert outcome.values == {}
     assert outcome.failures[1] == Failure(1, "RuntimeError: no 1", 3)
 
 
@@ -102,15 +95,14 @@ def test_what_never_works_is_given_up_with_the_reason(engine) -> None:  # type: 
 )
 def test_a_killed_worker_loses_nothing(engine, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     items = [(str(tmp_path), number) for number in range(16)]
-    outcome = engine.run(tasks.dies_once, items, tasks.joined)
+    outcome = engine.run(tasks.dies_once, items)
     assert (tmp_path / "died").exists()
-    assert outcome.value == all_of(range(16))
-    assert outcome.is_complete
+    assert outcome.values == all_of(range(16))
 
 
 def test_an_item_that_kills_every_worker_is_given_up_and_the_others_are_not() -> None:
-    outcome = LocalEngine(2).run(tasks.always_dies, range(6), tasks.joined)
-    assert outcome.value == all_of(range(6)).replace("<3>", "")
+    outcome = LocalEngine(2).run(tasks.always_dies, range(6))
+    assert outcome.values == all_of({0, 1, 2, 4, 5})
     assert [failure.index for failure in outcome.failures] == [3]
     assert "ended early" in outcome.failures[0].reason
     assert outcome.restarts == 3
@@ -123,34 +115,31 @@ def test_nothing_is_left_running_after_an_interruption() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        LocalEngine(2).run(tasks.slow, range(20), tasks.joined, progress=interrupt)
+        LocalEngine(2).run(tasks.slow, range(20), progress=interrupt)
     assert set(psutil.Process().children(recursive=True)) <= before
 
 
 def test_workers_are_other_processes_and_what_they_print_does_no_harm() -> None:
-    used = LocalEngine(2).run(tasks.process_number, range(12), tasks.union).value
-    assert used is not None
+    used = set(LocalEngine(2).run(tasks.process_of, range(12)).values.values())
     assert len(used) == 2
     assert os.getpid() not in used
-    assert LocalEngine(2).run(tasks.prints, range(3), tasks.joined).value == all_of(range(3))
+    assert LocalEngine(2).run(tasks.prints, range(3)).values == all_of(range(3))
 
 
 def test_items_with_equal_keys_go_to_the_same_process() -> None:
     with LocalWorkers(tasks.process_of, 3, key=lambda item: item) as workers:
-        first = workers.run([0, 1, 2], operator.or_).value
-        assert first is not None
+        first = workers.run([0, 1, 2]).values
         assert len(set(first.values())) == 3
-        assert workers.run([2, 0], operator.or_).value == {0: first[0], 2: first[2]}
-        assert workers.run([1, 2, 0], operator.or_).value == first
+        assert workers.run([2, 0]).values == {0: first[2], 1: first[0]}
+        assert workers.run([1, 2, 0]).values == {0: first[1], 1: first[2], 2: first[0]}
 
 
 def test_a_process_without_items_takes_those_of_another() -> None:
     with LocalWorkers(tasks.process_of, 2, key=lambda item: 0) as workers:
-        workers.run([0], operator.or_)
-        value = workers.run(range(1, 9), operator.or_).value
-    assert value is not None
-    assert sorted(value) == list(range(1, 9))
-    assert len(set(value.values())) == 2
+        workers.run([0])
+        values = workers.run(range(1, 9)).values
+    assert len(values) == 8
+    assert len(set(values.values())) == 2
 
 
 def test_items_of_a_killed_process_are_done_by_others(tmp_path: Path) -> None:
@@ -158,17 +147,17 @@ def test_items_of_a_killed_process_are_done_by_others(tmp_path: Path) -> None:
     with LocalWorkers(tasks.dies_once, 2, key=lambda item: item[1]) as workers:
         # The one with item 5 is killed in the second run, when it has others, too.
         (tmp_path / "died").touch()
-        assert workers.run(items, tasks.joined).value == all_of(range(16))
+        assert workers.run(items).values == all_of(range(16))
         (tmp_path / "died").unlink()
-        outcome = workers.run(items, tasks.joined)
-    assert outcome.value == all_of(range(16))
-    assert (outcome.is_complete, outcome.restarts) == (True, 1)
+        outcome = workers.run(items)
+    assert outcome.values == all_of(range(16))
+    assert outcome.restarts == 1
 
 
 def test_processes_end_with_their_context() -> None:
     before = set(psutil.Process().children(recursive=True))
     with LocalWorkers(tasks.process_of, 2) as workers:
-        workers.run(range(2), operator.or_)
+        workers.run(range(2))
         assert len(set(psutil.Process().children(recursive=True)) - before) >= 2
     assert set(psutil.Process().children(recursive=True)) <= before
 
@@ -182,7 +171,7 @@ def test_a_script_without_a_guard_is_not_run_again(tmp_path: Path) -> None:
             from tests.support import fleet_tasks as tasks
 
             print("once")
-            print(LocalEngine(2).run(tasks.text_of, range(4), tasks.joined).value)
+            print(*LocalEngine(2).run(tasks.text_of, range(4)).values.values())
             """
         )
     )
@@ -198,54 +187,7 @@ def test_a_script_without_a_guard_is_not_run_again(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert done.stdout == "once\n<0><1><2><3>\n", done.stderr
-
-
-def test_all_values_are_never_held_at_once() -> None:
-    process = psutil.Process()
-    before = process.memory_info().rss
-    most = 0
-
-    def progress(done: int, total: int) -> None:
-        nonlocal most
-        most = max(most, process.memory_info().rss - before)
-
-    outcome = LocalEngine(2).run(tasks.megabytes, range(64), tasks.shorter, progress=progress)
-    assert outcome.is_complete
-    # 64 values of 8 MB are 512 MB.
-    assert most < 256 * 1024 * 1024
-
-
-@given(st.integers(1, 60), st.randoms(use_true_random=False), st.data())
-def test_the_tree_is_the_same_in_whatever_order_values_come(items, dice, data) -> None:  # type: ignore[no-untyped-def]
-    skipped = data.draw(st.sets(st.integers(0, items - 1)))
-    order = list(range(items))
-    dice.shuffle(order)
-    built = Tree(items, lambda left, right: (left, right))
-    in_order = Tree(items, lambda left, right: (left, right))
-    for tree, sequence in ((built, order), (in_order, range(items))):
-        for index in sequence:
-            if index in skipped:
-                tree.skip(index)
-            else:
-                tree.put(index, index)
-    assert built.result() == in_order.result()
-
-    def leaves(node):  # type: ignore[no-untyped-def]
-        return [*leaves(node[0]), *leaves(node[1])] if isinstance(node, tuple) else [node]
-
-    kept = [index for index in range(items) if index not in skipped]
-    assert (leaves(built.result()) if kept else built.result()) == (kept or None)
-    assert in_order.most_held <= items.bit_length() + 1
-
-
-@given(st.integers(1, 40), st.data())
-def test_an_unfinished_tree_gives_what_it_has_in_order(items, data) -> None:  # type: ignore[no-untyped-def]
-    known = data.draw(st.permutations(range(items)))[: data.draw(st.integers(0, items))]
-    tree: Tree[str] = Tree(items, tasks.joined)
-    for index in known:
-        tree.put(index, tasks.text_of(index))
-    assert (tree.result() or "") == "".join(f"<{index}>" for index in sorted(known))
+    assert done.stdout == "once\n<0> <1> <2> <3>\n", done.stderr
 
 
 def test_the_options_choose_the_engine() -> None:
@@ -284,7 +226,7 @@ def test_schedulers_in_the_open_are_refused(address: str, message: str) -> None:
 @pytest.mark.slow
 def test_a_scheduler_that_is_not_there_is_said() -> None:
     with pytest.raises(UsageError, match=r"tcp://127\.0\.0\.1:9 cannot be reached"):
-        DaskEngine("tcp://127.0.0.1:9").run(tasks.text_of, range(2), tasks.joined)
+        DaskEngine("tcp://127.0.0.1:9").run(tasks.text_of, range(2))
 
 
 @needs_dask
@@ -296,14 +238,14 @@ def test_a_scheduler_that_is_there_is_used() -> None:
         n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None
     ) as cluster:
         engine = DaskEngine(cluster.scheduler_address)
-        assert engine.run(tasks.text_of, range(9), tasks.joined).value == all_of(range(9))
+        assert engine.run(tasks.text_of, range(9)).values == all_of(range(9))
 
 
 def test_processes_share_the_cpus_instead_of_each_using_all(monkeypatch):
     monkeypatch.delenv("POLARS_MAX_THREADS", raising=False)
     monkeypatch.setattr(local, "allowed_cpus", lambda: 6)
-    run = LocalEngine(2).run(tasks.environment, ["POLARS_MAX_THREADS"] * 2, operator.add)
-    assert run.value == ["3", "3"]
+    run = LocalEngine(2).run(tasks.environment, ["POLARS_MAX_THREADS"] * 2)
+    assert run.values == {0: "3", 1: "3"}
     monkeypatch.setenv("POLARS_MAX_THREADS", "5")
-    run = LocalEngine(2).run(tasks.environment, ["POLARS_MAX_THREADS"] * 2, operator.add)
-    assert run.value == ["5", "5"]
+    run = LocalEngine(2).run(tasks.environment, ["POLARS_MAX_THREADS"] * 2)
+    assert run.values == {0: "5", 1: "5"}

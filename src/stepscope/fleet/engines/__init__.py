@@ -1,1 +1,1 @@
-"""Ways to run one function on many items and combine what it returns."""
+"""Ways to run one function on many items."""

@@ -3,8 +3,6 @@
 Dask's scheduler executes whatever anybody sends it who can reach it. So the cluster that is started
 here listens on the loopback interface only, and a scheduler elsewhere is talked to over TLS only
 (`tls://host:port`, with certificates from Dask's own configuration).
-
-Values are combined on the workers, in the same tree as elsewhere; only the last one returns.
 """
 
 from __future__ import annotations
@@ -18,7 +16,15 @@ from urllib.parse import urlsplit
 
 from stepscope.errors import UsageError
 from stepscope.fleet.engines import worker
-from stepscope.fleet.engines.outcome import Failure, Item, Outcome, ProgressReport, Tree, Value
+from stepscope.fleet.engines.outcome import (
+    ATTEMPTS,
+    Failure,
+    Item,
+    Outcome,
+    ProgressReport,
+    Value,
+    outcome_of,
+)
 
 _ASK_S = 0.2
 
@@ -30,12 +36,10 @@ class DaskEngine:
     Attributes:
         scheduler: `tcp://127.0.0.1:port` or `tls://host:port`; None starts a cluster here.
         workers: Processes of a cluster that is started here; None leaves it to Dask.
-        attempts: How often an item is tried that fails for a reason of the machine.
     """
 
     scheduler: str | None = None
     workers: int | None = None
-    attempts: int = 3
 
     def __post_init__(self) -> None:
         """Checks the scheduler's address."""
@@ -46,16 +50,14 @@ class DaskEngine:
         self,
         function: Callable[[Item], Value],
         items: Sequence[Item],
-        combine: Callable[[Value, Value], Value],
         *,
         progress: ProgressReport | None = None,
     ) -> Outcome[Value]:
         """See `Engine.run`."""
         if not items:
-            return Outcome(None, 0, 0)
+            return Outcome({})
         with self._client() as client:
-            run = _Run(client, function, items, combine, self.attempts)
-            return run.finished(progress)
+            return _Run(client, function, items).finished(progress)
 
     @contextlib.contextmanager
     def _client(self) -> Iterator[Any]:
@@ -115,19 +117,13 @@ class _Run:
         client: Any,
         function: Callable[[Any], Any],
         items: Sequence[Any],
-        combine: Callable[[Any, Any], Any],
-        attempts: int,
     ) -> None:
         self._items = len(items)
         # Impure: two equal items are two items.
-        leaves = client.map(_tried, [function] * len(items), items, attempts=attempts, pure=False)
+        leaves = client.map(_tried, [function] * len(items), items, pure=False)
         self._waiting = {leaf: index for index, leaf in enumerate(leaves)}
-        # Its values are futures: what they stand for stays on the workers.
-        self._tree: Tree[Any] = Tree(
-            len(items), lambda left, right: client.submit(combine, left, right, pure=False)
-        )
+        self._values: dict[int, Any] = {}
         self._failures: dict[int, Failure] = {}
-        self._attempts = attempts
 
     def finished(self, progress: ProgressReport | None) -> Outcome[Any]:
         import distributed
@@ -139,39 +135,32 @@ class _Run:
                 self._settle(self._waiting.pop(leaf), leaf)
                 if progress is not None:
                     progress(self._items - len(self._waiting), self._items)
-        root = self._tree.result()
-        return Outcome(
-            None if root is None else root.result(),
-            self._items,
-            self._items - len(self._failures),
-            tuple(self._failures[index] for index in sorted(self._failures)),
-        )
+        return outcome_of(self._values, self._failures)
 
     def _settle(self, index: int, leaf: Any) -> None:
         if leaf.status == "finished":
-            self._tree.put(index, leaf)
+            self._values[index] = leaf.result()
             return
         error = leaf.exception()
-        reason, attempts = str(error).split("\n")[0], self._attempts
+        reason, attempts = str(error).split("\n")[0], ATTEMPTS
         if isinstance(error, _GaveUpError):
             reason, attempts = error.args
         self._failures[index] = Failure(index, reason, attempts)
-        self._tree.skip(index)
 
 
 class _GaveUpError(Exception):
     """An item that gave nothing: the reason, and how often it was tried."""
 
 
-def _tried(function: Callable[[Any], Any], item: Any, attempts: int) -> Any:
+def _tried(function: Callable[[Any], Any], item: Any) -> Any:
     """What a function makes of an item, tried several times where that may help.
 
     Where a worker is killed, Dask itself tries again.
     """
-    for attempt in range(1, attempts + 1):
+    for attempt in range(1, ATTEMPTS + 1):
         kind, content = worker.answer(function, item)
         if kind == worker.DONE:
             return content
-        if kind == worker.REFUSED or attempt == attempts:
+        if kind == worker.REFUSED or attempt == ATTEMPTS:
             raise _GaveUpError(content, attempt)
     raise AssertionError("unreachable")

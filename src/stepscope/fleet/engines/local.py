@@ -18,7 +18,15 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
 from stepscope.fleet.engines import worker
-from stepscope.fleet.engines.outcome import Failure, Item, Outcome, ProgressReport, Tree, Value
+from stepscope.fleet.engines.outcome import (
+    ATTEMPTS,
+    Failure,
+    Item,
+    Outcome,
+    ProgressReport,
+    Value,
+    outcome_of,
+)
 from stepscope.system import allowed_cpus
 
 _ASK_S = 0.1
@@ -33,26 +41,23 @@ class LocalEngine:
     Attributes:
         workers: How many; None for one for each CPU that this process may use, at most 16. With
             one, items are worked on in this process.
-        attempts: How often an item is tried that fails for a reason of the machine.
     """
 
     workers: int | None = None
-    attempts: int = 3
 
     def run(
         self,
         function: Callable[[Item], Value],
         items: Sequence[Item],
-        combine: Callable[[Value, Value], Value],
         *,
         progress: ProgressReport | None = None,
     ) -> Outcome[Value]:
         """See `Engine.run`."""
         count = min(self.workers or min(allowed_cpus(), 16), len(items))
         if count <= 1:
-            return _Run(items, combine, self.attempts, progress).here(function)
-        with LocalWorkers(function, count, attempts=self.attempts) as workers:
-            return workers.run(items, combine, progress=progress)
+            return _Run(items, progress).here(function)
+        with LocalWorkers(function, count) as workers:
+            return workers.run(items, progress=progress)
 
 
 class LocalWorkers:
@@ -66,8 +71,6 @@ class LocalWorkers:
         function: Callable[[Item], Value],
         count: int,
         key: Callable[[Item], Hashable] | None = None,
-        *,
-        attempts: int = 3,
     ) -> None:
         """Starts nothing.
 
@@ -75,12 +78,10 @@ class LocalWorkers:
             function: See `Engine.run`. Each process gets a copy of it, once.
             key: Items with equal keys go to the same process, unless that has others to do while
                 another process has none.
-            attempts: How often an item is tried that fails for a reason of the machine.
         """
         self._function = function
         self._count = count
         self._key = key
-        self._attempts = attempts
         self._threads = ThreadPoolExecutor(count)
         self._workers: list[_Worker] = []
         self._of_key: dict[Hashable, _Worker] = {}
@@ -96,15 +97,14 @@ class LocalWorkers:
     def run(
         self,
         items: Sequence[Any],
-        combine: Callable[[Any, Any], Any],
         *,
         progress: ProgressReport | None = None,
     ) -> Outcome[Any]:
-        """Runs the function on each item and combines the values; see `Engine.run`."""
+        """Runs the function on each item; see `Engine.run`."""
         while len(self._workers) < min(self._count, len(items)):
             self._workers.append(_Worker(self._function, self._count))
         keys = [None if self._key is None else self._key(item) for item in items]
-        run = _Run(items, combine, self._attempts, progress)
+        run = _Run(items, progress)
         run.to_do = _ToDo([self._of_key.get(key) for key in keys])
         asked: dict[Future[tuple[str, Any]], tuple[_Worker, int]] = {}
 
@@ -159,21 +159,13 @@ class _ToDo:
 
 
 class _Run:
-    def __init__(
-        self,
-        items: Sequence[Any],
-        combine: Callable[[Any, Any], Any],
-        attempts: int,
-        progress: ProgressReport | None,
-    ) -> None:
+    def __init__(self, items: Sequence[Any], progress: ProgressReport | None) -> None:
         self.to_do = _ToDo([None] * len(items))
         self.restarts = 0
         self._items = items
-        self._attempts = attempts
         self._progress = progress
-        self._tree: Tree[Any] = Tree(len(items), combine)
+        self._values: dict[int, Any] = {}
         self._failures: dict[int, Failure] = {}
-        self._done = 0
         self._tried = [0] * len(items)
 
     def here(self, function: Callable[[Any], Any]) -> Outcome[Any]:
@@ -190,25 +182,17 @@ class _Run:
 
     def take(self, index: int, kind: str, content: Any) -> None:
         if kind == worker.DONE:
-            self._done += 1
-            self._tree.put(index, content)
-        elif kind == worker.BROKEN and self._tried[index] < self._attempts:
+            self._values[index] = content
+        elif kind == worker.BROKEN and self._tried[index] < ATTEMPTS:
             self.to_do.put_back(index)
             return
         else:
             self._failures[index] = Failure(index, content, self._tried[index])
-            self._tree.skip(index)
         if self._progress is not None:
-            self._progress(self._done + len(self._failures), len(self._items))
+            self._progress(len(self._values) + len(self._failures), len(self._items))
 
     def outcome(self) -> Outcome[Any]:
-        return Outcome(
-            self._tree.result(),
-            len(self._items),
-            self._done,
-            tuple(self._failures[index] for index in sorted(self._failures)),
-            self.restarts,
-        )
+        return outcome_of(self._values, self._failures, self.restarts)
 
 
 # What the current folder holds is not imported by chance.
