@@ -66,9 +66,9 @@ def verdict_of(
         ranks: The ranks, at least one.
         findings: Their findings, in the order of a report.
     """
-    text, whose = _limit_of(ranks, findings, limits, late)
+    text, whose, named = _limit_of(ranks, findings, limits, late)
     if late is not None:
-        text = _with_unaccused(text, whose, findings, late)
+        text = _with_unaccused(text, whose, named, findings, late)
     odd = _outside_steady_steps(findings, whose)
     if odd is not None and odd.id == _RECOMPILATION and odd.title not in text:
         text += f". Outside the steady steps: {odd.title} ({odd.id})"
@@ -95,27 +95,33 @@ def verdict_of(
 
 
 def _with_unaccused(
-    text: str, shown: RankSummary, findings: Sequence[Finding], late: Lateness
+    text: str,
+    shown: RankSummary,
+    named: Finding | None,
+    findings: Sequence[Finding],
+    late: Lateness,
 ) -> str:
     """With a late rank that no finding is about: of two ranks, neither is accused.
 
     It leads where the job gains more without it than by what the rest is about.
+
+    Args:
+        named: The finding that the text is about, if it is about one.
     """
-    named = late.text()
-    if sentence(named) in text or any(one.id == _LATE_RANK for one in findings):
+    lateness = late.text()
+    if sentence(lateness) in text or any(one.id == _LATE_RANK for one in findings):
         return text
     if late.skew.cause:
-        named += f": {late.skew.cause}"
-    best = next((one for one in findings if text.startswith(f"{one.id}: {one.title}")), None)
+        lateness += f": {late.skew.cause}"
     saving_ns, step_ns = late.skew.saving_ns, late.skew.step_ns
-    if best is not None and (best.saving_ns or 0) >= saving_ns:
-        return f"{text}. {sentence(named)}"
+    if named is not None and (named.saving_ns or 0) >= saving_ns:
+        return f"{text}. {sentence(lateness)}"
     if step_ns:
-        named += f"; without that the step takes {percent(saving_ns / step_ns)} less"
-    named += f" ({_LATE_RANK})"
+        lateness += f"; without that the step takes {percent(saving_ns / step_ns)} less"
+    lateness += f" ({_LATE_RANK})"
     if text.startswith(_NOTHING):
-        return named  # what the rank shown spends most time in may be this wait
-    return f"{named}. On rank {shown.rank}, {text}"
+        return lateness  # what the rank shown spends most time in may be this wait
+    return f"{lateness}. On rank {shown.rank}, {text}"
 
 
 def _limit_of(
@@ -123,8 +129,8 @@ def _limit_of(
     findings: Sequence[Finding],
     limits: Thresholds,
     late: Lateness | None,
-) -> tuple[str, RankSummary]:
-    """What limits the step, and the rank that this applies to.
+) -> tuple[str, RankSummary, Finding | None]:
+    """What limits the step, the rank that this applies to, and the finding that it is about.
 
     If recording made steps much longer, findings of low severity rest on those steps and cannot be
     the verdict. There is no verdict on the first steps of a training alone, nor on a window that
@@ -148,11 +154,11 @@ def _limit_of(
         slowest = max(first, key=lambda rank: rank.step_ns or 0)
         count = max(len(rank.steps.steps) for rank in first if rank.steps is not None)
         those = ("step", "was") if count == 1 else (f"{count} steps", "were")
-        return _OF_FIRST_STEPS.format(*those), slowest
+        return _OF_FIRST_STEPS.format(*those), slowest, None
     for finding in findings:
         # Nothing else matters as much as that the GPU is not used at all.
         if finding.id == _GPU_UNUSED and finding.severity is Severity.HIGH:
-            return f"{_GPU_UNUSED}: {finding.title}", _rank_of(ranks, finding)
+            return f"{_GPU_UNUSED}: {finding.title}", _rank_of(ranks, finding), finding
     best = next((finding for finding in sure if finding.saving_ns), None)
     if best is not None and best.saving_ns and best.predicted_step_ns is not None:
         share = best.saving_ns / (best.saving_ns + best.predicted_step_ns)
@@ -172,21 +178,22 @@ def _limit_of(
             elif late is not None and is_slow_link(best, late, findings):
                 whose_own = "its" if len(late.ranks) == 1 else "their"
                 text += f". {sentence(late.text())}: {whose_own} communication takes longer"
-            return text, whose
+            return text, whose, best
     judged = [rank for rank in ranks if rank.partition is not None]
     if not judged:
-        return _CUT_OFF, max(ranks, key=lambda rank: (rank.is_cut_off, rank.step_ns or 0))
+        return _CUT_OFF, max(ranks, key=lambda rank: (rank.is_cut_off, rank.step_ns or 0)), None
     slowest = max(judged, key=lambda rank: rank.step_ns or 0)
     partition = slowest.shown_partition
     if slowest.missing:
-        return _MISSING.format(slowest.missing), slowest
+        return _MISSING.format(slowest.missing), slowest, None
     if partition is None or not partition.parts:
-        return "no finding with a saving of a tenth of the step or more", slowest
+        return "no finding with a saving of a tenth of the step or more", slowest, None
     if partition.total_ns == 0:
-        return _ON_ANOTHER_CLOCK, slowest
+        return _ON_ANOTHER_CLOCK, slowest, None
     largest = max(partition.parts, key=lambda part: part.total_ns)
     share_of_largest = percent(partition.share(largest))
     whole = "the whole file" if slowest.is_whole_file else "the step"
+    named: Finding | None = None
     if slowest.rank in slowed and slowest.host is not None:
         recorded = slowest.host.partition
         longest = max(recorded.parts, key=lambda part: part.total_ns)
@@ -194,21 +201,21 @@ def _limit_of(
             f"uncertain: recording made the steps {slowed[slowest.rank]:.1f}× as long; "
             f"{percent(recorded.share(longest))} of a recorded step is {longest.name}"
         )
-    elif (compiles := _mostly_compiling(findings, slowest)) is not None:
-        text = f"{compiles.id}: {compiles.title}; record later to see steady steps"
-    elif (bubble := _of_pipeline(findings, slowest)) is not None:
-        text = f"{bubble.id}: {bubble.title}"
-    elif (unknown := _unknown(findings)) is not None:
-        text = f"{unknown.id}: {unknown.title}; not estimated: {NO_BATCH_PACE}"
-        slowest = _rank_of(ranks, unknown)
-    elif (uneven := _uneven(findings, slowest)) is not None:
-        beyond = next(item.value for item in uneven.evidence if item.unit == "share")
+    elif (named := _mostly_compiling(findings, slowest)) is not None:
+        text = f"{named.id}: {named.title}; record later to see steady steps"
+    elif (named := _of_pipeline(findings, slowest)) is not None:
+        text = f"{named.id}: {named.title}"
+    elif (named := _unknown(findings)) is not None:
+        text = f"{named.id}: {named.title}; not estimated: {NO_BATCH_PACE}"
+        slowest = _rank_of(ranks, named)
+    elif (named := _uneven(findings, slowest)) is not None:
+        beyond = next(item.value for item in named.evidence if item.unit == "share")
         text = (
-            f"{uneven.id}: {uneven.title}; what they take beyond it is {percent(float(beyond))} "
+            f"{named.id}: {named.title}; what they take beyond it is {percent(float(beyond))} "
             "of the time"
         )
-    elif (held_up := _held_up(findings, slowest)) is not None:
-        text = f"{held_up.id}: {held_up.title}; {held_up.saving_reason}"
+    elif (named := _held_up(findings, slowest)) is not None:
+        text = f"{named.id}: {named.title}; {named.saving_reason}"
     elif largest.name in _USEFUL:
         is_bound = largest.name == "compute" and partition.share(largest) >= 1 - _NOTABLE
         text = "GPU-bound: " if is_bound else _NOTHING
@@ -228,7 +235,7 @@ def _limit_of(
             name = f"outside {shortened_list(phases, 4)}" if phases else name
         text = f"{share_of_largest} of {whole} is {name}, and no single finding saves a tenth of it"
         text += _overhead(slowest.compute)
-    return text, slowest
+    return text, slowest, named
 
 
 def _overhead(compute: ComputeSummary | None) -> str:

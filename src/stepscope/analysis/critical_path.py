@@ -50,7 +50,8 @@ PATH_CAUSES: tuple[str, ...] = (
     DEVICE_GAP,
     OTHER_WAIT,
 )
-_OF_DEVICES = (EdgeKind.STREAM, EdgeKind.WAIT, EdgeKind.SYNC, EdgeKind.QUEUE)
+_FROM_DEVICES = (EdgeKind.STREAM, EdgeKind.WAIT, EdgeKind.SYNC, EdgeKind.QUEUE)
+"""Edges that leave work of a device: gaps before what they lead to are the device's."""
 _HOST_CAUSES = slice(len(GPU_CAUSES), len(GPU_CAUSES) + len(CAUSES))
 _NODES_AT_ONCE = 2**13
 """The times per cause of these nodes of the path stay in the processor's cache."""
@@ -201,7 +202,7 @@ def limits_of(changes: Changes, again: Replay) -> Limits:
     came = np.where(source >= 0, end[source], graph.origin_ns)
     gap = np.maximum(begin - np.maximum(came, graph.begin_ns), 0)
     edge_kind = graph.edge_kind[into]
-    of_device = np.isin(edge_kind, _OF_DEVICES)
+    of_device = np.isin(edge_kind, _FROM_DEVICES)
     of_input = _input_left(changes, nodes, spent)
     of_arrivals = edge_kind == EdgeKind.ARRIVAL
     of_host = ~of_device & ~of_arrivals

@@ -118,12 +118,13 @@ def test_where_the_job_gains_less_no_shorter_step_is_promised(tmp_path):
     rungs = (Rung("today", "", 100, "input", None, ""), Rung("a", "", 40, "CPU", None, ""))
     finding = replace(rank.findings[0], id="a", saving_ns=60, predicted_step_ns=40)
     alone = replace(rank, ladder=Ladder(rungs, 7, "GPU"), findings=(finding,))
-    assert alone.next_limit.startswith("with a fixed, the step takes 40 ns")
-    assert alone.next_limit.endswith("; the floor of this work on GPU is 7 ns")
+    assert alone.next_limit().startswith("with a fixed, the step takes 40 ns")
+    assert alone.next_limit("a: slow").endswith("; the floor of this work on GPU is 7 ns")
     limited = replace(finding, saving_ns=20, predicted_step_ns=80, own_saving_ns=60)
     for less in (limited, replace(finding, saving_ns=None, saving_reason="others limit it")):
         of_job = replace(alone, findings=(less,))
-        assert of_job.next_limit == "the floor of this work on GPU is 7 ns"
+        assert of_job.next_limit() == "the floor of this work on GPU is 7 ns"
+    assert alone.next_limit("b: slower") == "the floor of this work on GPU is 7 ns"
 
 
 def test_collectives_have_the_best_bandwidth_of_their_group():

@@ -236,17 +236,17 @@ class RankSummary:
             return None
         return round(self.partition.of("compute") / max(1, self.partition.steps))
 
-    @property
-    def next_limit(self) -> str:
+    def next_limit(self, verdict: str | None = None) -> str:
         """What limits its step once the first finding of its ladder is fixed, and the floor.
 
-        The floor alone if the job gains less by that fix than the ladder of this rank says.
+        The floor alone if the job gains less by that fix than the ladder of this rank says, or if
+        it continues a verdict that names other findings.
         """
         first = self.ladder.first_fix
         fixed = [one for one in self.findings if first is not None and one.id == first.id]
-        if any(one.own_saving_ns is not None or not one.is_estimated for one in fixed):
-            return self.ladder.floor_text
-        return self.ladder.next_limit
+        is_less = any(one.own_saving_ns is not None or not one.is_estimated for one in fixed)
+        is_other = verdict is not None and first is not None and first.id not in verdict
+        return self.ladder.floor_text if is_less or is_other else self.ladder.next_limit
 
     @property
     def is_fitted(self) -> bool:

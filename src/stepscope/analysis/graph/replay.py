@@ -25,7 +25,8 @@ from stepscope.trace.arrays.intervals import Int64Array
 
 _HOST_BOUND = 0.98
 """Share of the step from which the host's own time limits it."""
-_OF_DEVICES = (EdgeKind.SYNC, EdgeKind.QUEUE, EdgeKind.ARRIVAL)
+_HOST_WAITS = (EdgeKind.SYNC, EdgeKind.QUEUE, EdgeKind.ARRIVAL)
+"""Edges by which a host waits for devices or batches."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def host_alone_ns(changes: Changes) -> int:
     graph = changes.graph
     if not len(graph.host_rows):
         return 0
-    waits = graph.session.once(host_alone_ns, lambda: graph.edges_of(*_OF_DEVICES))
+    waits = graph.session.once(host_alone_ns, lambda: graph.edges_of(*_HOST_WAITS))
     alone = replace(
         changes,
         dur_ns=np.where(graph.is_gpu, 0, changes.dur_ns),

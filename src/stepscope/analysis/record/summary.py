@@ -302,6 +302,8 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
     not_slow = [record for record in steady if record.dur_ns <= SLOW_FACTOR * median_ns]
     median_wait_ns = _median(input_wait(record) for record in steady)
     in_cycle = _in_cycle_without_queue(steady, slow)
+    cycle = find_cycle([record.step for record in steady], _slow_excess(steady))
+    updates = _updates(steady)
     others_slow = [record for record in slow if record.step not in in_cycle]
     queued = _beyond_median(steady, others_slow, _queued, median_ns)
     return StepSummary(
@@ -333,7 +335,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         samples_per_second=rate([record.samples for record in steady], total_ns),
         slow_steps=tuple(record.step for record in slow),
         slow_excess_ns=tuple(record.dur_ns - median_ns for record in slow),
-        recording_factor=_recording_factor(train, plain, recorded),
+        recording_factor=_recording_factor(train, plain, recorded, cycle or updates),
         other_kinds=_other_kinds(other),
         stalled_step=None if stall is None else stall.step,
         stalled_ns=0 if stall is None else stall.dur_ns,
@@ -349,8 +351,8 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         waiting_steps=tuple(_beyond_median(steady, slow, input_wait, median_ns)),
         queued_steps=tuple(queued),
         queued_excess_ns=sum(queued.values()),
-        cycle=find_cycle([record.step for record in steady], _slow_excess(steady)),
-        updates=_updates(steady),
+        cycle=cycle,
+        updates=updates,
         shift=find_level_shift(steady),
         epoch_starts=epoch_starts(steady),
         mean_device_ns=_mean_device_ns(steady),
@@ -600,7 +602,10 @@ def _slow_excess(records: Sequence[StepRecord]) -> dict[int, int]:
 
 
 def _recording_factor(
-    train: list[StepRecord], plain: list[StepRecord], recorded: list[StepRecord]
+    train: list[StepRecord],
+    plain: list[StepRecord],
+    recorded: list[StepRecord],
+    cycle: StepCycle | None,
 ) -> float | None:
     """How many times as long recorded steps take as unrecorded ones; None if either is missing.
 
@@ -609,7 +614,6 @@ def _recording_factor(
     """
     if not plain or not recorded:
         return None
-    cycle = find_cycle([record.step for record in plain], _slow_excess(plain)) or _updates(plain)
     if cycle is not None:
         usual = [record for record in recorded if not cycle.is_slow(record.step)]
         # Where only slow ones were recorded, they are compared with their like.

@@ -58,7 +58,7 @@ def _rank(rank: RankSummary, diagnosis: Diagnosis) -> dict[str, Any]:
         "step_ns": rank.step_ns,
         "purpose": plain(rank.purpose),
         "together_ns": rank.together_ns,
-        "ladder": {**plain(rank.ladder), "next_limit": rank.next_limit},
+        "ladder": {**plain(rank.ladder), "next_limit": rank.next_limit()},
         "step_record": steps,
         "trace": trace,
         "metrics": None if rank.metrics is None else metrics.to_json(rank.metrics),

@@ -309,14 +309,8 @@ def together(diagnosis: Diagnosis) -> str:
 
 
 def next_limit(diagnosis: Diagnosis) -> str:
-    """What limits the step of the rank shown once its first finding is fixed, and the floor.
-
-    This line continues the verdict: the floor alone where that names another finding.
-    """
-    first = diagnosis.shown.ladder.first_fix
-    text = diagnosis.shown.next_limit
-    if first is not None and first.id not in diagnosis.verdict:
-        text = diagnosis.shown.ladder.floor_text
+    """What limits the step of the rank shown after its first fix, which continues the verdict."""
+    text = diagnosis.shown.next_limit(diagnosis.verdict)
     if text and len(diagnosis.ranks) > 1:
         text = f"on rank {diagnosis.shown.rank}, {text}"
     return sentence(text)
