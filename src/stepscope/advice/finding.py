@@ -8,7 +8,7 @@ from enum import Enum
 
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.graph.changes import Changes
-from stepscope.run.figures import significant
+from stepscope.run.figures import duration, significant
 from stepscope.terminal.plain_text import shorten_name
 
 DOCS_FOLDER = "docs/findings"
@@ -17,6 +17,14 @@ NO_BATCH_PACE = (
     "batches came late, and one round of them does not show how fast the loader's workers are: "
     "record more steps"
 )
+
+
+def few_batches(most_ns: int) -> str:
+    """Why nothing is promised that batches may allow, as far as few late ones show."""
+    return (
+        "batches came late, and so few of them do not show how soon the loader's workers can have "
+        f"the next: it saves {duration(most_ns)} at most; record more steps"
+    )
 
 
 class Severity(str, Enum):

@@ -11,8 +11,12 @@ import os
 
 import pytest
 from benchmarks import truth
+from tests.support.simulator import simulate, write_trace
 from tests.support.simulator.program import Graph, Kernels, flat
 from tests.support.simulator.random_programs import ALONE_AND_PAIRS, random_program
+
+from stepscope.advice.diagnosis import diagnose
+from stepscope.opening.reader import open_run
 
 PAIRS = len(ALONE_AND_PAIRS)
 CANDIDATES = 6
@@ -83,12 +87,24 @@ def test_promises_come_true_and_the_first_finding_is_the_best_fix(
         pytest.param(19000203, None, id="Python in every other step, in an odd number of steps"),
         pytest.param(21005311, None, id="one batch after another late one shows no pace"),
         pytest.param(21006758, None, id="Python in every other step, after start-up"),
+        pytest.param(1115, None, id="only recording makes ranks wait, as batches set the pace"),
+        pytest.param(20438, None, id="few batches of unequal times show no shorter pace"),
+        pytest.param(7207, None, id="one round of batches to the next shows no longer pace"),
+        pytest.param(72, None, id="steps that end within a round are longer than its batches take"),
     ],
 )
 def test_what_a_window_cannot_show_is_not_promised(seed, reason, cache):
     job = truth.judge(seed, with_answers=False)
     assert not any(one.is_false or abs(one.error) > truth.NEAR for one in job.findings)
     assert reason is None or truth._SAME_FIX[reason] in job.stated
+
+
+def test_what_batches_may_not_allow_is_the_most_that_is_saved(tmp_path, cache):
+    path = write_trace(simulate(random_program(20438)), tmp_path / "trace.json")
+    (found,) = diagnose(open_run(str(path))).findings
+    assert found.id == "many-small-kernels"
+    assert found.saving_ns is None
+    assert "214 µs at most; record more steps" in found.saving_reason
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +11,14 @@ import numpy as np
 from stepscope.advice.evidence.loader_advice import facts_of
 from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView, once
-from stepscope.advice.finding import Evidence, Finding, Severity, severity_of, without_batch_pace
+from stepscope.advice.finding import (
+    Evidence,
+    Finding,
+    Severity,
+    few_batches,
+    severity_of,
+    without_batch_pace,
+)
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.graph.replay import host_alone_ns, is_host_bound, replay, unchanged
@@ -48,7 +56,8 @@ def replayed_finding(
 
     Where batches come from workers that keep up, how soon they could have the next one is unknown:
     the assumption says with what steps they must keep up. Where workers do not keep up, and the
-    window does not show at what pace they work, nothing is promised.
+    window does not show at what pace they work, nothing is promised. Nor is what would be saved
+    only if batches came as soon as the few late ones of the window.
 
     Where a step record shows what a step takes without recording, the saving is the same share of
     that step, and the assumption says so where the two differ notably. Where some unrecorded steps
@@ -80,12 +89,26 @@ def replayed_finding(
     if before is not None:
         share -= replay(before).saving_share
     step_ns = subject.step_ns or window.step_ns
-    most = share if most_ns is None else most_ns / max(1, step_ns)
+    most = math.inf if most_ns is None else most_ns / max(1, step_ns)
     is_capped, share = most < share, min(most, share)
-    is_too_little = share < (limits.saving_low if least is None else least)
-    if is_too_little and (subject.waits is None or about_collectives or waits_for is not None):
-        return []
+    least = limits.saving_low if least is None else least
+    is_too_little = share < least
     graph = window.graph
+    if is_too_little and (subject.waits is None or about_collectives or waits_for is not None):
+        share = min(most, _share_with_batches_as_measured(changes, before))
+        if share < least:
+            return []
+        return plain_finding(
+            subject,
+            rule=rule,
+            title=title,
+            severity=severity_of(share, limits),
+            reason=few_batches(round(share * step_ns)),
+            evidence=(*evidence, *_mean_step(window, evidence)),
+            advice=advice,
+            steps=steps,
+            waits_for=waits_for,
+        )
     if not about_collectives and (graph.kind == NodeKind.COMMUNICATION).any():
         assumption += "; collectives last as long as now"
     # Workers make the batches, and no wait shows how soon they can.
@@ -143,6 +166,16 @@ def replayed_finding(
         is_behind_waits=is_too_little,
     )
     return found if graph.arrivals.has_pace else [without_batch_pace(one) for one in found]
+
+
+def _share_with_batches_as_measured(changes: Changes, before: Changes | None) -> float:
+    """What the changes save of the step if batches come as soon as late ones did; 0: no more."""
+    if not changes.graph.batches_later_ns:
+        return 0.0
+    share = replay(changes.with_batches_as_measured()).saving_share
+    if before is None:
+        return share
+    return share - replay(before.with_batches_as_measured()).saving_share
 
 
 def _longest_work(changes: Changes) -> tuple[int, int, int] | None:

@@ -12,10 +12,17 @@ those for the first batch of an epoch, for which workers start or begin anew. Ba
 that are waited for as well come as long after it as they did. Where batches were in
 store at first, and late ones are those of one round, they show that the workers do not keep up, but
 not at what pace they work.
+
+Few batches of unequal times show a pace that is right only to some error: by how much the times of
+late batches a round apart differ, else by how far the mean of all batches is from that of whole
+rounds. Up to two such errors longer, batches may limit the steps, and steps are longer than shown
+only beyond two of them. Steps that end within a round seem longer than they are: those that had
+batches in store are judged by the whole rounds in them.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -39,6 +46,8 @@ _PAIRS = 2
 _PAIRS_OF_ONE_ROUND = 3  # where there are less than two rounds of batches
 _ALIKE = 0.05  # of a worker's time for a batch
 _OFTEN = 0.25  # of all batches
+_ERRORS = 2
+"""Standard errors by which batches may come later, or sooner, than those of the steps did."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +80,10 @@ class BatchArrivals:
         is_carried: Whether that one is of the same steps before, if they come again.
         of_epochs: What comes late besides, because epochs begin.
         has_pace: Whether they show the pace of the workers, if batches came late.
-        pace_error_ns: What the pace is right to, by how far apart the times of batches are; 0 where
-            too few came late to tell.
+        cycle_ns: The time in which batches come for all of the steps.
+        rounds_ns: The same at the pace of whole rounds, where the steps end within one.
+        error_ns: What these are right to, beyond chance; infinite where too few came late to tell.
+        longest_ns: The longest that it may be, beyond chance.
         rare: Waits for batches that came late too seldom to show a pace.
     """
 
@@ -83,7 +94,10 @@ class BatchArrivals:
     is_carried: BoolArray
     of_epochs: BatchesOfEpochs
     has_pace: bool = True
-    pace_error_ns: float = 0.0
+    cycle_ns: int = 0
+    rounds_ns: int = 0
+    error_ns: float = 0.0
+    longest_ns: float = 0.0
     rare: Intervals = field(default_factory=intervals.empty)
 
     def __len__(self) -> int:
@@ -161,17 +175,35 @@ def find_arrivals(
     # Steps that had batches in store, as while the recorder starts, are shorter than the pace.
     own_rounds = round_starts(end - start)
     pace_ns, workers = _pace_of_workers(all_ends, all_late, batch_count)
-    pace_ns = pace_ns or _pace_over(end, own_rounds)
-    length = workers or int(np.diff(own_rounds[:2]).sum())
-    error_ns = _error_of_pace(end, late, length) if length else 0.0
     # Where one wait is far longer than all others, a round begins with each late batch.
-    pace_ns = pace_ns or from_round_to_round_ns
-    length_ns = max(length_ns, round(pace_ns * batch_count))
+    length = workers or int(np.diff(own_rounds[:2]).sum()) or int(np.diff(rounds[:2]).sum())
+    pace_ns = pace_ns or _pace_of_rounds(end, late, own_rounds, length) or from_round_to_round_ns
+    rounds_ns = round(pace_ns * batch_count)
+    cycle_ns = max(length_ns, rounds_ns)
+    apart_ns = _round_apart(all_ends, np.flatnonzero(all_late), length)
+    # Batches in store make the steps shorter than their rounds, and these no longer.
+    error_ns: float = abs(rounds_ns - length_ns) if pace_ns else math.inf
+    later_ns: float = max(0, length_ns - rounds_ns) if pace_ns else 0
+    if len(apart_ns) >= _PAIRS:
+        error_ns = later_ns = float(apart_ns.std(ddof=1)) * math.sqrt(batch_count / length)
+    ends_within_round = pace_ns > 0 and batch_count % length > 0 and len(late) < batch_count
     has_pace = pace_ns > 0 or late[0] == 0
     start, end = start[late], end[late]
     before = np.arange(len(late)) - 1
-    after_ns = np.diff(end, prepend=end[-1] - length_ns)
-    return BatchArrivals(start, end, before, after_ns, before < 0, of_epochs, has_pace, error_ns)
+    after_ns = np.diff(end, prepend=end[-1] - cycle_ns)
+    return BatchArrivals(
+        start,
+        end,
+        before,
+        after_ns,
+        before < 0,
+        of_epochs,
+        has_pace,
+        cycle_ns,
+        rounds_ns if ends_within_round else cycle_ns,
+        _ERRORS * error_ns,
+        cycle_ns + _ERRORS * later_ns,
+    )
 
 
 def _of_epochs(
@@ -280,17 +312,25 @@ def _pace_over(end_ns: Int64Array, rounds: Int64Array) -> float:
     return float((end_ns[rounds[-1]] - end_ns[rounds[0]]) / (rounds[-1] - rounds[0]))
 
 
-def _error_of_pace(end_ns: Int64Array, late: Int64Array, length: int) -> float:
-    """The standard error of the time per batch, by late batches a round apart; 0: too few.
+def _round_apart(end_ns: Int64Array, late: Int64Array, length: int) -> Int64Array:
+    """The time from late batches to those a round later that are late as well.
 
     Args:
-        length: Batches of a round.
+        length: Batches of a round; 0: unknown.
     """
-    apart = np.intersect1d(late, late + length)
-    after_ns = end_ns[apart] - end_ns[apart - length]
-    if len(after_ns) < _PAIRS:
-        return 0.0
-    return float(after_ns.std(ddof=1) / length / np.sqrt(len(end_ns) / length))
+    apart = np.intersect1d(late, late + length) if length else np.zeros(0, np.int64)
+    after_ns: Int64Array = end_ns[apart] - end_ns[apart - length]
+    return after_ns
+
+
+def _pace_of_rounds(end_ns: Int64Array, late: Int64Array, rounds: Int64Array, length: int) -> float:
+    """Time per batch by late batches a round apart; of too few, from the first round to the last.
+
+    0 where there is one round, or one batch from it to the next.
+    """
+    apart_ns = _round_apart(end_ns, late, length)
+    over_ns = _pace_over(end_ns, rounds)
+    return float(apart_ns.mean()) / length if over_ns and len(apart_ns) >= _PAIRS else over_ns
 
 
 def _begins_epoch(is_first: BoolArray, is_late: BoolArray) -> BoolArray:

@@ -117,6 +117,12 @@ class Changes:
         is_kept[arrivals[less[waits] >= graph.dur_ns[waits]]] = False
         return replace(self, delay_ns=delay, is_kept=is_kept)
 
+    def with_batches_as_measured(self) -> Changes:
+        """Batches come as soon as they did, although few do not show that they always will."""
+        delay = self.delay_ns.copy()
+        delay[self.graph.next_batch_edges] -= self.graph.batches_later_ns
+        return replace(self, delay_ns=delay)
+
     def drop_edges(self, edges: BoolArray) -> Changes:
         """Some dependencies are gone. The order of a thread and of a stream always stays."""
         order = self.graph.edges_of(EdgeKind.THREAD, EdgeKind.STREAM)

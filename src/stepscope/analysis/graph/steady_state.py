@@ -31,8 +31,6 @@ _LONG_AGO_NS = -(1 << 60)
 _MOST_PASSES = 8
 _NOTABLY_SLOWED = 1.01
 _NOTABLY_LONGER = 1.02
-_ERRORS = 2
-"""Standard errors of the pace by which it is longer than the steps, where they had a store."""
 _BORDERS_DIFFER = 1.05
 """How many times as long as those of the device the host's steps seem at most, by their borders."""
 _OUTRUN = 1.1
@@ -66,6 +64,9 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
     promised of time that was not measured, unless batches limit the steps: at what pace these come
     was measured, and steps that had some in store are shorter than all later ones.
 
+    Where late batches do not show their pace exactly, steps without another cause may have to wait
+    for them all the same: batches come as late as they may, but no later than the steps need them.
+
     Recording slows the host's threads, but not the devices, nor waits for input, nor the garbage
     collector, which runs no operators, nor operators that compute on the CPU. Where the pace of
     unrecorded steps is known, all other pieces of threads are shortened alike, by as little as
@@ -98,11 +99,21 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
         steady_ns = cycle_ns(1.0, is_kept)
         shown_ns = graph.mean_step_ns * len(graph.steps)
         is_paced = has_batches and graph.arrivals.has_pace
-        error_ns = graph.arrivals.pace_error_ns * len(graph.steps)
-        is_longer = steady_ns > max(_NOTABLY_LONGER * shown_ns, shown_ns + _ERRORS * error_ns)
-        if is_paced and is_longer and shown_ns > 0:
-            return replace(graph, steady_state_ns=steady_ns, had_store=True)
-        return replace(graph, steady_state_ns=min(steady_ns, graph.total_ns))
+        least_ns = max(_NOTABLY_LONGER * shown_ns, shown_ns + graph.arrivals.error_ns)
+        if is_paced and steady_ns > least_ns and shown_ns > 0:
+            later_ns = graph.arrivals.rounds_ns - graph.arrivals.cycle_ns
+            in_rounds = _with_later_batches(graph, later_ns)
+            paced_ns = run_passes(
+                in_rounds, replayed_durations(graph, 1.0), in_rounds.delay_ns, is_kept
+            ).cycle_ns
+            if paced_ns > least_ns:
+                return replace(in_rounds, steady_state_ns=paced_ns, had_store=True)
+        graph = replace(graph, steady_state_ns=min(steady_ns, graph.total_ns))
+        latest_ns = min(graph.arrivals.longest_ns, graph.steady_state_ns)
+        later_ns = int(latest_ns) - graph.arrivals.cycle_ns
+        if not is_paced or later_ns <= 0:
+            return graph
+        return replace(_with_later_batches(graph, later_ns), batches_later_ns=later_ns)
     own = is_kept & ~batches
     alone = own & ~graph.edges_of(EdgeKind.SYNC, EdgeKind.QUEUE)
     wanted_ns = (pace.own_ns if has_batches else pace.step_ns) * len(graph.steps)
@@ -135,6 +146,10 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
         scale = low
     has_pace = scale < 1.0 or (has_batches and pace.batch_ns > 0)
     steady_ns = cycle_ns(scale, is_kept)
+    if has_batches and pace.batch_ns:
+        # A window may take longer by what recording adds elsewhere, as to a rank that it waits for.
+        longest_ns = max(pace.batch_ns, pace.step_ns, pace.device_ns or 0)
+        steady_ns = min(steady_ns, longest_ns * len(graph.steps))
     return replace(
         graph,
         host_scale=scale,
@@ -142,6 +157,13 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
         has_recorded_pace=has_pace,
         has_outrun_record=needed_ns > _OUTRUN * pace.mean_ns * len(graph.steps),
     )
+
+
+def _with_later_batches(graph: StepGraph, later_ns: int) -> StepGraph:
+    """The graph with batches that come later in each pass, or sooner."""
+    delay_ns = graph.delay_ns.copy()
+    delay_ns[graph.next_batch_edges] += later_ns
+    return replace(graph, delay_ns=delay_ns)
 
 
 def replayed_durations(graph: StepGraph, host_scale: float) -> Int64Array:

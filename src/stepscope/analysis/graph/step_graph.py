@@ -104,6 +104,8 @@ class StepGraph:
         arrivals: Batches that arrive while the main thread waits.
         had_store: Whether the steps were notably shorter than the pace at which batches come: some
             were in store, or the devices had work of earlier steps.
+        batches_later_ns: By how much later batches come in each pass than in these steps, as they
+            may (`steady_state`).
         has_outrun_record: Whether the steps of the step record were the host's alone, which ran
             ahead of the devices.
     """
@@ -137,6 +139,7 @@ class StepGraph:
     has_recorded_pace: bool = False
     has_outrun_record: bool = False
     had_store: bool = False
+    batches_later_ns: int = 0
     session: Session = field(default_factory=Session, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -228,6 +231,11 @@ class StepGraph:
     def arrival_edges(self) -> Int64Array:
         """Edges from one batch to the next."""
         return np.flatnonzero(self.edge_kind == EdgeKind.ARRIVAL)
+
+    @property
+    def next_batch_edges(self) -> Int64Array:
+        """Edges from the batches of the steps before to the next ones."""
+        return np.intersect1d(self.arrival_edges, self.carried_edges)
 
     def edges_of(self, *kinds: EdgeKind) -> BoolArray:
         """Whether each edge is of one of some kinds."""
