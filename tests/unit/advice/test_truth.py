@@ -90,6 +90,9 @@ def test_promises_come_true_and_the_first_finding_is_the_best_fix(
         pytest.param(1115, None, id="only recording makes ranks wait, as batches set the pace"),
         pytest.param(20438, None, id="few batches of unequal times show no shorter pace"),
         pytest.param(7207, None, id="one round of batches to the next shows no longer pace"),
+        pytest.param(
+            9515, None, id="a wait for a batch hides one for the GPU, and there is no window"
+        ),
         pytest.param(72, None, id="steps that end within a round are longer than its batches take"),
     ],
 )

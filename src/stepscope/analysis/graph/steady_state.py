@@ -72,10 +72,12 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
     unrecorded steps is known, all other pieces of threads are shortened alike, by as little as
     makes the steps take what those do. Where batches set the pace, compared is what the host takes
     beside waiting for them: devices work during these waits, so steps without them take longer than
-    that. Where the devices need longer, by their events if the record has them, unrecorded steps
-    were the host's alone, which ran ahead of them: then the host alone takes what they do. So are
-    those between steps that are slow every so many steps, if the host waits for the devices in some
-    steps, but not in all.
+    that. A host that waits for the devices in each step waits less for them after its batch was
+    late: its steps whose batch was ready are compared with those of no waits for batches. Where the
+    devices need longer, by their events if the record has them, unrecorded steps were the host's
+    alone, which ran ahead of them: then the host alone takes what they do. So are those between
+    steps that are slow every so many steps, if the host waits for the devices in some steps, but
+    not in all.
     """
     is_kept = np.ones(len(graph.source), np.bool_)
     has_batches = len(graph.arrivals) > 0
@@ -130,6 +132,8 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
     taken_ns: Callable[[float], int] = partial(cycle_ns, kept=own)
     if is_ahead:
         taken_ns = partial(cycle_ns, kept=alone, host_only=True)
+    elif has_batches and pace.batch_ns and pace.ready_ns and waiting_steps == len(graph.steps):
+        wanted_ns = pace.ready_ns * len(graph.steps)
     elif has_batches and pace.batch_ns:
         taken_ns, least_ns = beside_batches_ns, beside_batches_ns(_MOST_SLOWED)
     limit_ns = (wanted_ns if is_ahead else max(wanted_ns, least_ns)) * _NOTABLY_SLOWED

@@ -30,6 +30,7 @@ class RecordedPace:
         iterator_ns: The part of it until the iterator is there; the rest is its first batch.
         between_ns: Mean step between those that are slow every so many steps, without waits for
             input; 0: no steps are slow at one distance, or epochs begin in them.
+        ready_ns: What steps take whose batch is ready, if many are; else 0.
     """
 
     step_ns: int
@@ -40,6 +41,7 @@ class RecordedPace:
     epoch_start_ns: int = 0
     iterator_ns: int = 0
     between_ns: int = 0
+    ready_ns: int = 0
 
     def with_epochs(self, starts: int, steps: int) -> RecordedPace:
         """The pace of steps in some of which epochs begin."""
@@ -76,4 +78,5 @@ def recorded_pace(record: StepSummary) -> RecordedPace:
         starts.excess_wait_ns // times,
         (starts.workers_ns + starts.sampler_ns) // times,
         record.usual_own_ns if is_in_cycle else 0,
+        record.ready_ns,
     )

@@ -59,6 +59,8 @@ _RARE_BLAME = 0.5
 _FIRST_AT_MOST = 0.2  # of all steps: what lasts longer is no beginning
 _NOTABLE_WAIT = 0.05
 """Of a slow step, what a first step waits at least for its input if workers start."""
+_HARDLY_WAITS = 0.05
+"""Of a step: what it waits for its input at most if its batch was ready."""
 _AFTER_FACTOR = 1.25
 """How many times the median a step right after a window takes at least if the window slowed it,
 where torch still detaches from a device (H200: 1.1 to 1.8 times, for one or two steps)."""
@@ -150,6 +152,8 @@ class StepSummary:
         after_calls_ns: The part of forward between the model's call and backward, in all of them.
         lasting_wait_ns: Mean input wait of the first half of the steps, or of the others if these
             wait less: a loader that only starts late makes the first steps wait.
+        ready_ns: Median duration of the steps that hardly waited for their input, if they are half
+            of the steps or more; else 0.
         usual_ns: Mean duration without the slow steps (`slow_steps`).
         usual_own_ns: The same without the input wait.
         phases: The phases, the longest first.
@@ -224,6 +228,7 @@ class StepSummary:
     mean_device_ns: int | None = None
     after_calls_ns: int = 0
     own_ns: int = 0
+    ready_ns: int = 0
 
     @property
     def wait_ns(self) -> int:
@@ -358,6 +363,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         mean_device_ns=_mean_device_ns(steady),
         own_ns=own_ns,
         after_calls_ns=sum(record.after_call_ns for record in steady),
+        ready_ns=_ready_ns(steady),
     )
 
 
@@ -500,6 +506,11 @@ def _lasting_wait_ns(steady: Sequence[StepRecord]) -> int:
     half = len(steady) // 2
     waits = [input_wait(record) for record in steady]
     return min(_mean(waits[:half]), _mean(waits[half:])) if half else _mean(waits)
+
+
+def _ready_ns(steady: Sequence[StepRecord]) -> int:
+    ready = [one.dur_ns for one in steady if input_wait(one) <= _HARDLY_WAITS * one.dur_ns]
+    return _median(ready) if 2 * len(ready) >= len(steady) else 0
 
 
 def _queued(record: StepRecord) -> int:

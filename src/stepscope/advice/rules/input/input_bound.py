@@ -174,8 +174,12 @@ def _least_step_ns(subject: Subject) -> int:
     """What a step takes at least without its wait for input, because the GPU works meanwhile.
 
     The record shows the host's side alone; a recorded window shows what else limits the step.
+    Without one, steps whose batch was ready do: a host that waits for its batch waits less for the
+    GPU after it.
     """
-    window = subject.window
+    window, summary = subject.window, subject.steps
+    if window is None and summary is not None and summary.mean_device_ns is not None:
+        return summary.ready_ns
     if window is None or not window.has_gpu or not window.graph.steps:
         return 0
     return _replayed_without_waits(window).steady_state_ns // len(window.graph.steps)
