@@ -185,7 +185,7 @@ def find_arrivals(
     error_ns: float = abs(rounds_ns - length_ns) if pace_ns else math.inf
     later_ns: float = max(0, length_ns - rounds_ns) if pace_ns else 0
     if len(apart_ns) >= _PAIRS:
-        error_ns = later_ns = float(apart_ns.std(ddof=1)) * math.sqrt(batch_count / length)
+        error_ns = later_ns = float(apart_ns.std(ddof=1)) * math.sqrt(batch_count) / length
     ends_within_round = pace_ns > 0 and batch_count % length > 0 and len(late) < batch_count
     has_pace = pace_ns > 0 or late[0] == 0
     start, end = start[late], end[late]
