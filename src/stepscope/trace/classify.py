@@ -226,7 +226,7 @@ _KERNELS: Rules = (
         "random",
     ),
     # MTIA's names are words: fc is a fully connected layer, tbe a table-batched embedding.
-    (r"(^|[^a-z])(batch_)?fc([^a-z]|$)", "gemm"),
+    (r"(^|[^a-z])((batch_)?fc|fully_?connected)([^a-z]|$)", "gemm"),
     (r"(^|[^a-z])tbe([^a-z]|$)", "embedding"),
     (r"with_index|arange|linspace", "elementwise"),
     (
@@ -266,7 +266,13 @@ _CALLS: Rules = (
     ),
     (r"StreamWait(Event|Value)|WaitExternalSemaphores", "stream_wait"),
     (r"Event(Record|Query|Create|Destroy|Elapsed)", "event"),
-    (r"Module(Load|GetFunction|Unload)|LibraryLoad|LibraryGetKernel|LinkComplete", "module_load"),
+    (
+        (
+            r"Module(Load|Create|GetFunction|Unload)|LibraryLoad|LibraryGetKernel|LinkComplete"
+            r"|Program(Build|Compile|Create|Link)"  # SYCL, OpenCL and Level Zero
+        ),
+        "module_load",
+    ),
     (r"Graph|Capture", "graph"),
 )
 
@@ -332,6 +338,19 @@ _OPERATORS: Rules = (
     ),
 )
 
+_ALIKE = r"(_?(v\d+|fwd|bwd|forward|backward|out|bias|relu|gelu|silu|act))*$"
+_OPERATORS_BY_WORD: Rules = (
+    (
+        r"(^|::|_)(linear|fully_?connected|fc|(batch_?)?mat_?mul|b?mm|addmm|gemm)" + _ALIKE,
+        "gemm",
+    ),
+    (r"(^|::|_)conv(olution)?([123]d)?" + _ALIKE, "convolution"),
+    (r"(^|::|_)(batch|layer|group|instance|rms)_?norm" + _ALIKE, "normalisation"),
+    (r"(^|::|_)softmax" + _ALIKE, "softmax"),
+)
+"""Operators of other namespaces, such as `npu::npu_linear`, by the word that their name ends in.
+Only operators: a range of the user's may have any name."""
+
 _HOST_OPERATORS = (Category.CPU_OP, Category.USER_ANNOTATION, Category.GPU_USER_ANNOTATION)
 
 
@@ -385,6 +404,8 @@ def _classify_part(part: pl.DataFrame, category: str) -> pl.DataFrame:
             pl.when(collective).then(_first_match(name, _COLLECTIVES, "collective")),
             _first_match(name, _OPERATORS, None),
         )
+        if category == Category.CPU_OP.value:
+            group = pl.coalesce(group, _first_match(name, _OPERATORS_BY_WORD, None))
     elif category == Category.PYTHON_FUNCTION.value:
         group = _first_match(name, _HOST_BEFORE_COLLECTIVES[1:2], None)
     elif category == Category.DEVICE_SYNC.value:

@@ -157,3 +157,48 @@ def test_a_gap_without_stacks_is_never_called_python(judge, where):
     }[where]
     assert named["idle: Python"] == 0
     assert named[expected] > ms(50)
+
+
+@pytest.mark.parametrize(("steps", "annotate"), [(1, True), (1, False), (3, False), (5, True)])
+@pytest.mark.parametrize(
+    ("vendor", "call"),
+    [
+        ("nvidia", "cuModuleLoadData"),
+        ("nvidia", "cudaLibraryLoadData"),
+        ("amd", "hipModuleLoadDataEx"),
+        ("nvidia", "urProgramBuild"),
+    ],
+)
+def test_loading_modules_once_is_no_compilation(judge, vendor, call, steps, annotate):
+    t = GpuTrace(vendor=vendor, annotate_steps=annotate)
+    for step in range(steps):
+        with t.step():
+            for number in range(60):
+                with t.op("aten::mm"):
+                    if step == 0 and number == 3:
+                        t.call(call, ms(2000))
+                    t.launch("big_kernel", ms(1))
+            t.sync()
+    diagnosis = judge(t)
+    ids = {finding.id for finding in diagnosis.findings}
+    assert ids == {"slow-first-steps" if steps == 5 else "one-off-costs"}
+    assert diagnosis.verdict.startswith("GPU-bound")
+    assert diagnosis.ranks[0].step_ns == pytest.approx(
+        ms(60) * (1 if annotate else steps), rel=0.01
+    )
+
+
+def test_modules_that_a_compiler_loads_are_its_work(judge):
+    t = GpuTrace()
+    for step in range(5):
+        with t.step():
+            if step == 2:
+                with t.annotate("_compile.compile_inner (dynamo_timed)"):
+                    t.python(ms(100))
+                    t.call("cuModuleLoadData", ms(300))
+                    t.python(ms(20))
+            for _ in range(60):
+                t.op("aten::mm").launch("big_kernel", ms(1))
+            t.sync()
+    (finding,) = (f for f in judge(t).findings if f.id == "compilation-in-window")
+    assert finding.evidence[0].value == pytest.approx(ms(420), rel=0.01)

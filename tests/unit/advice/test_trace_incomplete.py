@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.gpu_trace import GpuTrace, ms
+from tests.support.gpu_trace import GpuTrace, ms, us
 
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView
@@ -50,3 +50,32 @@ def test_a_trace_without_any_gpu_work_says_so():
     view, (finding,) = found(range(6), ())
     assert view.graph.steps == (1, 2, 3, 4, 5)
     assert finding.title == "kernels were launched, but the trace has no GPU work"
+
+
+def test_the_only_step_with_its_work_takes_no_longer_than_that():
+    """The host runs ahead: when the work of the steps before ended, nobody knows."""
+    t = GpuTrace()
+    for _ in range(6):
+        with t.step():
+            for _ in range(20):
+                t.op("aten::mm").launch("gemm", us(400))
+    last = t.calls[-20].start_ns
+    early = {e["args"]["correlation"] for e in t.events if "Launch" in e["name"] and e["ts"] < last}
+    t.events = [
+        e for e in t.events if e["cat"] != "kernel" or e["args"]["correlation"] not in early
+    ]
+    view = WindowView(t.load())
+    assert view.graph.steps == (5,)
+    assert view.step_ns == ms(8)
+
+
+def test_work_of_recorded_operators_was_not_launched_before_the_recording():
+    t = GpuTrace()
+    for _ in range(6):
+        with t.step():
+            for _ in range(20):
+                t.op("aten::mm").launch("gemm", us(400))
+    second = next(e["ts"] for e in t.events if e["name"] == "ProfilerStep#2")
+    t.events = [e for e in t.events if e["ts"] >= second or e["cat"] != "cuda_runtime"]
+    (finding,) = find_trace_incomplete(Subject(0, window=WindowView(t.load())))
+    assert finding.title == "33% of the GPU work has no launch in the trace"

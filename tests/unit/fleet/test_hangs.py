@@ -360,6 +360,14 @@ def test_a_group_hangs_by_its_own_entry():
     assert "the network or the GPUs" in hang.verdict
 
 
+def test_a_group_that_lacks_the_receive_is_no_wrong_order():
+    whole, lacks = coalesced(0, 4, "started"), coalesced(1, 4, "started")
+    del lacks[-2]
+    hang = find_hang(dumps({0: whole, 1: numbered(lacks)}, TWO))
+    assert hang.culprits == (1,)
+    assert "rank 0 waits for rank 1, which did not receive it" in hang.verdict
+
+
 def test_coalesced_collectives_must_agree_one_by_one():
     def group(size, state):
         inner = {"state": "scheduled", "retired": False}
@@ -614,3 +622,10 @@ def test_what_many_entries_share_is_read_once():
     assert time.process_time() - began < 20  # each for itself takes minutes
     assert len(found.entries) == 201
     assert "9999 entries could not be read" in found.notes[0]
+
+
+def test_a_group_of_very_many_ranks_without_dumps_takes_no_time_per_pair():
+    began = time.process_time()
+    hang = find_hang(dumps({0: WAITS}, {"0": range(30_000)}))
+    assert time.process_time() - began < 20  # looking at all others for each takes a minute
+    assert len(hang.culprits) == 29_999

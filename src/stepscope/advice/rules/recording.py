@@ -120,7 +120,8 @@ def find_trace_incomplete(subject: Subject) -> list[Finding]:
     There are three signs: the file is cut off or damaged; a notable share of the GPU work has no
     launch; or launches have no GPU work (the recorder lost the device's side; see
     `advice.evidence.believable`). If the work without a launch ran on its streams before anything
-    that was launched in the trace, nothing was lost: it was launched before the recording began.
+    that was launched in the trace, and belongs to no recorded operator, nothing was lost: it was
+    launched before the recording began.
     Work that a device starts by itself (MTIA's copies) never has a launch.
     """
     window = subject.window
@@ -136,7 +137,7 @@ def find_trace_incomplete(subject: Subject) -> list[Finding]:
     advice = _LOST
     if window is not None and window.has_gpu:
         by_device = by_distinct_name(window.work, is_started_by_device(pl.col("name")))
-        launched = window.work["launch", "start_ns", "lane_id"].filter(~by_device)
+        launched = window.work["launch", "op", "start_ns", "lane_id"].filter(~by_device)
         unlinked = int(launched["launch"].is_null().sum())
         share = unlinked / max(1, len(launched))
         if share >= subject.thresholds.unlinked_work:
@@ -172,7 +173,10 @@ def find_trace_incomplete(subject: Subject) -> list[Finding]:
 
 
 def _launched_before(work: pl.DataFrame) -> int:
-    """How much GPU work without its launch precedes all of its stream that has one."""
+    """How much GPU work without its launch precedes all of its stream that has one.
+
+    Work of an operator that was recorded was launched in the recording.
+    """
     first = pl.col("start_ns").filter(pl.col("launch").is_not_null()).min().over("lane_id")
-    is_before = pl.col("launch").is_null() & (pl.col("start_ns") < first)
+    is_before = pl.col("launch").is_null() & pl.col("op").is_null() & (pl.col("start_ns") < first)
     return int(work.select(is_before.sum()).item())

@@ -54,6 +54,7 @@ ITEM_BYTES: dict[str, int] = {
 _TEXTS_AT_ONCE = 20_000
 _OPERANDS = '"Input |"Concrete Inputs"'
 _AT_THE_END = "0123456789 }\n\r\t"
+_LARGEST = 2**63 - 1
 _FEW = 10_000  # texts; of more, the streaming engine looks into several at the same time
 
 _DIMS = r'"Input [Dd]ims"\s*:\s*(\[[^"}]*)'
@@ -181,10 +182,12 @@ def of_each_way(
     """A function of the columns of each row, computed once for each of the few ways of calling.
 
     Returns:
-        The columns of the schema, row for row; null where the function returns None.
+        The columns of the schema, row for row; null where the function returns None, or a number
+        that no 64 bits hold: no tensor has such a shape.
     """
     ways = calls.unique(maintain_order=True)
     found = [function(*way) for way in ways.iter_rows()]
+    found = [None if one is None or any(map(_is_too_large, one)) else one for one in found]
     columns = [
         pl.Series(name, [None if one is None else one[place] for one in found], kind)
         for place, (name, kind) in enumerate(schema.items())
@@ -192,6 +195,10 @@ def of_each_way(
     known, keys = ways.hstack(columns), calls.columns
     joined = calls.join(known, on=keys, how="left", nulls_equal=True, maintain_order="left")
     return joined.select(schema.keys())
+
+
+def _is_too_large(value: object) -> bool:
+    return isinstance(value, int) and abs(value) > _LARGEST
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ Idle time, the critical path, what-if and the findings all name a moment of a th
 A moment belongs to the first cause that it lies in:
 
 1. profiler: the recorder's own overhead.
-2. compilation: the stages of `torch.compile`, and the loading of modules; calls of compiled code
-   are none.
+2. compilation: the stages of `torch.compile`, and the loading of modules, except as a one-off call
+   outside these stages; calls of compiled code are none.
 3. garbage collection: pauses of Python's collector.
 4. annotated phase: an annotation named as saving a checkpoint, evaluation, validation, logging or
    metrics, with everything inside it.

@@ -274,7 +274,25 @@ def _read(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
     if not frames:
         added += [(lane, _backward(trace, lane), HostCause.BACKWARD) for lane in lanes]
     one_offs = one_off_calls(trace, lanes=lanes)
+    table = _without_one_off_loads(table, one_offs)
     return HostEvents(_with(table, added, one_offs), has_stacks=frames)
+
+
+def _without_one_off_loads(table: pl.DataFrame, one_offs: pl.DataFrame) -> pl.DataFrame:
+    """Without the loads of modules that are one-off calls, unless a compiler's range has them."""
+    compiles = table["cause"] == int(HostCause.COMPILATION)
+    loads = compiles & table["event"].is_in(one_offs["event"].cast(table.schema["event"]).to_list())
+    if not loads.any():
+        return table
+    apart = loads.to_numpy().copy()
+    lane, start, end = (table[name].to_numpy() for name in ("lane_id", "start_ns", "end_ns"))
+    ranges = (compiles & ~loads).to_numpy()
+    for one in distinct_groups(lane[apart]):
+        mine = ranges & (lane == one)
+        apart[lane == one] &= ~intervals.contains(
+            intervals.merge(start[mine], end[mine]), start[lane == one]
+        )
+    return table.filter(~pl.Series(apart))
 
 
 def _with_blocking_copies(

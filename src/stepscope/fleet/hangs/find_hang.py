@@ -36,6 +36,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import polars as pl
 
@@ -158,7 +159,14 @@ class _Hanging:
     is_inferred: bool
 
     def ranks(self, *kinds: str) -> list[int]:
-        return sorted(rank for rank, did in self.did.items() if did in kinds)
+        return sorted(rank for kind in kinds for rank in self._by_kind.get(kind, ()))
+
+    @cached_property
+    def _by_kind(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for rank in sorted(self.did):
+            found.setdefault(self.did[rank], []).append(rank)
+        return found
 
     @property
     def label(self) -> str:
@@ -180,6 +188,13 @@ class _Hanging:
             and self.parts[rank].call.has_arguments
             for rank in self.did
         )
+
+    def ends_with_one_of(self, others: Sequence[_Hanging]) -> bool:
+        """Whether it is a message with both ends in it, one of them by the call of another."""
+        if self.key.ends is None or not len(self.ranks(WAITING, QUEUED)) == len(self.did) == 2:
+            return False
+        calls = {id(part.call) for other in others for part in other.parts.values()}
+        return any(id(part.call) in calls for part in self.parts.values())
 
     @property
     def since_ns(self) -> int:
@@ -422,6 +437,8 @@ class _Job:
     def first_missing(self, rank: int, hanging: Sequence[_Hanging]) -> _Hanging | None:
         """Of the operations in which others wait for a rank, that which it would come to first."""
         waited = [one for one in hanging if one.did.get(rank) in (NOT_THERE, NO_DUMP)]
+        if len(waited) < 2:
+            return waited[0] if waited else None
         called = [one for one in waited if one.ranks(WAITING)] or waited
         if len(called) < 2:
             return called[0] if called else None
@@ -514,6 +531,13 @@ def _root_of(
         shown = tuple(by_key[node] for node in nodes if isinstance(node, Key))
         if any(inside & set(one.ranks(OVERWRITTEN)) for one in shown):
             return _Root(OVERWRITTEN, (), shown)
+        absent = [node for node in nodes if isinstance(node, int)]
+        if len(absent) == 1:
+            # What it is in ends with the coalesced group that waits for it: no order is wrong.
+            waited = tuple(one for one in shown if one.did.get(absent[0]) == NOT_THERE)
+            others = [one for one in shown if one not in waited]
+            if waited and all(one.ends_with_one_of(waited) for one in others):
+                return _Root(NOT_THERE, (absent[0],), waited)
         return _Root(_CYCLE, tuple(sorted(ranks)), shown)
     (node,) = nodes
     if isinstance(node, int):

@@ -160,6 +160,8 @@ def _grow_expandable(machine: Machine, size: int, group: int) -> int:
         at = as_long(blocks[NEXT, at])
     if candidate == NONE:
         space = _up_to_pages(as_long(config[ADDRESS_SPACE]), config, group)
+        if size > space:
+            return as_long(NONE)
         address = _new_address(machine, group, space)
         candidate = new_block(machine, address, space, UNMAPPED, group, address)
         put(machine, candidate, as_long(UNMAPPED))

@@ -11,18 +11,18 @@ Definitions
     events on any thread belong to the step in which they start.
 
     Device step N lasts, on each device, from the end of the GPU work launched in earlier steps to
-    the end of the work launched up to step N (a running maximum). The first step, and a step that
-    follows a time outside any step, does not start before its host step. A device without any
-    linked work uses the host steps instead. Both kinds of step partition their clock, so nothing is
-    counted twice when the host runs ahead. Ends are those of `overruns.py`, so that no impossible
-    duration moves a step.
+    the end of the work launched up to step N (a running maximum). The first step with linked work,
+    and a step that follows a time outside any step, does not start before its host step. Steps
+    before the first with linked work, and a device without any, use the host steps instead. Both
+    kinds of step partition their clock, so nothing is counted twice when the host runs ahead. Ends
+    are those of `overruns.py`, so that no impossible duration moves a step.
 
     Work that was launched before the recording began may not be in the file. If a call waits for
     the device before any GPU work is recorded, such work ends when the call returns, and the first
     device step begins then. So it does where the first call that frees memory waits for longer than
-    recorded work lasts (`unrecorded_work.py`). If the first work of the step waits in the queue
-    although nothing recorded keeps the device busy, its start is unknown (`is_start_known`), and it
-    begins with that work: what lies before is unknown, not idle.
+    recorded work lasts (`unrecorded_work.py`). If the first work of the device waits in the queue
+    although nothing recorded keeps the device busy, the start of its step is unknown
+    (`is_start_known`), and it begins with that work: what lies before is unknown, not idle.
 
     A step is empty if no operator starts and no GPU work is launched in it. Torch leaves such a
     step at the end if the profiler stops right after a step started. Python functions count as
@@ -245,25 +245,27 @@ def device_steps(
         mine = linked & (device == number)
         starts, ends = host["start_ns"].to_numpy(), host["end_ns"].to_numpy()
         is_linked = bool(mine.any())
-        is_start_known = True
+        is_start_known, first = True, 0
         if is_linked:
             follows = np.concatenate(([False], ends[:-1] == starts[1:]))
+            first = int(launch_step[mine].min())
+            follows[: first + 1] = False
             least = np.where(follows, starts[0], starts)
             other = ~linked & (device == number)
-            for step in np.flatnonzero(~follows):
+            for step in first + np.flatnonzero(~follows[first:]):
                 own = mine & (launch_step == step)
                 least[step] = max(starts[step], _backlog_end(start, end, lane, own, other))
-            latest = least.copy()
+            latest = np.concatenate((ends[:first], least[first:]))
             np.maximum.at(latest, launch_step[mine], end[mine])
             ends = np.maximum.accumulate(latest)
-            lengths = np.diff(ends, prepend=least[0])
+            lengths = np.diff(ends[first:], prepend=least[first])
             limit_ns = max(_LONG_BEFORE_NS, int(_LONG_BEFORE * np.median(lengths)))
             mine_by_time = work.filter(device == number).sort("start_ns")
-            if _waited_for_unrecorded_work(mine_by_time, limit_ns):
+            if _waited_for_unrecorded_work(mine_by_time, first, limit_ns):
                 is_start_known = False
-                least[0] = start[mine & (launch_step == 0)].min()
-            elif blocked_until_ns < ends[0]:
-                least[0] = max(least[0], blocked_until_ns)
+                least[first] = start[mine & (launch_step == first)].min()
+            elif blocked_until_ns < ends[first]:
+                least[first] = max(least[first], blocked_until_ns)
             starts = np.maximum(least, np.concatenate((starts[:1], ends[:-1])))
         parts.append(
             pl.DataFrame(
@@ -273,21 +275,22 @@ def device_steps(
                     "start_ns": starts,
                     "end_ns": ends,
                     "is_linked": np.full(len(host), is_linked),
-                    "is_start_known": np.arange(len(host)) > (-1 if is_start_known else 0),
+                    "is_start_known": np.arange(len(host)) > (-1 if is_start_known else first),
                 }
             ).select(pl.col(column).cast(dtype) for column, dtype in DEVICE_STEPS.items())
         )
     return pl.concat(parts)
 
 
-def _waited_for_unrecorded_work(work: pl.DataFrame, limit_ns: int) -> bool:
-    """Whether the first work of a device's first step waited in the queue for nothing recorded.
+def _waited_for_unrecorded_work(work: pl.DataFrame, step: int, limit_ns: int) -> bool:
+    """Whether the first work of a device waited in the queue for nothing recorded.
 
     Args:
         work: The work of the device, by start.
+        step: The first step with linked work.
         limit_ns: What is too short to matter.
     """
-    own = work.filter(pl.col("launch_step") == 0)
+    own = work.filter(pl.col("launch_step") == step)
     if own.is_empty() or own["handed_over_ns"][0] is None:
         return False
     begun_ns, handed_over_ns = own["start_ns"][0], own["handed_over_ns"][0]

@@ -359,3 +359,13 @@ def test_a_small_request_needs_a_small_segment():
     made = reproduce(replayed(allocator.snapshot()), 0).simulation
     assert made.peak_reserved_bytes == 2 * MIB
     assert blocks_of(made).filter(~pl.col("is_free"))["size_bytes"].to_list() == [KIB]
+
+
+def test_no_expandable_segment_holds_what_is_larger_than_its_addresses():
+    allocator = Allocator(100 * MIB, Settings(expandable=True))
+    allocator.malloc(4 * MIB)
+    with pytest.raises(OutOfMemory):
+        allocator.malloc(1 << 62)
+    found = replayed(allocator.snapshot())
+    made = simulate(found, 0, AllocatorSettings(expandable_segments=True))
+    assert made.failures["is_served"].to_list() == [False]
