@@ -128,8 +128,8 @@ def over_time(view: MemoryView, device: int | None = None) -> OverTime:
     curve = view.curve(chosen)
     held, reserved = curve["allocated_bytes"].to_numpy(), curve["reserved_bytes"].to_numpy()
     events = curve["event"].to_numpy()
-    has_times = len(curve) > 1 and curve["time_ns"][1:].null_count() == 0
-    at = times_of(curve) - view.origin_ns if has_times else np.arange(len(curve), dtype=np.int64)
+    is_timed = has_times(curve)
+    at = times_of(curve) - view.origin_ns if is_timed else np.arange(len(curve), dtype=np.int64)
     found = time_columns(at, held, reserved, int(at[0]), int(at[-1]) + 1, COLUMNS)
     peak = view.peak(chosen)
     at_peak = composition(view, peak)
@@ -145,13 +145,13 @@ def over_time(view: MemoryView, device: int | None = None) -> OverTime:
     apart = {(one.at - found.start) // found.step: one for one in failed}
     return OverTime(
         device="the host" if chosen < 0 else f"GPU {chosen}",
-        is_by_event=not has_times,
+        is_by_event=not is_timed,
         start=found.start,
         step=found.step,
         allocated_bytes=_numbers(held[found.rows]),
         reserved_bytes=_numbers(found.reserved_bytes) if _is_known(reserved, held) else None,
         bands=tuple((name, _numbers(held)) for name, held in parts.items()),
-        steps=_steps(view, chosen) if has_times else (),
+        steps=_steps(view, chosen) if is_timed else (),
         peak=mark(peak.event),
         failed=tuple(apart.values()),
         failures=len(failed),
@@ -187,6 +187,11 @@ def _of_device(view: MemoryView, device: int, by: str) -> pl.DataFrame:
 
 def _is_known(reserved: Int64Array, held: Int64Array) -> bool:
     return not (reserved == held).all() and not (reserved < held).any()
+
+
+def has_times(curve: pl.DataFrame) -> bool:
+    """Whether all its events have times; the moment before the first one has none."""
+    return len(curve) > 1 and curve["time_ns"][1:].null_count() == 0
 
 
 def times_of(curve: pl.DataFrame) -> Int64Array:

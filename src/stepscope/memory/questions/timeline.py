@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.memory.program.ranges import innermost
-from stepscope.memory.questions.over_time import by_category, times_of
+from stepscope.memory.questions.over_time import by_category, has_times, times_of
 from stepscope.memory.view import MemoryView
 from stepscope.trace.arrays.time_columns import time_columns
 
@@ -48,7 +48,7 @@ def timeline(view: MemoryView, device: int | None = None, buckets: int = BUCKETS
     """Shows memory over time."""
     chosen = view.device(device)
     curve = view.curve(chosen)
-    is_by_event = len(curve) < 2 or curve["time_ns"][1:].null_count() > 0
+    is_by_event = not has_times(curve)
     at = np.arange(len(curve)) if is_by_event else times_of(curve)
     held, reserved = curve["allocated_bytes"].to_numpy(), curve["reserved_bytes"].to_numpy()
     found = time_columns(at, held, reserved, int(at[0]), int(at[-1]) + 1, buckets)

@@ -22,7 +22,7 @@ import polars as pl
 
 from stepscope.errors import UsageError
 from stepscope.memory.categories.kinds import STACKED
-from stepscope.memory.questions.over_time import HeldBytes, programs_own
+from stepscope.memory.questions.over_time import HeldBytes, has_times, programs_own, times_of
 from stepscope.memory.replay.arrays import Int64Array
 from stepscope.memory.view import START, MemoryView
 from stepscope.trace.arrays.time_columns import time_columns
@@ -86,14 +86,12 @@ class DeviceHistory:
     @cached_property
     def has_times(self) -> bool:
         """Whether its events have times; without them the axis counts events."""
-        return len(self._curve) > 1 and self._curve["time_ns"][1:].null_count() == 0
+        return has_times(self._curve)
 
     @cached_property
     def time_ns(self) -> Int64Array:
         """The time of each row, from the origin on; the first row has that of the first event."""
-        times = self._curve["time_ns"].fill_null(strategy="backward").to_numpy() - self.origin_ns
-        in_order: Int64Array = np.maximum.accumulate(times)  # clocks of threads differ a little
-        return in_order
+        return times_of(self._curve) - self.origin_ns
 
     def axis(self, by_event: bool) -> Int64Array:
         """Where each row lies: its time, or its number.
