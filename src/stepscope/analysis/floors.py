@@ -136,6 +136,11 @@ def _of_products(
 ) -> pl.DataFrame:
     """dur_ns, type, floor_ns and better_ns, one row per row of `work`; NaN: not known."""
     report = analyse_flops(trace, scope)
+    if report.work.is_empty():
+        unknown = pl.lit(np.nan)
+        return work.select(
+            "dur_ns", type=pl.lit(None, pl.String), floor_ns=unknown, better_ns=unknown
+        )
     limits = [
         (device, peaks.peak(better) if better else None, peaks.memory_gb_per_s)
         for device, peaks in devices.items()
@@ -182,7 +187,7 @@ def _of_bytes(
     speeds = {device: peaks.memory_gb_per_s for device, peaks in devices.items() if peaks}
     speed = pl.col("device").replace_strict(speeds, default=None, return_dtype=pl.Float64)
     known_bytes = pl.col("bytes").cast(pl.Float64)
-    moved = (
+    moved: pl.Expr = (
         pl.when(pl.col("kind") == "memset")
         .then(known_bytes)
         .when(pl.col("group") == "device_to_device")
@@ -195,20 +200,16 @@ def _of_bytes(
     calls = calls.with_columns(texts, operator=names_of_events(trace, calls["op"]))
     ways = calls.select("dims", "types", "operator")
     least = of_each_way(ways, lambda *way: (least_bytes(*way),), {"least": pl.Float64})
-    calls = calls.hstack(least)
-    by_row = (
-        of_operators.join(calls, on="op", how="left", maintain_order="left")
-        .select(
+    if least["least"].null_count() < len(least):
+        calls = calls.hstack(least)
+        by_row = of_operators.join(calls, on="op", how="left", maintain_order="left").select(
             least=pl.when(pl.col("kind") == "compute").then(
                 pl.col("least") * pl.col("dur_ns") / pl.col("call_ns")
             )
         )
-        .to_series()
-    )
+        moved = pl.coalesce(moved, by_row.to_series())
     # GB/s are bytes per nanosecond.
-    floor = work.with_columns(least=by_row).select(
-        (pl.coalesce(moved, "least") / speed).fill_null(np.nan)
-    )
+    floor = work.select((moved / speed).fill_null(np.nan))
     return floor.to_series().to_numpy(), bool(texts["dims"].is_not_null().any())
 
 

@@ -192,6 +192,8 @@ def of_each_way(
         pl.Series(name, [None if one is None else one[place] for one in found], kind)
         for place, (name, kind) in enumerate(schema.items())
     ]
+    if all(column.null_count() == len(column) for column in columns):
+        return pl.DataFrame(schema=schema).clear(len(calls))  # as where no shapes were recorded
     known, keys = ways.hstack(columns), calls.columns
     joined = calls.join(known, on=keys, how="left", nulls_equal=True, maintain_order="left")
     return joined.select(schema.keys())

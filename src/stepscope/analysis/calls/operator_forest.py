@@ -90,6 +90,8 @@ class OperatorForest:
     def with_descendants(self, values: Int64Array) -> Int64Array:
         """For each row the sum of a value over the row and everything below it."""
         total = values.copy()
+        if not values.any():
+            return total
         for rows in self._deepest_first:
             np.add.at(total, self.parent[rows], total[rows])
         return total
