@@ -133,7 +133,8 @@ def diagnose(
         compared_ranks = answers(read, alone) if len(alone) > 1 else []
         matched, notes = match_ranks(compared_ranks)
         skew = rank_skew(recorded_steps(compared_ranks)) if asked.steps is None else None
-        request = Request(asked, limits, skew is not None, baseline)
+        late = skew.late if skew is not None and skew.is_notable else ()
+        request = Request(asked, limits, skew is not None, baseline, late)
         waits = [None if matched is None else matched.waits_of(rank.rank) for rank in run.ranks]
         tasks = [
             SummaryTask(rank, request, waited, with_arrivals)
@@ -291,7 +292,7 @@ def _why_nothing(run: Run, ranks: Sequence[RankSummary]) -> str:
     # A run that ends in its first step leaves a snapshot at most, which may say why.
     for finding in (one for rank in ranks for one in rank.findings):
         reasons.append(f"{finding.id}: {finding.title}. {finding.advice}")
-    why = "; ".join(reasons) or "no step record and no trace"
+    why = "; ".join(dict.fromkeys(reasons)) or "no step record and no trace"
     if not run.unrelated:
         return why
     endings = ", ".join(f"*{ending}" for ending in TRACE_SUFFIXES)

@@ -10,7 +10,7 @@ import pytest
 from tests.support.gpu_trace import GpuTrace, ms
 from tests.support.one_step import check_diagnosis
 from tests.support.planted import dump
-from tests.support.step_records import step_records
+from tests.support.step_records import step_records, write_run
 
 from stepscope.advice.diagnosis import diagnose
 from stepscope.advice.finding import Finding
@@ -119,3 +119,58 @@ def test_record_and_window_must_agree_on_what_lies_outside(found, in_window_ms, 
     each = (100 - in_record_ms) / 3
     phases = {"forward": each, "backward": each, "optimizer": each}
     assert not found(_with_forward(in_window_ms), _record(20, 80, phases_ms=phases))
+
+
+def _of_a_data_parallel_rank(outside_ms: float) -> bytes:
+    """Steps of 100 ms: before forward the thread does something, and in backward as well.
+
+    No thread notes collectives, as with a backend that is not torch's.
+    """
+    t = GpuTrace(device_name=None)
+    for _ in range(STEPS):
+        with t.step():
+            t.python(ms(outside_ms))
+            with t.annotate("forward"):
+                t.op("aten::linear").python(ms(2))
+            with t.annotate("backward"):
+                t.op("autograd::engine::evaluate_function: AddmmBackward0")
+                t.python(ms(98 - outside_ms))
+    return dump(t)
+
+
+@pytest.mark.parametrize(
+    ("cpu_ms", "title"),
+    [
+        pytest.param(10, "the training thread sleeps or waits outside operators", id="sleeps"),
+        pytest.param(
+            50,
+            "the host delays the step between the optimizer's step and forward, where loops make "
+            "batches and log; the cause was not recorded",
+            id="may have run in its phases",
+        ),
+        pytest.param(
+            96,
+            "Python or a library runs between the optimizer's step and forward, where loops make "
+            "batches and log, and delays the step",
+            id="runs",
+        ),
+    ],
+)
+def test_of_ranks_whose_waits_the_trace_does_not_show_a_late_one_may_sleep(tmp_path, cpu_ms, title):
+    """What the late rank takes outside all phases is no wait for the others."""
+    outside_ms = {0: 1, 1: 90}
+    records = {
+        rank: step_records(
+            [100.0] * 40,
+            cpu_ms=10 if rank == 0 else cpu_ms,
+            queued_ms=0,
+            phases_ms={"forward": 2.0, "backward": 98.0 - outside},
+        )
+        for rank, outside in outside_ms.items()
+    }
+    windows = {rank: _of_a_data_parallel_rank(ms) for rank, ms in outside_ms.items()}
+    diagnosis = diagnose(open_run(str(write_run(tmp_path, records, windows=windows))))
+    assert diagnosis.skew is not None
+    assert diagnosis.skew.late == (1,)
+    finding = next(one for one in diagnosis.findings if one.id == "cpu-bound-python")
+    assert (finding.rank, finding.title) == (1, title)

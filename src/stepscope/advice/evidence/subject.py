@@ -105,6 +105,7 @@ class Subject:
             step, as far as that was recorded.
         window_files: Kinds of the files of its windows, such as "trace"; empty for loose files.
         has_peers: Whether other ranks are known to train together with this one.
+        is_late: Whether it makes them wait, by the step records of all.
         shown_step_ns: The step that the report states for this rank, if neither record nor window
             are given; None otherwise.
         shown_compute_ns: The computing in that step, likewise.
@@ -125,6 +126,7 @@ class Subject:
     memory: MemoryView | None = None
     python_memory: PythonMemory | None = None
     has_peers: bool = False
+    is_late: bool = False
     loader: LoaderRecord | None = None
     gc_calls: tuple[str, ...] = ()
     training_phases: frozenset[str] = frozenset()

@@ -51,12 +51,14 @@ class Request:
 
     Attributes:
         has_peers: Whether other ranks are known to train together with each.
+        late: The ranks that make the others wait, by the step records of all.
     """
 
     scope: Scope = field(default_factory=Scope)
     thresholds: Thresholds = field(default_factory=Thresholds)
     has_peers: bool = False
     baseline: Trace | None = None
+    late: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -45,20 +45,22 @@ from stepscope.advice.rules.steps import slow_phase
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.host.causes import CAUSES, UNNAMED, HostCause
 from stepscope.analysis.host.waits import shows_collectives
+from stepscope.analysis.record.summary import StepSummary
 from stepscope.analysis.selection.names import times_of
 from stepscope.analysis.selection.partition import OTHER
 from stepscope.run.figures import percent
-from stepscope.run.step_record import FORWARD
+from stepscope.run.step_record import BACKWARD, COMMUNICATION, FORWARD
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Intervals
 
 
-def _sleeping_per_step(subject: Subject, window: WindowView) -> int | None:
-    """What a step takes beyond running, waiting for a CPU and known waits, in ns; None if unknown.
+def _sleeping_per_step(subject: Subject, window: WindowView) -> tuple[int, int] | None:
+    """What a step takes beyond running, waiting for a CPU and known waits: at least, at most.
 
-    From the step record (Linux). Known waits are those for input and, by the trace, for other
-    ranks. Unknown where a GPU works, whose host waits for it, and where waits for other ranks are
-    not known.
+    In ns, from the step record (Linux). Known waits are those for input and, by the trace, for
+    other ranks. Where the trace does not show these, a rank that makes the others wait does so at
+    most in its phases: at least is what it takes outside of them. None, for unknown, where a GPU
+    works, whose host waits for it.
     """
     summary = subject.steps
     if summary is None or summary.host.is_on_device or window.has_gpu:
@@ -66,14 +68,25 @@ def _sleeping_per_step(subject: Subject, window: WindowView) -> int | None:
     host = summary.host
     if host.cpu_ns is None or host.queued_ns is None:
         return None
+    running_ns = host.cpu_ns + host.queued_ns
+    for_input_ns = round(summary.wait_ns * (1 - min(1.0, host.wait_cpu_share or 0.0)))
+    most_ns = max(0, summary.mean_ns - running_ns - for_input_ns)
     if subject.has_peers and not shows_collectives(window.trace):
-        return None
+        least_ns = 0
+        if subject.is_late and any(one.name in _SYNCHRONISING for one in summary.phases):
+            least_ns = max(0, _outside_phases_ns(summary) - running_ns)
+        return least_ns, most_ns
     graph = window.graph
     waits = graph.host.of(HostCause.COMMUNICATION, lanes=(graph.main_lane,))
     waiting_ns = window.per_step(intervals.clip(waits, *window.window).total_ns)
-    for_input_ns = round(summary.wait_ns * (1 - min(1.0, host.wait_cpu_share or 0.0)))
-    known_ns = host.cpu_ns + host.queued_ns + for_input_ns + waiting_ns
-    return max(0, summary.mean_ns - known_ns)
+    known_ns = max(0, most_ns - waiting_ns)
+    return known_ns, known_ns
+
+
+def _outside_phases_ns(summary: StepSummary) -> int:
+    """What a step takes outside all phases and beside its wait for input, by the record."""
+    whole = summary.partition
+    return sum(whole.per_step_ns(part) for part in whole.parts if part.name == OTHER)
 
 
 _ADVICE = (
@@ -113,7 +126,7 @@ _BETWEEN = "between operators"
 _BEFORE_FORWARD = "between the optimizer's step and forward, where loops make batches and log,"
 _UNRECORDED = "host between operators per step, cause not recorded"
 _ANYWHERE = "outside operators"
-_SYNCHRONISING_CALLS = ("backward", "communication")
+_SYNCHRONISING = frozenset({BACKWARD, COMMUNICATION})
 """Phases in which ranks wait for each other."""
 _MOST_LOOKED_AT = 8
 """How many stretches may make up half of them for the title to name their function."""
@@ -204,8 +217,8 @@ def _without_stacks(
     where = function or _BETWEEN
     if function is None and _lie_before_forward(window, long):
         where = _BEFORE_FORWARD
-    sleeping_ns = _sleeping_per_step(subject, window)
-    if sleeping_ns is not None and sleeping_ns <= _HARDLY * window.per_step(long.total_ns):
+    sleeping = _sleeping_per_step(subject, window)
+    if sleeping is not None and sleeping[1] <= _HARDLY * window.per_step(long.total_ns):
         return f"Python or a library runs {where} and delays the step", _RUNS
     return (
         f"the host delays the step {where.removesuffix(',')}; the cause was not recorded",
@@ -222,15 +235,13 @@ def _most_ns(subject: Subject, window: WindowView, long: Intervals) -> int | Non
     summary = subject.steps
     if summary is None or not any(phase.name == FORWARD for phase in summary.phases):
         return None
-    whole = summary.partition
-    rest_ns = sum(whole.per_step_ns(part) for part in whole.parts if part.name == OTHER)
     phases = [phase.name for phase in summary.phases if "/" not in phase.name]
     is_range = pl.col("category") == "user_annotation"
     ranges = window.main_spans(is_range & pl.col("name").is_in(phases))
     inside = intervals.intersection(long, window.spans(ranges))
     longer = (subject.step_ns or window.step_ns) / max(1, window.step_ns)
     outside_ns = window.per_step(long.total_ns - inside.total_ns) * longer
-    return round(min(outside_ns, rest_ns) + window.per_step(inside.total_ns) * longer)
+    return round(min(outside_ns, _outside_phases_ns(summary)) + window.per_step(inside.total_ns) * longer)
 
 
 def _overhead(share: float) -> str:
@@ -255,7 +266,7 @@ def _lie_before_forward(window: WindowView, long: Intervals) -> bool:
 
 def _of_a_sleeping_thread(subject: Subject, window: WindowView, long: Intervals) -> list[Finding]:
     """The finding for a thread that sleeps at one place of each step, while the CPUs are busy."""
-    sleeping_ns = _sleeping_per_step(subject, window) or 0
+    sleeping_ns, _ = _sleeping_per_step(subject, window) or (0, 0)
     summary, limits = subject.steps, subject.thresholds
     if summary is None or sleeping_ns < limits.saving_medium * summary.mean_ns:
         return []
@@ -299,8 +310,7 @@ def _outside_phases(subject: Subject, window: WindowView, long: Intervals) -> li
         return []
     if not any(phase.name == FORWARD for phase in summary.phases):
         return []
-    whole = summary.partition
-    rest_ns = sum(whole.per_step_ns(part) for part in whole.parts if part.name == OTHER)
+    rest_ns = _outside_phases_ns(summary)
     share = rest_ns / max(1, summary.mean_ns)
     if share < limits.slow_phase_share:
         return []
@@ -337,7 +347,8 @@ def _outside_phases(subject: Subject, window: WindowView, long: Intervals) -> li
 
 def _mostly_sleeping(subject: Subject, window: WindowView, long: Intervals) -> bool:
     """Whether it sleeps or waits in most of the stretches, by the record or by its frames."""
-    if 2 * (_sleeping_per_step(subject, window) or 0) >= window.per_step(long.total_ns):
+    sleeping_ns, _ = _sleeping_per_step(subject, window) or (0, 0)
+    if 2 * sleeping_ns >= window.per_step(long.total_ns):
         return True
     longest = _longest_half(long)
     return longest is not None and all(
@@ -450,7 +461,7 @@ def _synchronising_calls(window: WindowView, plain: Intervals, has_peers: bool) 
     """Where the main thread may be waiting for other ranks, of which it shows nothing itself."""
     name = pl.col("name")
     mine = window.host_events(
-        name.str.starts_with(_COLLECTIVE) | name.is_in([*_SYNCHRONISING_CALLS, _DATA_PARALLEL])
+        name.str.starts_with(_COLLECTIVE) | name.is_in([*_SYNCHRONISING, _DATA_PARALLEL])
     ).filter(pl.col("lane_id") == window.graph.main_lane)
     waits = intervals.empty()
     if not shows_collectives(window.trace):
@@ -460,7 +471,7 @@ def _synchronising_calls(window: WindowView, plain: Intervals, has_peers: bool) 
         follows = np.isin(plain.starts, called)
         waits = intervals.merge(plain.starts[follows], plain.ends[follows])
     if has_peers or (mine["name"] == _DATA_PARALLEL).any():
-        phases = mine.filter(name.is_in(_SYNCHRONISING_CALLS))
+        phases = mine.filter(name.is_in(_SYNCHRONISING))
         spans = intervals.merge(phases["start_ns"].to_numpy(), phases["end_ns"].to_numpy())
         waits = intervals.union(waits, spans)
     return waits
