@@ -32,6 +32,13 @@ def train(output, steps=10, **options):
     return training.losses
 
 
+def wait_for(path):
+    deadline = time.monotonic() + 200
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def children():
     """Direct children of this process that have not been collected."""
     found = set()
@@ -60,6 +67,22 @@ def test_windows_are_finished_beside_the_training(tmp_path):
     assert children() <= before, "a finishing process was left behind"
 
 
+def test_no_recorded_step_holds_what_became_of_the_window_before(tmp_path):
+    training = SmallTraining()
+    options = {**QUICK, "wait": 0, "warmup": 0, "active": 4}
+    with stepscope.Profiler(output_dir=tmp_path, **options) as profiler:
+        path = rank_directory(tmp_path) / "manifest.json"
+        for number, batch in enumerate(batches(9)):
+            training.step(batch)
+            profiler.step()
+            if number == 4:  # the second window is being recorded
+                wait_for(path.parent / "window-0000" / "window.json")
+                time.sleep(1)  # its process ends after that file
+            if number in {5, 6}:
+                assert read_rank(path).windows[0].state == "saving"
+    assert [one.state for one in read_rank(path).windows] == ["complete", "complete"]
+
+
 def test_the_manifest_says_saving_meanwhile_and_the_reader_completes_it(tmp_path):
     training = SmallTraining()
     with stepscope.Profiler(output_dir=tmp_path, **QUICK) as profiler:
@@ -68,10 +91,7 @@ def test_the_manifest_says_saving_meanwhile_and_the_reader_completes_it(tmp_path
             profiler.step()
         path = rank_directory(tmp_path) / "manifest.json"
         assert read_rank(path).windows[0].state == "saving"
-        deadline = time.monotonic() + 200
-        while not (path.parent / "window-0000" / "window.json").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_for(path.parent / "window-0000" / "window.json")
         # As if the training were killed now: the manifest will say no more.
         assert read_rank(path).windows[0].state == "saving"
         (window,) = open_run(tmp_path).windows

@@ -152,7 +152,7 @@ def test_files_of_an_earlier_recording_are_not_left_beside_new_ones(monkeypatch,
     before = (tmp_path / FOLDER / f"{STEM}-stacks.txt").read_text()
     assert "earlier" not in capsys.readouterr().err
     run_inline(monkeypatch, tmp_path, SCRIPT, [*MODEL, "--profile", "true", *wanted])
-    assert f"moved to {tmp_path / FOLDER / 'earlier'}" in capsys.readouterr().err
+    assert f"moved to {FOLDER}/earlier/" in capsys.readouterr().err
     left = {path.name for path in (tmp_path / FOLDER).iterdir() if path.is_file()}
     assert left == {f"{STEM}-chrome-trace.json.gz", f"{STEM}-key_averages.txt"}
     (earlier,) = (tmp_path / FOLDER / "earlier").iterdir()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from stepscope.capture.messages import print_lines
 from stepscope.run.files import numbered, replacing, write_atomically
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
-from stepscope.system import peak_resident_bytes
+from stepscope.system import peak_resident_bytes, resident_bytes
 
 if TYPE_CHECKING:
     from stepscope.capture.session import CaptureSession
@@ -219,7 +219,9 @@ class Placing:
                 for path in paths:
                     path.replace(target / path.name)
                 if self._session.config.announce:
-                    print_lines(f"files of an earlier recording were moved to {target}")
+                    # Relative as it was given, like the files that take their place.
+                    shown = Path(self._session.config.output_dir) / target.relative_to(self._root)
+                    print_lines(f"files of an earlier recording were moved to {shown}")
 
     def _earlier_files(self) -> Iterator[Path]:
         plain = {name: re.escape(text) for name, text in self._fields.items()}
@@ -245,14 +247,12 @@ class Placing:
 
 def memory_overview() -> str:
     """The memory of this process, on the host and on each GPU that it uses, as text."""
-    import psutil
     import torch
 
-    own = psutil.Process().memory_info()
-    lines = ["Memory overview", "", f"Host, resident: {own.rss / 1024**3:.2f} GiB"]
-    peak = peak_resident_bytes()
-    if peak is not None:
-        lines.append(f"Host, peak resident: {peak / 1024**3:.2f} GiB")
+    lines = ["Memory overview", ""]
+    for name, used in (("resident", resident_bytes()), ("peak resident", peak_resident_bytes())):
+        if used is not None:
+            lines.append(f"Host, {name}: {used / 1024**3:.2f} GiB")
     if not torch.cuda.is_initialized():
         lines.append("GPU: none in use in this process")
         return "\n".join(lines) + "\n"

@@ -249,7 +249,9 @@ class WindowControl:
         """Move on to the next step; returns whether this took a noticeable time."""
         try:
             saver, has_worked = self._saver, False
-            if saver is not None and saver.finisher.is_busy:
+            # Reading what became of a window takes time that a recorded step would show as its own.
+            is_recording = self._state in RECORDS
+            if saver is not None and saver.finisher.is_busy and not is_recording:
                 has_worked = saver.finisher.collect()
             if self._pauses is not None:
                 first_step = self.planner.others_window(ended)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from tests.support.placing import placing
 
@@ -101,3 +103,9 @@ def test_an_overview_of_memory_has_what_others_add(tmp_path):
     assert text.startswith("key_averages of window 0")
     assert text.endswith("\ntheirs\n")
     assert memory_overview().splitlines()[0] in text
+
+
+def test_an_overview_of_memory_imports_nothing(monkeypatch):
+    """It is made on the training thread, in a training that may be recorded."""
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    assert "\nHost, resident: " in memory_overview()
