@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import shlex
 import stat
 import sys
 import warnings
@@ -298,6 +299,13 @@ def test_an_exception_before_any_window_is_told(tmp_path):
     assert manifest.state == "failed"
     assert manifest.ended.startswith("ValueError in step 0: early")
     assert manifest.windows == ()
+
+
+def test_the_command_at_the_end_can_be_copied_though_its_path_has_a_space(tmp_path, capsys):
+    folder = tmp_path / "my runs"
+    train(folder, 8)
+    (line,) = [one for one in capsys.readouterr().err.splitlines() if "next: " in one]
+    assert shlex.split(line)[1:] == ["next:", "stepscope", "report", str(open_run(folder).path)]
 
 
 def test_step_never_called(tmp_path):

@@ -89,6 +89,13 @@ def test_a_run_that_recorded_no_step_says_how_it_ended(tmp_path, report):
     assert_one_line(report(path), "nothing to judge", "finished after 1 steps")
 
 
+def test_what_all_ranks_say_is_said_once(tmp_path, report):
+    path = write_run(tmp_path, dict.fromkeys(range(3), step_records([100])))
+    for steps in path.glob("*/steps.jsonl"):
+        steps.write_bytes(b"")
+    assert report(path)[2].count("finished after 1 steps") == 1
+
+
 def test_a_trace_without_events_is_named_once(tmp_path, report):
     path = tmp_path / "trace.json"
     path.write_text('{"traceEvents": []}')

@@ -36,6 +36,7 @@ from stepscope.capture.windows.control import WindowControl
 from stepscope.capture.windows.planner import another_profiler_runs
 from stepscope.errors import UsageError
 from stepscope.run.layout import RankLayout
+from stepscope.terminal.plain_text import quoted
 
 if TYPE_CHECKING:
     from stepscope.capture.ending import Recorded
@@ -422,12 +423,10 @@ class CaptureSession:
             if self.config.announce and self.identity.rank == 0:
                 if self.says_where:
                     recorded = self._recorded()
-                    next_command = (
-                        "next: stepscope report" if recorded.can_be_judged else "the run:"
-                    )
-                    print_lines(
-                        *recorded.sentences(), *filter(None, [verdict]), f"{next_command} {run}"
-                    )
+                    where = f"the run: {run}"
+                    if recorded.can_be_judged:
+                        where = f"next: stepscope report {quoted(run)}"
+                    print_lines(*recorded.sentences(), *filter(None, [verdict]), where)
                 elif steps.number:
                     print_lines(*self._recorded().sentences())
 

@@ -20,6 +20,7 @@ from stepscope.commands.options import (
 from stepscope.commands.sinks import StandardSink, sink_for
 from stepscope.errors import UsageError
 from stepscope.report.outputs import Layout, Output
+from stepscope.terminal.plain_text import quoted
 from stepscope.terminal.working import working
 
 
@@ -187,7 +188,7 @@ def _check_order(path: str, question: str) -> None:
         return
     # The question may be misspelled, too: then the other word is a path.
     if path in ABOUT or Path(question).exists():
-        raise UsageError(f"the path comes first: stepscope memory {question} {path}")
+        raise UsageError(f"the path comes first: stepscope memory {quoted(question)} {path}")
 
 
 def _path_and_size(text: str) -> tuple[str, float]:

@@ -13,6 +13,7 @@ from stepscope.commands.options import (
 )
 from stepscope.commands.sinks import sink_for
 from stepscope.report.outputs import Output
+from stepscope.terminal.plain_text import quoted
 from stepscope.terminal.working import working
 
 DEFAULT_ROWS = 100
@@ -73,8 +74,8 @@ def command(
             return
         if path is None or sql is None:
             raise UsageError(
-                f'no query given: stepscope query {path or "PATH"} "SELECT …"; --list names the '
-                "views and their columns"
+                f'no query given: stepscope query {quoted(path or "PATH")} "SELECT …"; --list names '
+                "the views and their columns"
             )
         if not output.format.is_text and sink.is_terminal:
             raise UsageError(f"{output.format.name} is not text: use --output FILE or a pipe")

@@ -21,7 +21,7 @@ from stepscope.commands.options import (
 from stepscope.commands.sinks import sink_for
 from stepscope.report.outputs import HTML, OUTPUTS, Layout, Output, Sink
 from stepscope.report.outputs import output as output_of
-from stepscope.terminal.plain_text import escaped
+from stepscope.terminal.plain_text import escaped, quoted
 from stepscope.terminal.working import working
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ def _write_snapshots(
     found = report_snapshots(location, paths, limits, is_drawn=drawn.wants_details)
     drawn.write(found, sink, layout)
     if layout.names is None:
-        sink.remark(f"`stepscope memory {found.shown.path}` answers more about it")
+        sink.remark(f"`stepscope memory {quoted(found.shown.path)}` answers more about it")
 
 
 def _limits(settings: tuple[str, ...]) -> Thresholds:

@@ -17,6 +17,7 @@ from stepscope.commands.messages import print_message
 from stepscope.commands.options import grouped
 from stepscope.commands.sinks import StandardSink
 from stepscope.errors import StepscopeError
+from stepscope.terminal.plain_text import quoted
 from stepscope.terminal.terminal_line import is_watched
 from stepscope.terminal.working import working
 
@@ -211,7 +212,7 @@ def _print_outcome(
         if shows_report:
             _report(run)
         else:
-            print_message(f"recorded; next: stepscope report {run}")
+            print_message(f"recorded; next: stepscope report {quoted(run)}")
         if recorder.value == "tracemalloc":
             for line in table_lines(open_run(run)):
                 print_message(line)

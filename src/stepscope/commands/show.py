@@ -23,6 +23,7 @@ from stepscope.commands.options import (
 from stepscope.commands.sinks import StandardSink, sink_for
 from stepscope.errors import UsageError
 from stepscope.report.outputs import Layout, Output, Sink
+from stepscope.terminal.plain_text import quoted
 from stepscope.terminal.working import working
 
 if TYPE_CHECKING:
@@ -163,11 +164,10 @@ def _check_order(question: str, paths: tuple[str, ...]) -> None:
         return
     asked = next((path for path in paths if path in names), None)
     if asked is not None:
-        others = " ".join(path for path in paths if path != asked)
-        rest = f"{question} {others}".strip()
+        rest = " ".join(quoted(path) for path in (question, *paths) if path != asked)
         raise UsageError(f"the question comes first: stepscope show {asked} {rest}")
     raise UsageError(
-        f"{question}: a path, and the question is missing: stepscope show QUESTION {question};"
+        f"{question}: a path, and the question is missing: stepscope show QUESTION {quoted(question)};"
         " `stepscope show --list` lists the questions"
     )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.report import units
 from stepscope.report.document import Block, Column, Gap, Line, Span, Table
 from stepscope.run.figures import percent
+from stepscope.terminal.plain_text import quoted
 
 if TYPE_CHECKING:
     from stepscope.demo.runner import DemoOutcome
@@ -45,8 +46,8 @@ def document(outcome: DemoOutcome, _layout: Layout) -> Iterator[Block]:
     yield Line(f"   {loss}", "dim")
     yield Gap()
     yield Line((Span("4.", "bold"), Span(" Look around:")))
-    yield Line(f"   stepscope report {before.diagnosis.run.path}")
-    yield Line(f"   stepscope report {after.diagnosis.run.path}")
+    yield Line(f"   stepscope report {quoted(before.diagnosis.run.path)}")
+    yield Line(f"   stepscope report {quoted(after.diagnosis.run.path)}")
     yield Line("   stepscope run -- python train.py    your own training")
     yield Line("   stepscope explain quickstart        the next steps")
 

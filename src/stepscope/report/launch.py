@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from stepscope.opening.reader import Run
 from stepscope.report.units import size
 from stepscope.run.layout import PY_SPY_TRACES
+from stepscope.terminal.plain_text import quoted
 
 if TYPE_CHECKING:
     from stepscope.adapters.external.session import Outcome
@@ -63,7 +64,7 @@ def file_lines(outcome: Outcome) -> Iterator[str]:
 
 def _how_to_open(path: Path) -> str:
     if path.name.endswith((".nsys-rep", *PY_SPY_TRACES)):
-        return f"next: stepscope report {path}"
+        return f"next: stepscope report {quoted(path)}"
     if path.suffix in {".html", ".svg"}:
         return f"open in a browser: {path}"
     return str(path)

@@ -32,6 +32,7 @@ from stepscope.report.document import (
 )
 from stepscope.report.plain import plain
 from stepscope.run.figures import percent
+from stepscope.terminal.plain_text import quoted
 
 if TYPE_CHECKING:
     from stepscope.report.outputs import Layout
@@ -235,11 +236,11 @@ def _saving(one: UntriedRecord) -> str:
 
 def next_commands(record: TrialsRecord) -> list[str]:
     """Commands that show more."""
-    found = [f"stepscope report {record.folder}/diagnosis"]
+    found = [f"stepscope report {quoted(f'{record.folder}/diagnosis')}"]
     winner = record.winner
     if winner is not None and winner.runs and record.baseline.runs:
         found.append(
-            f"stepscope compare {record.folder}/{record.baseline.runs[0]} "
-            f"{record.folder}/{winner.runs[0]}"
+            f"stepscope compare {quoted(f'{record.folder}/{record.baseline.runs[0]}')} "
+            f"{quoted(f'{record.folder}/{winner.runs[0]}')}"
         )
     return found

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import os
 import re
+import shlex
 from typing import TextIO
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][\w:]*")
@@ -42,6 +44,14 @@ def escaped(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def quoted(path: str | os.PathLike[str]) -> str:
+    """A path as it is typed in a shell: in quotes if it has spaces, for instance."""
+    text = os.fspath(path)
+    if os.name == "nt":
+        return f'"{text}"' if " " in text else text
+    return shlex.quote(text)
 
 
 def without_namespaces(name: str) -> str:

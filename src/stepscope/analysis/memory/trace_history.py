@@ -28,6 +28,7 @@ from stepscope.memory.categories.census import Census
 from stepscope.memory.categories.kinds import MemoryCategory
 from stepscope.memory.schema import EXACT_SIZES, TABLES, Action, BlockState, Snapshot, filled
 from stepscope.memory.view import OperatorCall, OperatorCalls
+from stepscope.terminal.plain_text import quoted
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.derive.ancestors import nearest
 from stepscope.trace.derive.nesting import innermost_at
@@ -103,7 +104,7 @@ def of_gpus(trace: Trace) -> str:
         return ""
     return (
         f"the trace also has {number:,} memory events of GPUs, which are not part of this: "
-        f"`stepscope show memory {trace.path}` shows them; a snapshot (memory_history=True) shows "
+        f"`stepscope show memory {quoted(trace.path)}` shows them; a snapshot (memory_history=True) shows "
         "what holds the GPU's memory"
     )
 

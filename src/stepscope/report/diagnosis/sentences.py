@@ -15,6 +15,7 @@ from stepscope.run.figures import rank_names, sentence, significant
 from stepscope.run.layout import PY_SPY_FLAME_GRAPH
 from stepscope.run.manifest import RECORDS_NONE
 from stepscope.skew.rank_skew import RankSkew
+from stepscope.terminal.plain_text import quoted
 from stepscope.trace.problems import counted
 
 MOST_RANKS = 16
@@ -365,7 +366,7 @@ def notes(diagnosis: Diagnosis) -> list[str]:
     return (
         lines
         + [
-            f"py-spy sampled its Python functions: stepscope report {path}"
+            f"py-spy sampled its Python functions: stepscope report {quoted(path)}"
             for path in diagnosis.run.sampled
         ]
         + [
