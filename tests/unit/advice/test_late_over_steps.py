@@ -168,3 +168,23 @@ def test_a_phase_in_which_all_save_is_no_wait(tmp_path):
     (finding,) = (one for one in diagnosis.findings if one.id == "late-rank")
     assert (finding.rank, finding.title[:36]) == (1, "rank 1 comes last in every 3rd step,")
     assert finding.saving_ns == pytest.approx(ms(40) / 3, rel=0.05)
+
+
+@pytest.mark.parametrize(("cpu_ms", "saves"), [(2, False), (60, True)], ids=["asleep", "working"])
+def test_too_few_steps_to_compare_name_no_wait_as_a_slow_phase(tmp_path, cpu_ms, saves):
+    """Ranks that accumulate meet in every fifth step: rank 0 waits for rank 1 in its backward."""
+    meets = [step % 5 == 1 for step in range(13)]
+    waits = step_records(
+        [3.0 + 100 * one for one in meets],
+        cpu_ms=cpu_ms,
+        queued_ms=0,
+        phases_ms={"forward": 1.0, "backward": [1.0 + 100 * one for one in meets]},
+    )
+    late = step_records([23.0] * 13, phases_ms={"forward": 1.0, "backward": 1.0})
+    diagnosis = diagnose(open_run(str(write_run(tmp_path, {0: waits, 1: late}))))
+    assert diagnosis.skew is None
+    (finding,) = (one for one in diagnosis.findings if one.id == "slow-phase")
+    assert finding.rank == 0
+    assert (finding.saving_ns is not None) == saves
+    assert ("other ranks" in finding.saving_reason) != saves
+    assert ("the other ranks" in finding.advice) != saves

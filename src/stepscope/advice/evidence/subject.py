@@ -105,6 +105,7 @@ class Subject:
             step, as far as that was recorded.
         window_files: Kinds of the files of its windows, such as "trace"; empty for loose files.
         has_peers: Whether other ranks are known to train together with this one.
+        world_size: How many ranks the job has, as far as known.
         is_late: Whether it makes them wait, by the step records of all.
         shown_step_ns: The step that the report states for this rank, if neither record nor window
             are given; None otherwise.
@@ -127,6 +128,7 @@ class Subject:
     python_memory: PythonMemory | None = None
     has_peers: bool = False
     is_late: bool = False
+    world_size: int = 1
     loader: LoaderRecord | None = None
     gc_calls: tuple[str, ...] = ()
     training_phases: frozenset[str] = frozenset()

@@ -54,6 +54,7 @@ def subject_of(
         python_memory=read_python_memory(rank.directory / of_python[-1]) if of_python else None,
         has_peers=request.has_peers,
         is_late=summary.rank in request.late,
+        world_size=1 if manifest is None else manifest.world_size,
         loader=None if manifest is None else manifest.loader,
         gc_calls=() if manifest is None else manifest.gc_calls,
         training_phases=frozenset() if manifest is None else frozenset(manifest.training_phases),

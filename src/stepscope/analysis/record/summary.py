@@ -167,6 +167,8 @@ class StepSummary:
             half of that.
         queued_steps: The same for the wait for a CPU that others had, but for steps that come at
             one distance and would be slow without it, too: what does more also waits more often.
+        sleeping_steps: The same for the time in which the training thread neither ran, nor waited
+            for a CPU or for its input, as where it waits for other ranks.
         queued_excess_ns: What these waited for a CPU beyond the median, in total.
         cycle: The distance at which steps are slow, whatever they are slow for; None for none.
         updates: The distance at which the optimizer updates, where most steps accumulate gradients;
@@ -220,6 +222,7 @@ class StepSummary:
     recorded_host: HostTimes = field(default_factory=HostTimes)
     waiting_steps: tuple[int, ...] = ()
     queued_steps: tuple[int, ...] = ()
+    sleeping_steps: tuple[int, ...] = ()
     queued_excess_ns: int = 0
     cycle: StepCycle | None = None
     updates: StepCycle | None = None
@@ -355,6 +358,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         recorded_host=host_times(recorded),
         waiting_steps=tuple(_beyond_median(steady, slow, input_wait, median_ns)),
         queued_steps=tuple(queued),
+        sleeping_steps=tuple(_beyond_median(steady, slow, _slept, median_ns)),
         queued_excess_ns=sum(queued.values()),
         cycle=cycle,
         updates=updates,
@@ -515,6 +519,14 @@ def _ready_ns(steady: Sequence[StepRecord]) -> int:
 
 def _queued(record: StepRecord) -> int:
     return record.queued_ns or 0
+
+
+def _slept(record: StepRecord) -> int:
+    """The time off the CPU that is no wait for one and none for input; 0 if unknown."""
+    if record.cpu_ns is None or record.queued_ns is None or record.device_ns is not None:
+        return 0
+    waited_ns = max(0, input_wait(record) - record.data_wait_cpu_ns)
+    return max(0, record.dur_ns - record.cpu_ns - record.queued_ns - waited_ns)
 
 
 def _in_cycle_without_queue(

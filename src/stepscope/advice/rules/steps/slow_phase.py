@@ -51,6 +51,7 @@ OF_SAVING = (
 _TRAINING = r"^autograd::engine::evaluate_function|^Optimizer\.step#|Backward0$"
 _MOSTLY_UPDATES = 0.8
 """Share of the slow steps that must update, where accumulation is why they are slow."""
+_WAITS = "the training thread sleeps there, as it does while it waits for other ranks"
 _ALONE = 0.7  # of what all phases' spikes cost: below it, no single phase is to blame
 
 
@@ -210,11 +211,13 @@ def _spikes(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> list[F
     saving_ns = round(phase.excess_ns / len(summary.steps))
     if phase.is_rare:
         return _rare(subject, summary, phase, share, saving_ns)
+    waits = _waits_for_ranks(subject, summary, phase)
     return _finding(
         subject,
         summary.mean_ns,
-        saving_ns,
+        None if waits else saving_ns,
         share,
+        reason=_WAITS if waits else "",
         title=f"the phase '{phase.name}' is far slower in {len(phase.slow_steps)} "
         f"of {phase.steps} steps",
         assumption="in the slow steps the phase takes its median time",
@@ -226,11 +229,27 @@ def _spikes(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> list[F
         ),
         steps=phase.slow_steps,
         advice=(
-            f"Compare what '{phase.name}' does in steps {first_of(phase.slow_steps, 5)} with the "
-            "others: periodic work (saving, logging, evaluation), changing shapes, or something "
+            f"Compare what the other ranks do before and in steps {first_of(phase.slow_steps, 5)}: "
+            "this one most likely waits there for the slowest of them."
+            if waits
+            else f"Compare what '{phase.name}' does in steps {first_of(phase.slow_steps, 5)} with "
+            "the others: periodic work (saving, logging, evaluation), changing shapes, or something "
             "else on the machine. Record a window over one of them."
         ),
     )
+
+
+def _waits_for_ranks(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> bool:
+    """Whether a phase is slow where its thread sleeps, in which ranks wait for each other.
+
+    Where the records of all show how they meet, waits for late ranks are known as such.
+    """
+    if subject.world_size == 1 or subject.has_peers:
+        return False
+    if phase.name not in {BACKWARD, COMMUNICATION}:
+        return False
+    asleep = set(summary.sleeping_steps).intersection(phase.slow_steps)
+    return 2 * len(asleep) >= len(phase.slow_steps)
 
 
 def hold_updates(subject: Subject, summary: StepSummary, slow: Sequence[int]) -> bool:
