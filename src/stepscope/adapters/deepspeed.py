@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from stepscope.adapters.profiler import Profiler
-from stepscope.adapters.script.engines import EngineFollower, Engines
+from stepscope.adapters.script.engines import EngineFollower, Engines, engines_so_far
 from stepscope.errors import UsageError
 from stepscope.run.step_record import (
     BACKWARD,
@@ -90,12 +90,12 @@ def follow_new_engines(profiler: Profiler) -> None:
     It serves integrations without code, whose script names its profiler but not its engine. Steps
     still end where the loop ends them, so that none counts twice. The engine's parts are timed and
     its texts written. An engine that is constructed before the profiler starts is followed from its
-    start.
+    start; if several were constructed before the profiler, none of them is.
     """
     finder = _FirstEngine(profiler)
     engines = Engines(finder)
     profiler.session.after_start.append(finder.started)
-    profiler.session.before_end.append(engines.restore)
+    profiler.session.before_end += [engines.restore, finder.ending]
     engines.wrap_all()
 
 
@@ -115,10 +115,33 @@ class _FirstEngine(EngineFollower):
 
     def started(self) -> None:
         """Follow the engine that was there before the start."""
-        engine = self._first() if self._first is not None else None
-        if engine is not None and self._profiler.session.engine is None:
-            with self._profiler.session.contain("following the engine"):
+        session = self._profiler.session
+        if session.engine is not None:
+            return
+        with session.contain("following the engine"):
+            engine = (self._first() if self._first is not None else None) or _only_engine()
+            if engine is not None:
                 EngineWatch(engine, self._profiler, ends_steps=False).attach()
+
+    def ending(self) -> None:
+        """Warn if the memory of an engine was to be printed, and there was none."""
+        session = self._profiler.session
+        is_asked = self._profiler.config.deepspeed_memory and session.identity.rank == 0
+        if is_asked and session.engine is None:
+            named = session.option_names.name("deepspeed_memory")
+            log.warning("stepscope: %s printed nothing: no DeepSpeed engine was followed", named)
+
+
+def _only_engine() -> Any:
+    """The engine that was constructed before; None if there is none, or several."""
+    engines = engines_so_far()
+    if len(engines) > 1:
+        log.warning(
+            "stepscope: there are %d DeepSpeed engines, and none is followed: "
+            "stepscope.adapters.deepspeed.follow(engine, profiler) follows one",
+            len(engines),
+        )
+    return engines[0] if len(engines) == 1 else None
 
 
 class EngineWatch(EngineFollower):

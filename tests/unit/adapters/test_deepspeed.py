@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import functools
+import gc
 import logging
 import sys
 from types import ModuleType, SimpleNamespace
@@ -202,3 +204,37 @@ def test_the_time_of_our_option_is_under_the_name_that_was_typed(monkeypatch, na
     monkeypatch.setattr("stepscope.adapters.deepspeed.see_memory_usage", lambda _: "")
     watched(Engine(), listener)._see_memory("step")
     assert listener.told == [f"+stepscope option {typed}", f"-stepscope option {typed}"]
+
+
+@pytest.fixture
+def sfm_profiler(tmp_path, monkeypatch):
+    """A profiler of SFM's flags, in a process whose engines are of the class above."""
+    monkeypatch.chdir(tmp_path)
+    module = ModuleType("deepspeed.runtime.engine")
+    module.DeepSpeedEngine = type("DeepSpeedEngine", (Engine,), {})
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr("stepscope.adapters.deepspeed.see_memory_usage", lambda _: "seen\n")
+    parser = stepscope.add_arguments(argparse.ArgumentParser(), dialect="sfm")
+
+    def made():
+        args = parser.parse_args(["--profiling", "--debug"])
+        return stepscope.Profiler.from_args(args, window_recorder="none", monitor=False)
+
+    return module.DeepSpeedEngine, made
+
+
+@pytest.mark.parametrize("engines", [0, 1, 2])
+def test_an_engine_made_before_the_profiler_is_followed_if_it_is_the_only_one(
+    engines, sfm_profiler, capsys, caplog
+):
+    kind, made = sfm_profiler
+    there = [kind(accumulation=1) for _ in range(engines)]
+    with made() as profiler:
+        for number in range(engines):
+            train(there[number], [1, 2])
+        profiler.step()
+    del there
+    gc.collect()
+    assert capsys.readouterr().out.count("seen") == (6 if engines == 1 else 0)
+    assert ("2 DeepSpeed engines, and none is followed" in caplog.text) == (engines == 2)
+    assert ("--debug printed nothing" in caplog.text) == (engines != 1)

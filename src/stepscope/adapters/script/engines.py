@@ -8,6 +8,8 @@ skip the update. Its own count (`global_steps`) is right in every case.
 from __future__ import annotations
 
 import functools
+import gc
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from types import ModuleType
@@ -18,6 +20,14 @@ from stepscope.capture.steps.replacements import Replacements, when_imported
 
 ENGINE, PIPELINE = "DeepSpeedEngine", "PipelineEngine"
 _MODULES = {ENGINE: "deepspeed.runtime.engine", PIPELINE: "deepspeed.runtime.pipe.engine"}
+
+
+def engines_so_far() -> list[Any]:
+    """The engines of this process, if DeepSpeed is imported. Looks at all objects: use it once."""
+    kind = getattr(sys.modules.get(_MODULES[ENGINE]), ENGINE, None)
+    if not isinstance(kind, type):
+        return []
+    return [one for one in gc.get_objects() if issubclass(type(one), kind)]
 
 
 class EngineFollower:
