@@ -174,3 +174,36 @@ def test_of_ranks_whose_waits_the_trace_does_not_show_a_late_one_may_sleep(tmp_p
     assert diagnosis.skew.late == (1,)
     finding = next(one for one in diagnosis.findings if one.id == "cpu-bound-python")
     assert (finding.rank, finding.title) == (1, title)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "cpu_ms", "phases", "saves_ms"),
+    [
+        pytest.param(1, 10, ("forward", "backward"), 70, id="one rank"),
+        pytest.param(2, 10, ("forward", "backward"), 70, id="a late rank"),
+        pytest.param(1, 75, ("forward", "backward"), None, id="it may run there"),
+        pytest.param(1, 10, ("backward",), None, id="forward may lie outside"),
+    ],
+)
+def test_a_rank_without_a_window_sleeps_by_its_record(tmp_path, ranks, cpu_ms, phases, saves_ms):
+    """Of 100 ms, 80 lie outside all phases; 10 are forward and the rest backward."""
+    records = {}
+    for rank in range(ranks):
+        is_late = rank == ranks - 1
+        times = {"forward": 10.0, "backward": 10.0 if is_late else 89.0}
+        records[rank] = step_records(
+            [100.0] * 40,
+            cpu_ms=cpu_ms,
+            queued_ms=0,
+            phases_ms={name: times[name] for name in phases},
+        )
+    diagnosis = diagnose(open_run(str(write_run(tmp_path, records))))
+    check_diagnosis(diagnosis)
+    found = [one for one in diagnosis.findings if one.id == "cpu-bound-python"]
+    if saves_ms is None:
+        assert not found
+        return
+    (finding,) = found
+    assert (finding.rank, finding.saving_ns) == (ranks - 1, ms(saves_ms))
+    assert "sleeps or waits outside all phases" in finding.title
+    assert diagnosis.verdict.startswith("cpu-bound-python")

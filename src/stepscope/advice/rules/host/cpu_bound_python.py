@@ -145,7 +145,7 @@ def find_cpu_bound_python(subject: Subject) -> list[Finding]:
     """The finding, if long stretches of Python lengthen the step."""
     window = subject.window
     if window is None:
-        return []
+        return _asleep_by_record(subject)
     # Long is what is long without recording.
     least_ns = round(subject.thresholds.python_stretch_ns / window.graph.host_scale)
     long = _stretches(window, least_ns, subject.has_peers)
@@ -300,6 +300,44 @@ def _of_a_sleeping_thread(subject: Subject, window: WindowView, long: Intervals)
             Evidence("measured by", "step record and trace", "text"),
         ),
         advice=advice,
+    )
+
+
+def _asleep_by_record(subject: Subject) -> list[Finding]:
+    """The finding for a thread that sleeps outside all phases, on a rank without a window.
+
+    Inside phases it may wait for threads that compute with it, and for other ranks. These wait for
+    a late rank, so outside of them it does not wait for these.
+    """
+    summary, limits = subject.steps, subject.thresholds
+    if summary is None or summary.host.is_on_device or subject.job_devices:
+        return []
+    cpu_ns, queued_ns = summary.host.cpu_ns, summary.host.queued_ns
+    if cpu_ns is None or queued_ns is None or (subject.world_size > 1 and not subject.is_late):
+        return []
+    if not {FORWARD, BACKWARD}.issubset(phase.name for phase in summary.phases):
+        return []
+    outside_ns = _outside_phases_ns(summary)
+    sleeping_ns = outside_ns - cpu_ns - queued_ns
+    share = sleeping_ns / max(1, summary.mean_ns)
+    if share < limits.saving_medium:
+        return []
+    return plain_finding(
+        subject,
+        rule="cpu-bound-python",
+        title="the training thread sleeps or waits outside all phases, and not for a CPU",
+        severity=severity_of(share, limits),
+        step_ns=summary.mean_ns,
+        saving_ns=sleeping_ns,
+        assumption="it no longer sleeps or waits there",
+        evidence=(
+            Evidence("outside all phases per step", outside_ns, "ns"),
+            Evidence("neither running nor waiting for a CPU, per step at least", sleeping_ns, "ns"),
+            Evidence("share of the step", share, "share"),
+            Evidence("mean step", summary.mean_ns, "ns"),
+            Evidence("measured by", "step record", "text"),
+        ),
+        advice=f"{_SLEEPING_WHERE} Record a window of this rank with stacks to see the lines.",
     )
 
 
