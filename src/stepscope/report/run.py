@@ -24,10 +24,12 @@ _LABEL_WIDTH = 13
 def document(listing: RunListing, _layout: Layout) -> Iterator[Block]:
     """The ranks and windows, metrics, files of other tools, and problems."""
     run = listing.run
-    ranks = ("Ranks", str(len(run.ranks)))
+    facts = [("Run", str(run.location)), ("Ranks", str(len(run.ranks)))]
     if run.unrelated:
-        ranks = ("Traces", f"{run.unrelated}, not known to be ranks of one run")
-    yield Facts((("Run", str(run.location)), ranks), _LABEL_WIDTH)
+        facts[1] = ("Traces", f"{run.unrelated}, not known to be ranks of one run")
+    if run.others:
+        facts.append(("Older runs", f"{run.others}, in {run.path.parent}"))
+    yield Facts(tuple(facts), _LABEL_WIDTH)
     rows = [
         (
             rank.rank,

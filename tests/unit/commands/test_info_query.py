@@ -293,3 +293,11 @@ def test_info_of_a_run_without_windows_has_no_empty_table(tmp_path):
     text = run(info, str(write_run(tmp_path, {0: step_records([5, 5])}))).stdout
     assert re.search(r"Ranks: +1\nWindows: +none\n", text)
     assert "trace" not in text
+
+
+def test_info_of_a_folder_says_that_it_holds_older_runs(tmp_path):
+    for name, older in (("run-a", 0), ("run-b", 1)):
+        write_run(tmp_path, {0: step_records([5.0] * 3)}, name=name)
+        text = CliRunner().invoke(info, [str(tmp_path)]).output
+        assert ("Older runs:" in text) == bool(older)
+    assert re.search(rf"Older runs: +1, in {re.escape(str(tmp_path))}\n", text)
