@@ -74,8 +74,8 @@ def command(
             return
         if path is None or sql is None:
             raise UsageError(
-                f'no query given: stepscope query {quoted(path or "PATH")} "SELECT …"; --list names '
-                "the views and their columns"
+                f'no query given: stepscope query {quoted(path or "PATH")} "SELECT …"; --list '
+                "names the views and their columns"
             )
         if not output.format.is_text and sink.is_terminal:
             raise UsageError(f"{output.format.name} is not text: use --output FILE or a pipe")

@@ -167,8 +167,8 @@ def _check_order(question: str, paths: tuple[str, ...]) -> None:
         rest = " ".join(quoted(path) for path in (question, *paths) if path != asked)
         raise UsageError(f"the question comes first: stepscope show {asked} {rest}")
     raise UsageError(
-        f"{question}: a path, and the question is missing: stepscope show QUESTION {quoted(question)};"
-        " `stepscope show --list` lists the questions"
+        f"{question}: a path, and the question is missing: stepscope show QUESTION "
+        f"{quoted(question)}; `stepscope show --list` lists the questions"
     )
 
 

@@ -104,8 +104,8 @@ def of_gpus(trace: Trace) -> str:
         return ""
     return (
         f"the trace also has {number:,} memory events of GPUs, which are not part of this: "
-        f"`stepscope show memory {quoted(trace.path)}` shows them; a snapshot (memory_history=True) shows "
-        "what holds the GPU's memory"
+        f"`stepscope show memory {quoted(trace.path)}` shows them; a snapshot "
+        "(memory_history=True) shows what holds the GPU's memory"
     )
 
 

@@ -240,8 +240,9 @@ def _most_ns(subject: Subject, window: WindowView, long: Intervals) -> int | Non
     ranges = window.main_spans(is_range & pl.col("name").is_in(phases))
     inside = intervals.intersection(long, window.spans(ranges))
     longer = (subject.step_ns or window.step_ns) / max(1, window.step_ns)
+    inside_ns = window.per_step(inside.total_ns) * longer
     outside_ns = window.per_step(long.total_ns - inside.total_ns) * longer
-    return round(min(outside_ns, _outside_phases_ns(summary)) + window.per_step(inside.total_ns) * longer)
+    return round(min(outside_ns, _outside_phases_ns(summary)) + inside_ns)
 
 
 def _overhead(share: float) -> str:

@@ -212,6 +212,17 @@ def _spikes(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> list[F
     if phase.is_rare:
         return _rare(subject, summary, phase, share, saving_ns)
     waits = _waits_for_ranks(subject, summary, phase)
+    slow = first_of(phase.slow_steps, 5)
+    advice = (
+        f"Compare what '{phase.name}' does in steps {slow} with the others: periodic work (saving, "
+        "logging, evaluation), changing shapes, or something else on the machine. Record a window "
+        "over one of them."
+    )
+    if waits:
+        advice = (
+            f"Compare what the other ranks do before and in steps {slow}: this one most likely "
+            "waits there for the slowest of them."
+        )
     return _finding(
         subject,
         summary.mean_ns,
@@ -228,14 +239,7 @@ def _spikes(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> list[F
             Evidence("share of the step", share, "share"),
         ),
         steps=phase.slow_steps,
-        advice=(
-            f"Compare what the other ranks do before and in steps {first_of(phase.slow_steps, 5)}: "
-            "this one most likely waits there for the slowest of them."
-            if waits
-            else f"Compare what '{phase.name}' does in steps {first_of(phase.slow_steps, 5)} with "
-            "the others: periodic work (saving, logging, evaluation), changing shapes, or something "
-            "else on the machine. Record a window over one of them."
-        ),
+        advice=advice,
     )
 
 
