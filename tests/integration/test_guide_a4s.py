@@ -124,7 +124,7 @@ def test_the_end_prints_the_table_that_it_writes(monkeypatch, capsys, tmp_path):
     [
         (["--ptensorboard"], "nothing is recorded: --ptensorboard needs --profiling"),
         (["--debug"], "nothing is recorded: --debug needs --profiling"),
-        (["--wait", "2", "--active", "1"], "nothing is recorded: --wait, --active needs"),
+        (["--wait", "2", "--active", "1"], "nothing is recorded: --wait, --active need "),
         (["--steps", "3"], None),
     ],
 )

@@ -97,8 +97,17 @@ class Settings:
             and setting.origin == self.names.flags.get(name)
             and (name == "deepspeed_memory" or name not in shared)
         ]
-        switch = self.names.name("enabled")
-        return [f"nothing is recorded: {', '.join(given)} needs {switch}"] if given else []
+        of_log = self.names.flags.get("memory_log_steps")
+        needs = {
+            "enabled": [flag for flag in given if flag != of_log],
+            "memory_log": [flag for flag in given if flag == of_log],
+        }
+        parts = [
+            f"{', '.join(flags)} {'needs' if len(flags) == 1 else 'need'} {self.names.name(switch)}"
+            for switch, flags in needs.items()
+            if flags
+        ]
+        return [f"nothing is recorded: {', and '.join(parts)}"] if parts else []
 
     def config(self, **more: Any) -> CaptureConfig:
         """The capture's options; `more` are fields that only code can set.

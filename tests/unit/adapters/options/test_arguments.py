@@ -344,6 +344,30 @@ def test_a_wrong_variable_ends_the_script_with_one_line(monkeypatch, capsys):
     assert line == "train.py: error: STEPSCOPE_ACTIVE: 'many' is not a whole number"
 
 
+@pytest.mark.parametrize(
+    ("flags", "missing"),
+    [
+        ("--profiler-repeat 2", ["--profiler-repeat needs --enable-profiling"]),
+        (
+            "--profiler-repeat 2 --profiler-wait-steps 1",
+            ["--profiler-wait-steps, --profiler-repeat need --enable-profiling"],
+        ),
+        ("--memory-log-steps 5", ["--memory-log-steps needs --enable-memory-logging"]),
+        (
+            "--profiler-repeat 2 --memory-log-steps 5",
+            [
+                "--profiler-repeat needs --enable-profiling",
+                "--memory-log-steps needs --enable-memory-logging",
+            ],
+        ),
+    ],
+)
+def test_flags_without_effect_name_the_switch_that_each_needs(flags, missing, capsys):
+    parser = stepscope.add_arguments(argparse.ArgumentParser(), dialect="hf")
+    stepscope.Profiler.from_args(parser.parse_args(flags.split()))
+    assert capsys.readouterr().err == f"stepscope: nothing is recorded: {', and '.join(missing)}\n"
+
+
 def test_unknown_variables_are_named_with_the_nearest_option(monkeypatch, caplog):
     monkeypatch.setenv("STEPSCOPE_ACTIV", "3")
     monkeypatch.setenv("STEPSCOPE_XYZZY", "3")
