@@ -104,8 +104,15 @@ NOT_TRACES = (
         _like(rb'\s*\{\s*"nodes"\s*:\s*\[\s*\{\s*"id"'),
     ),
     NotATrace(
+        "a table of operators, not a trace",
+        "any editor shows it; give the trace of the same window",
+        # Of torch's `table()`, or a window's own key_averages.txt and key_averages.csv.
+        _like(rb"(?:sorted by \w+\s+)?(?:-[- ]*\s+)? *Name +Self CPU %|kind,name,calls,"),
+    ),
+    NotATrace(
         "collapsed stacks with counts, not a trace",
-        "speedscope shows them; py-spy writes a trace with --format chrometrace",
+        "speedscope shows them; give the trace of the same window, or let py-spy write one with "
+        "--format chrometrace",
         _like(rb"[^\n{}\[\]]*;[^\n]*[^\n;] \d+\r?\n", _WHOLE_BEGINNING),
     ),
     NotATrace(

@@ -151,6 +151,12 @@ def test_what_is_no_trace_is_named_with_a_remedy(
         ),
         (b'{"nodes":[{"id":1,"callFrame":{}}]}', "a CPU profile of V8"),
         (b"main;loss;aten::mm 17\nmain;step 4\n", "collapsed stacks with counts, not a trace"),
+        (
+            b"sorted by self_cpu_time_total\n\nName        Self CPU %  Self CPU\n",
+            "a table of operators",
+        ),
+        (b"-----  -----  \n      Name    Self CPU %      Self CPU  \n", "a table of operators"),
+        (b"kind,name,calls,self_cpu_ns,cpu_ns\nhost,aten::mm,5,3,4\n", "a table of operators"),
         (b"memray\x00\x0b" + bytes(40), "a recording of memray, not a trace"),
         (b"\x04\x22\x4d\x18\x40\x40\xc0\x50\x08\0\0\xfa\x04memray\0\x0b", "a recording of memray"),
         (bytes(range(256)), "its content is binary"),
