@@ -138,6 +138,42 @@ def test_the_record_tells_workers_cpus_and_what_loading_uses():
     assert told["step with these workers alone"] == 40 * MS
 
 
+def made_in_the_loop(cpu_ms: float, queued_ms: float = 0.0, cpus: int | None = 2) -> Subject:
+    """Steps of 50 ms, 40 of which the loop spends in its own phase "data"."""
+    columns = {"cpu_ms": cpu_ms, "queued_ms": queued_ms, "phases_ms": {"data": 40.0}}
+    return Subject(0, summarise_steps(step_records([50.0] * 20, **columns)), job_cpus=cpus)
+
+
+@pytest.mark.parametrize("queued_ms", [0.0, 20.0])
+def test_batches_that_the_loop_computes_itself_get_no_more_workers_than_cpus(queued_ms):
+    computed = made_in_the_loop(48.0 - queued_ms, queued_ms)
+    (finding,) = find_input_bound(computed)
+    told = {evidence.label: evidence.value for evidence in finding.evidence}
+    assert told["CPUs for this rank"] == 2
+    assert told[input_bound.WORKERS_LABEL] == 1
+    assert finding.is_upper_bound
+    assert "there are only 2 CPUs" in finding.advice
+    assert "waits for storage" not in finding.advice
+
+
+@pytest.mark.parametrize(
+    "waiting", [made_in_the_loop(9.0), made_in_the_loop(29.0), made_in_the_loop(48.0, cpus=None)]
+)
+def test_batches_that_the_loop_may_only_wait_for_are_not_limited_by_cpus(waiting):
+    """With 29 of 50 ms on a CPU, 10 may be the rest of the step and 19 of 40 the input's."""
+    (finding,) = find_input_bound(waiting)
+    told = {evidence.label: evidence.value for evidence in finding.evidence}
+    assert told[input_bound.WORKERS_LABEL] == 5
+    assert not finding.is_upper_bound
+
+
+def test_batches_of_a_generator_that_computes_get_no_more_workers_than_cpus():
+    summary = summarise_steps(step_records([50] * 20, waits_ms=40, cpu_ms=48, wait_cpu_ms=38))
+    facts = facts_of(Subject(0, summary, job_cpus=4))
+    assert (facts.cpus, facts.cpu_share) == (4, 0.95)
+    assert advise(facts, 50 * MS, 40 * MS).workers == 3
+
+
 def test_waiting_for_a_cpu_is_no_work_of_the_loader():
     """A loader that sleeps 64 of 84 ms, on CPUs so busy that each sample waits for one."""
     busy = {"waits_ms": 224, "wait_cpu_ms": 160, "cpu_ms": 20, "queued_ms": 350}

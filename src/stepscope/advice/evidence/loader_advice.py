@@ -10,7 +10,8 @@ Work that uses a CPU cannot use more of them than there are: then the training t
 the workers share the others, each the part of a CPU that it was seen to use. Workers that mostly
 wait share half of a single one. Each worker also holds
 the batches that it prepares ahead in shared memory, and memory of its own. Where the use of the CPU
-was not measured, neither case is assumed.
+was not measured, neither case is assumed. Of batches that the loop makes itself, without a
+DataLoader, the training thread's CPU time tells whether making them is work.
 
 A batch that comes from another process has a cost of its own: each tensor's memory is passed as a
 file and mapped by the training process. CPU time measured with torch 2.13 on Linux: about 0.7 ms,
@@ -21,13 +22,15 @@ training process takes hardly longer, workers do not help.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 
 from stepscope.advice.evidence.subject import Subject
+from stepscope.analysis.selection.partition import INPUT
 from stepscope.run.figures import binary_size, duration, sentence
 from stepscope.run.manifest import LoaderRecord
+from stepscope.trace.arrays import intervals
 
 _BURNS = 0.5
 """Loading that spends at least this share of its time on a CPU counts as CPU work."""
@@ -64,6 +67,7 @@ class LoaderFacts:
     Attributes:
         cpus: CPUs that this rank may use for itself.
         cpu_share: Share of the time of loading that is work for a CPU.
+        computes: Whether it is at least `_BURNS`, where no more than that is known.
         is_for_gpu: Whether batches go to a GPU: with `pin_memory`, a thread receives them.
         record: What it was recorded to be; its defaults without a record.
     """
@@ -75,11 +79,12 @@ class LoaderFacts:
     keeps_workers: bool | None = None
     is_for_gpu: bool = False
     record: LoaderRecord = field(default_factory=LoaderRecord)
+    computes: bool | None = None
 
     @property
     def burns_cpu(self) -> bool | None:
         """Whether loading is work for a CPU, rather than waiting."""
-        return None if self.cpu_share is None else self.cpu_share >= _BURNS
+        return self.computes if self.cpu_share is None else self.cpu_share >= _BURNS
 
     @property
     def transfer_ns(self) -> int:
@@ -137,6 +142,43 @@ def facts_of(subject: Subject) -> LoaderFacts:
             is_for_gpu=subject.window is not None and subject.window.has_gpu,
             record=loader,
         )
+    shown = _shown_by_names(subject)
+    if shown.has_workers or subject.job_cpus is None or not _computes_here(subject):
+        return shown
+    share = host.loading_cpu_share if host is not None else None
+    return replace(shown, cpus=subject.job_cpus, cpu_share=share, computes=True)
+
+
+def _computes_here(subject: Subject) -> bool:
+    """Whether the training thread itself computes its batches, and no DataLoader was recorded.
+
+    Where the record has no CPU time of the input alone, that of the step decides: what the rest of
+    the step cannot have used is the input's.
+    """
+    summary = subject.steps
+    if summary is None or summary.host.cpu_ns is None:
+        return False
+    if summary.host.loading_cpu_share is not None:
+        return summary.host.loading_cpu_share >= _BURNS
+    input_ns = _input_share(subject) * summary.mean_ns
+    wanted_ns = summary.host.cpu_ns + (summary.host.queued_ns or 0)
+    return input_ns > 0 and wanted_ns - (summary.mean_ns - input_ns) >= _BURNS * input_ns
+
+
+def _input_share(subject: Subject) -> float:
+    """The share of the host's step that is input, by the record or else by the window."""
+    window = subject.window
+    if subject.steps is not None and subject.steps.partition.of(INPUT):
+        return subject.steps.partition.of(INPUT) / subject.steps.partition.total_ns
+    if subject.host is not None:
+        return subject.host.partition.of(INPUT) / max(1, subject.host.partition.total_ns)
+    if window is not None and window.has_gpu:
+        return window.share(intervals.clip(window.graph.input_waits, *window.window).total_ns)
+    return 0.0
+
+
+def _shown_by_names(subject: Subject) -> LoaderFacts:
+    """What the names of a DataLoader's ranges in the window tell."""
     if subject.window is None:
         return LoaderFacts()
     name = pl.col("name")

@@ -113,6 +113,7 @@ class Subject:
         imbalance: How unequal the work of the ranks is, if that makes them wait; else None.
         longer_parts: What takes longer on the late ranks than on the others, if any come late.
         job_devices: Names of the GPUs that the job's processes see, by its description.
+        job_cpus: CPUs that the process of a job of one rank may be scheduled on; None if unknown.
         slow_clock: How its GPU's clock compares with its peers', if it is lower; None otherwise.
     """
 
@@ -140,6 +141,7 @@ class Subject:
     imbalance: Imbalance | None = None
     longer_parts: tuple[LongerPart, ...] = ()
     job_devices: tuple[str, ...] = ()
+    job_cpus: int | None = None
 
     @property
     def step_ns(self) -> int | None:

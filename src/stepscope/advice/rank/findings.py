@@ -45,6 +45,7 @@ def subject_of(
     manifest = summary.compared.manifest
     windows = () if rank.manifest is None else rank.manifest.windows
     files = [item for window in windows for item in window.artifacts]
+    job = _job(rank)
     of_python = [item.path for item in files if item.kind == KIND]  # of windows with tracemalloc
     return Subject(
         summary.rank,
@@ -59,17 +60,18 @@ def subject_of(
         gc_calls=() if manifest is None else manifest.gc_calls,
         training_phases=frozenset() if manifest is None else frozenset(manifest.training_phases),
         window_files=frozenset(item.kind for item in files),
-        job_devices=_job_devices(rank),
+        job_devices=() if job is None else job.devices,
+        job_cpus=job.cpu_count or None if job is not None and job.world_size == 1 else None,
     )
 
 
-def _job_devices(rank: RankRun) -> tuple[str, ...]:
+def _job(rank: RankRun) -> JobRecord | None:
     if rank.manifest is None:
-        return ()
+        return None
     try:
-        return read_record(RunLayout(rank.directory.parent).run_file, JobRecord).devices
+        return read_record(RunLayout(rank.directory.parent).run_file, JobRecord)
     except (StepscopeError, OSError):
-        return ()
+        return None
 
 
 def _memory(rank: RankRun, trace: Trace | None, notes: list[str]) -> MemoryView | None:
