@@ -361,6 +361,24 @@ def test_a_fused_optimizer_saves_no_more_than_the_record_says_the_optimizer_take
     assert finding.saving_ns > ms(3)
 
 
+def test_a_fused_optimizer_saves_no_more_than_the_report_shows_of_it(judge):
+    """Unrecorded steps wait for their input, the recorded ones hardly do."""
+    t = GpuTrace(device_name=None)
+    for _ in range(3):
+        with t.step():
+            t.data_wait(us(100))
+            t.op("aten::linear").python(ms(2))
+            with t.annotate("Optimizer.step#AdamW.step"):
+                for _ in range(200):
+                    t.op("aten::addcdiv_").python(us(10))
+    diagnosis = judge(t, step_records([40.0] * 40, waits_ms=20.0))
+    (finding,) = (one for one in diagnosis.findings if one.id == "unfused-optimizer")
+    partition = diagnosis.ranks[0].partition
+    assert partition is not None
+    shown_ns = partition.of("optimizer") / partition.steps
+    assert 0 < finding.saving_ns <= 0.8 * shown_ns + 1
+
+
 def test_steps_that_recording_slowed_are_divided_by_what_was_recorded(judge):
     """One phase of the record is all of the step, and says nothing of what it holds."""
     t = GpuTrace(device_name=None)

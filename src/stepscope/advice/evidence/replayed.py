@@ -132,15 +132,12 @@ def replayed_finding(
     alike_ns = _like_those_recorded(subject, window, step_ns)
     if factor >= limits.profiler_factor and not graph.has_recorded_pace:
         severity = Severity.LOW
+    same = "no larger a share of an unrecorded step than" if is_capped else _SAME_SHARE
     if graph.has_recorded_pace:
         assumption += "; replayed at the pace of unrecorded steps"
     elif factor >= NOTABLY_LONGER:
-        assumption += (
-            f"; it saves the same share of an unrecorded step as of a recorded one, which takes "
-            f"{factor:.2f}× as long"
-        )
+        assumption += f"; it saves {same} of a recorded one, which takes {factor:.2f}× as long"
     elif step_ns >= NOTABLY_LONGER * window.step_ns:
-        same = "no larger a share of an unrecorded step than" if is_capped else _SAME_SHARE
         assumption += (
             f"; it saves {same} of the recorded ones, which took {duration(window.step_ns)}"
         )

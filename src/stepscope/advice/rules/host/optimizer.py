@@ -13,6 +13,7 @@ from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.analysis.calls.fusible import ADAM, ZERO_GRAD
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.host.partition import OPTIMIZER_STEP, without_closures
+from stepscope.analysis.selection.partition import with_input_of
 from stepscope.run.figures import percent
 from stepscope.run.step_record import OPTIMIZER
 from stepscope.trace.arrays import intervals
@@ -49,8 +50,8 @@ def find_unfused_optimizer(subject: Subject) -> list[Finding]:
     fused optimizer makes one pass over each tensor where the other makes one per operator: the
     saving assumes that it takes a fifth of the time where moments are kept (Adam), and nearly half
     of it otherwise (SGD), as measured on CPUs with tensors of 64 to 4,096 elements. Of the time of
-    foreach operators, which call one operator per tensor on a CPU, it takes more. Where a step
-    record times the optimizer, no more of that is saved.
+    foreach operators, which call one operator per tensor on a CPU, it takes more. Where there is a
+    step record, no more is saved than that share of the optimizer's part of an unrecorded step.
 
     LBFGS has no fused variant, and works with few long vectors anyway: there is no finding.
     """
@@ -175,12 +176,19 @@ def _title(window: WindowView, many: int, does: str, what: str) -> str:
 
 
 def _most_ns(subject: Subject, left: float) -> int | None:
-    """What fusing saves at most by the step record, if that times the optimizer."""
-    summary = subject.steps
-    optimizer_ns = 0 if summary is None else summary.partition.of(OPTIMIZER)
-    if summary is None or not optimizer_ns:
+    """What fusing saves at most of an unrecorded step, where a record shows what that consists of.
+
+    A record that does not time the optimizer leaves it the window's share of what is not the wait
+    for input, as the report does.
+    """
+    if subject.steps is None:
         return None
-    return round((1 - left) * optimizer_ns / len(summary.steps))
+    partition = subject.steps.partition
+    if not partition.of(OPTIMIZER) and subject.host is not None:
+        partition = with_input_of(subject.host.partition, partition)
+    if not partition.of(OPTIMIZER):
+        return None
+    return round((1 - left) * partition.of(OPTIMIZER) / max(1, partition.steps))
 
 
 @once
