@@ -197,7 +197,11 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
         OSError: As `open_regular`; or it is larger than `most_bytes`.
     """
     with open_regular(path) as opened:
-        data = opened.read(most_bytes + 1)
+        # To read up to a limit, Python allocates all of the limit first: hundreds of megabytes.
+        size = min(os.fstat(opened.fileno()).st_size, most_bytes)
+        data = opened.read(size + 1)
+        if len(data) > size:  # larger than the limit, or it grows meanwhile
+            data += opened.read(most_bytes + 1 - len(data))
     if len(data) > most_bytes:
         raise OSError(errno.EFBIG, f"larger than {most_bytes // 1_000_000} MB", str(path))
     return data

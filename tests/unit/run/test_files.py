@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
+import tracemalloc
 
 import pytest
 
 from stepscope.run import files
-from stepscope.run.files import LineFile, digest_of, replacing, write_atomically
+from stepscope.run.files import LineFile, digest_of, read_regular, replacing, write_atomically
 
 
 def test_the_old_content_or_the_new_never_a_part(tmp_path):
@@ -99,3 +100,22 @@ def test_a_line_cut_off_by_a_full_disk_does_not_spoil_the_next(tmp_path, monkeyp
     file.close()
     assert file.lost_lines == 1
     assert (tmp_path / "lines").read_bytes().split(b"\n")[1] == b"second line"
+
+
+def test_a_small_file_takes_little_memory_whatever_the_limit(tmp_path):
+    (tmp_path / "small.json").write_bytes(b"{}")
+    tracemalloc.start()
+    try:
+        assert read_regular(tmp_path / "small.json", 256 << 20) == b"{}"
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_file_that_grows_while_it_is_read_is_read_to_its_end(tmp_path, monkeypatch):
+    (tmp_path / "file").write_bytes(b"12345")
+    stale = os.stat_result((*(tmp_path / "file").stat()[:6], 2, 0, 0, 0))
+    monkeypatch.setattr(files.os, "fstat", lambda _: stale)
+    assert read_regular(tmp_path / "file", 5) == b"12345"
+    with pytest.raises(OSError, match="larger than"):
+        read_regular(tmp_path / "file", 4)
