@@ -160,7 +160,7 @@ class Profiler:
             for line in settings.without_effect():
                 print_lines(line)
         if config.enabled:
-            for line in misspelled_variables():
+            for line in (*misspelled_variables(), *settings.overridden()):
                 log.warning("stepscope: %s", line)
         if config.enabled and settings.dialect.raises_max_steps:
             _raise_max_steps(args, settings, config)
@@ -511,8 +511,8 @@ def _raise_max_steps(args: Any, settings: Settings, config: CaptureConfig) -> No
     if config.max_steps == wanted:
         return
     log.warning(
-        "stepscope: max_steps=%s is too small for one window: it becomes %s",
-        wanted,
+        "stepscope: %s is too small for one window: it becomes %s",
+        settings.names.setting("max_steps", wanted),
         config.max_steps,
     )
     name = next(flag.destination for flag in settings.dialect.flags if flag.option == "max_steps")

@@ -109,6 +109,24 @@ class Settings:
         ]
         return [f"nothing is recorded: {', and '.join(parts)}"] if parts else []
 
+    def overridden(self) -> list[str]:
+        """Lines about flags of the schedule that were given although another one decides."""
+        names, length = self.names, self.value("cycle_length")
+        if length is None or self.value("start_step") is not None:
+            return []
+        loses, decides = "wait", "cycle_length"
+        if self.value("repeat"):
+            loses, decides = decides, loses
+        wait = length - self.value("warmup") - self.value("active")
+        was_given = self.settings[loses].origin == names.flags.get(loses)
+        if not was_given or (loses == "wait" and self.value("wait") == wait):
+            return []
+        lost, repeat, decisive = (
+            names.setting(name, self.value(name)) for name in (loses, "repeat", decides)
+        )
+        instead = f"makes it {wait}" if loses == "wait" else "decides"
+        return [f"{lost} has no effect: with {repeat}, {decisive} {instead}"]
+
     def config(self, **more: Any) -> CaptureConfig:
         """The capture's options; `more` are fields that only code can set.
 

@@ -368,6 +368,40 @@ def test_flags_without_effect_name_the_switch_that_each_needs(flags, missing, ca
     assert capsys.readouterr().err == f"stepscope: nothing is recorded: {', and '.join(missing)}\n"
 
 
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (
+            "--wait_steps 1",
+            "--wait_steps 1 has no effect: with --repeat 0, --profiling_frequency 10 makes it 7",
+        ),
+        (
+            "--repeat 2 --profiling_frequency 30",
+            "--profiling_frequency 30 has no effect: with --repeat 2, --wait_steps 7 decides",
+        ),
+        ("--wait_steps 7", None),
+        ("--wait_steps 3 --profiling_frequency 6", None),
+        ("--repeat 1 --wait_steps 1 --warmup_steps 1 --active_steps 1", None),
+        ("--profiling_frequency 20", None),
+        ("", None),
+    ],
+)
+def test_flags_of_the_schedule_that_another_one_overrides_are_named(flags, line, caplog):
+    parser = stepscope.add_arguments(argparse.ArgumentParser(), dialect="fsdp-qlora")
+    stepscope.Profiler.from_args(parser.parse_args(["--profile", "true", *flags.split()]))
+    assert caplog.messages == ([] if line is None else [f"stepscope: {line}"])
+
+
+def test_a_limit_that_is_raised_is_named_as_it_was_given(caplog):
+    parser = stepscope.add_arguments(argparse.ArgumentParser(), dialect="fsdp-qlora")
+    args = parser.parse_args(["--profile", "true", "--max_steps", "2"])
+    stepscope.Profiler.from_args(args)
+    assert args.max_steps == 10
+    assert caplog.messages == [
+        "stepscope: --max_steps 2 is too small for one window: it becomes 10"
+    ]
+
+
 def test_unknown_variables_are_named_with_the_nearest_option(monkeypatch, caplog):
     monkeypatch.setenv("STEPSCOPE_ACTIV", "3")
     monkeypatch.setenv("STEPSCOPE_XYZZY", "3")
