@@ -106,12 +106,13 @@ def short_saving(finding: Finding, whose: str = "") -> str:
     """What the fix saves, in a few words.
 
     Args:
-        whose: Whose step it is saved from, as "rank 3's "; empty for that of the report.
+        whose: Whose step it is saved from, as "rank 3's "; empty for that of the report. A title
+            states shares of that step, so it is also named where no saving is.
     """
     if finding.saving_of_job is not None:
         return f"saves {_of_job(finding.saving_of_job)}"
     if finding.saving_ns is None or finding.predicted_step_ns is None:
-        return "saving: not estimated"
+        return f"{whose}saving: not estimated"
     now_ns = finding.saving_ns + finding.predicted_step_ns
     saved = f"{finding.up_to}{units.duration(finding.saving_ns)}"
     return f"saves {saved} of {whose}{units.duration(now_ns)}"

@@ -24,7 +24,9 @@ from stepscope.advice.thresholds import Thresholds
 from stepscope.commands.report import command
 from stepscope.errors import UnreadableInputError
 from stepscope.opening.reader import RankRun, open_run
+from stepscope.report.document import Findings, ShownFinding
 from stepscope.report.findings import ranks_with, short_saving
+from stepscope.report.render.terminal import _short_findings
 from stepscope.report.units import duration
 
 
@@ -265,3 +267,26 @@ def test_what_recording_stretched_makes_no_verdict(tmp_path, monkeypatch, factor
     assert found.saving_ns + found.predicted_step_ns == 20_000_000
     assert diagnosis.verdict.startswith("cpu-bound-python") == is_sure
     assert ("profiler-overhead" in {f.id for f in diagnosis.findings}) == (not is_sure)
+
+
+def test_a_finding_of_another_rank_names_it_also_where_nothing_is_saved():
+    """Its title states a share of that rank's step, and the report the parts of another's."""
+    found = Finding(
+        id="exposed-communication",
+        title="99% of the step is waiting for communication",
+        severity=Severity.LOW,
+        rank=0,
+        saving_ns=None,
+        saving_reason="the wait is for another rank",
+        evidence=(),
+        advice="Compare the ranks first.",
+    )
+    assert short_saving(found, "rank 0's ") == "rank 0's saving: not estimated"
+    stream = io.StringIO()
+    console = Console(file=stream, width=100)
+    for shown_rank in (1, 0):
+        block = Findings((ShownFinding(found),), shown_rank, is_short=True)
+        for line, _ in _short_findings(block, console):
+            console.print(line)
+    assert stream.getvalue().count("rank 0's saving: not estimated") == 1
+    assert stream.getvalue().count("saving: not estimated") == 2
