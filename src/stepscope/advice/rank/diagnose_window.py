@@ -154,7 +154,9 @@ class WindowDiagnosis:
         """What is measured on the window before any rule is asked."""
         asked = self._asked()
         record = self.alone.steps
-        pace = None if record is None else recorded_pace(record)
+        manifest = self.alone.compared.manifest
+        loader = None if manifest is None else manifest.loader
+        pace = None if record is None else recorded_pace(record, loader)
         view = WindowView(self.trace, asked, self.request.baseline, pace)
         if record is not None and view.graph.has_outrun_record:
             needs_ns = view.graph.replayed_step_ns

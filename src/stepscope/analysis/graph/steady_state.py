@@ -132,7 +132,7 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
     taken_ns: Callable[[float], int] = partial(cycle_ns, kept=own)
     if is_ahead:
         taken_ns = partial(cycle_ns, kept=alone, host_only=True)
-    elif has_batches and pace.batch_ns and pace.ready_ns and waiting_steps == len(graph.steps):
+    elif has_batches and pace.ready_ns and waiting_steps == len(graph.steps):
         wanted_ns = pace.ready_ns * len(graph.steps)
     elif has_batches and pace.batch_ns:
         taken_ns, least_ns = beside_batches_ns, beside_batches_ns(_MOST_SLOWED)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from stepscope.analysis.record.summary import StepSummary
+from stepscope.run.manifest import LoaderRecord
 
 _STARVED = 0.05
 """Share of its steps that a training waits for batches, from which these set its pace."""
 RECEIVING_NS = 50_000
 """What it takes at least to receive a batch that a worker has ready."""
 _IN_STORE = 2
-"""Batches that a loader has in store at most, for all that a record shows: one worker's."""
+"""Batches that a worker has in store at most if the loader does not say otherwise."""
 _RARE = 0.05
 """Share of the steps up to which slow ones are too rare for a window of a few steps."""
 
@@ -50,8 +51,12 @@ class RecordedPace:
         return replace(self, step_ns=self.step_ns + more_ns, own_ns=own_ns)
 
 
-def recorded_pace(record: StepSummary) -> RecordedPace:
-    """The pace by a step record. Waits at the start of epochs are kept apart."""
+def recorded_pace(record: StepSummary, loader: LoaderRecord | None = None) -> RecordedPace:
+    """The pace by a step record. Waits at the start of epochs are kept apart.
+
+    Args:
+        loader: Where batches come from; default: unknown, and taken to have one worker.
+    """
     starts = record.epoch_starts
     late_ns = starts.excess_wait_ns // len(record.steps)
     times = max(1, len(starts.steps))
@@ -61,7 +66,10 @@ def recorded_pace(record: StepSummary) -> RecordedPace:
     # Batches that were in store after a pause, as for a window, make the first steps shorter than
     # the pace; not those on the device, which had a pause as well.
     behind_ns = (record.mean_device_ns or 0) - record.mean_ns
-    if batch_ns and 0 < behind_ns * len(record.steps) <= _IN_STORE * batch_ns:
+    in_store = _IN_STORE
+    if loader is not None and loader.workers:
+        in_store = loader.workers * (loader.prefetch_factor or _IN_STORE)
+    if batch_ns and 0 < behind_ns * len(record.steps) <= in_store * batch_ns:
         batch_ns += behind_ns
     slow, begun = set(record.slow_steps), set(starts.steps)
     is_rare = len(slow - begun) < _RARE * len(record.steps)
