@@ -93,6 +93,7 @@ def test_promises_come_true_and_the_first_finding_is_the_best_fix(
         pytest.param(
             9515, None, id="a wait for a batch hides one for the GPU, and there is no window"
         ),
+        pytest.param(52007615, None, id="all workers have batches in store after a window"),
         pytest.param(72, None, id="steps that end within a round are longer than its batches take"),
     ],
 )
@@ -124,6 +125,7 @@ def test_what_batches_may_not_allow_is_the_most_that_is_saved(tmp_path, cache):
         pytest.param(21003231, "garbage-collector", id="a slowed host's gaps are no kernels' gaps"),
         pytest.param(21004733, "launch-bound", id="copies begin in their calls"),
         pytest.param(21001197, "allocator-churn", id="late launches are no gaps between kernels"),
+        pytest.param(1115, "input-bound", id="steps whose batch is ready wait for the GPU"),
     ],
 )
 def test_the_steady_state_is_not_that_of_the_window(seed, finding, cache):
