@@ -286,6 +286,12 @@ def build_step_graph(
     lanes = tuple(sorted(lane for lane in {main_lane, *launching} if lane != NO_THREAD))
     host = host_events(trace, lanes)
     batch_ns = 0 if pace is None else pace.batch_ns
+    if pace is not None and len(chosen) and pace.longest_batch_ns > batch_ns:
+        shown = find_arrivals(
+            trace, host, main_lane, (window[0], window[1] - tail_of(trace, chosen)), len(chosen)
+        )
+        pace = pace.of_batches(shown.cycle_ns // len(chosen))
+        batch_ns = pace.batch_ns
     graph = _graph_of(trace, chosen, window, main_lane, lanes, work, host, batch_ns)
     if pace is not None:
         begun = set(graph.steps).intersection(epoch_starts(trace).steps)

@@ -26,6 +26,7 @@ class RecordedPace:
             without what the starts of epochs take.
         own_ns: The same without waits for input.
         batch_ns: The time from batch to batch, if the training waits for them; else 0.
+        longest_batch_ns: The same if all batches that steps may have had in store were there.
         device_ns: Mean time from one step's end to the next on the device; None: not known.
         epoch_start_ns: What a step takes longer in which an epoch begins.
         iterator_ns: The part of it until the iterator is there; the rest is its first batch.
@@ -43,6 +44,11 @@ class RecordedPace:
     iterator_ns: int = 0
     between_ns: int = 0
     ready_ns: int = 0
+    longest_batch_ns: int = 0
+
+    def of_batches(self, shown_ns: int) -> RecordedPace:
+        """The pace where those of a window show how much of it batches in store may hide."""
+        return replace(self, batch_ns=max(self.batch_ns, min(shown_ns, self.longest_batch_ns)))
 
     def with_epochs(self, starts: int, steps: int) -> RecordedPace:
         """The pace of steps in some of which epochs begin."""
@@ -66,11 +72,14 @@ def recorded_pace(record: StepSummary, loader: LoaderRecord | None = None) -> Re
     # Batches that were in store after a pause, as for a window, make the first steps shorter than
     # the pace; not those on the device, which had a pause as well.
     behind_ns = (record.mean_device_ns or 0) - record.mean_ns
-    in_store = _IN_STORE
+    # One worker's are taken to have been; of others, a window must show it.
+    in_store, longest_ns = _IN_STORE, batch_ns
     if loader is not None and loader.workers:
         in_store = loader.workers * (loader.prefetch_factor or _IN_STORE)
     if batch_ns and 0 < behind_ns * len(record.steps) <= in_store * batch_ns:
-        batch_ns += behind_ns
+        longest_ns += behind_ns
+    if behind_ns * len(record.steps) <= _IN_STORE * batch_ns:
+        batch_ns = longest_ns
     slow, begun = set(record.slow_steps), set(starts.steps)
     is_rare = len(slow - begun) < _RARE * len(record.steps)
     late_usual_ns = starts.excess_wait_ns * len(begun - slow) // times
@@ -87,4 +96,5 @@ def recorded_pace(record: StepSummary, loader: LoaderRecord | None = None) -> Re
         (starts.workers_ns + starts.sampler_ns) // times,
         record.usual_own_ns if is_in_cycle else 0,
         record.ready_ns,
+        longest_ns,
     )
