@@ -133,6 +133,8 @@ class SteadySteps:
             own_ns = one.dur_ns - one.input_ns
             others_ns = statistics.median(step.dur_ns - step.input_ns for step in complete)
             times, beside = own_ns / max(1, others_ns), f"{duration(own_ns)} beside its input, "
+        if beside and significant(times) == "1":
+            return f"{beside}as the others"
         return f"{beside}{significant(times)} times the others"
 
     @property
@@ -317,6 +319,18 @@ def _device_durations(trace: Trace, asked: Scope, wanted: Int64Array) -> Int64Ar
     return mean
 
 
+def _device_idle(trace: Trace) -> Int64Array:
+    """How long the devices have nothing to do in each step, their mean."""
+    rows = trace.device_steps
+    idle = np.zeros(len(trace.steps), np.int64)
+    for (device,), work in work_on_devices(trace).partition_by("device", as_dict=True).items():
+        mine = rows.filter(pl.col("device") == device)
+        starts, ends = mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy()
+        busy = intervals.merge(work["start_ns"].to_numpy(), work["end_ns"].to_numpy())
+        idle += ends - starts - intervals.covered(busy, starts, ends)
+    return idle // max(1, rows["device"].n_unique())
+
+
 def _have_work(trace: Trace, steps: Int64Array) -> bool:
     return bool(in_steps(work_on_devices(trace)["step"], Scope(steps=tuple(steps.tolist()))).any())
 
@@ -352,11 +366,13 @@ def _states(
         _leave_out_unrecorded(trace, states)
     whole = _longest_run(host, states != _STATES.index(StepState.EMPTY))
     rows = np.nonzero(states == _COMPLETE)[0]
-    first = slow_first_steps(durations[rows], waits[rows])
+    # What the host waits while the devices have work makes no step longer.
+    lasting = np.minimum(waits, _device_idle(trace)) if is_of_devices else waits
+    first = slow_first_steps(durations[rows], lasting[rows])
     states[rows[:first]] = _STATES.index(StepState.START_UP)
     rows = rows[first:]
     epoch, begins_epoch = _epochs(trace, host, whole)
-    stall = single_stall(durations[rows], waits[rows])
+    stall = single_stall(durations[rows], lasting[rows])
     if stall is not None and not begins_epoch[rows[stall]]:
         states[rows[stall]] = _STATES.index(StepState.STALL)
     run = _longest_run(host, states == _COMPLETE)

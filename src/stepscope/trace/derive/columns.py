@@ -27,7 +27,9 @@ from stepscope.trace.arrays.nullable import filled, nullable
 from stepscope.trace.categories import (
     GPU_CATEGORIES,
     GPU_WORK,
+    HOST_CALLS,
     code_of,
+    is_one_of,
     mask_of,
 )
 from stepscope.trace.classify import COLLECTIVE_NAME
@@ -157,7 +159,8 @@ def derive(
     linked, cause = work[cause >= 0], cause[cause >= 0]
     launch_step = host_index[cause]
     believable = _believable_work(events, overruns, work, launch[work], linked, launch_step)
-    devices = device_steps(believable, steps, blocked_until(tables, work))
+    lost_in = _steps_of_lost_work(tables, launch[work], host_index)
+    devices = device_steps(believable, steps, blocked_until(tables, work), lost_in)
     step = _step_of(events, steps, host_index, launch_step, linked, devices)
     del host_index
     is_unlinked = np.zeros(len(events), np.bool_)
@@ -183,6 +186,23 @@ def derive(
     )
     parent.flags.writeable = False
     return DerivedTables(wide, steps, devices, overruns, problems, narrow, parent, narrow["op"])
+
+
+def _steps_of_lost_work(tables: Tables, launch: Int64Array, host_index: Int64Array) -> Int64Array:
+    """The steps in which launches have no GPU work, though others by the same name have.
+
+    Args:
+        launch: The launches of all GPU work; -1 for none.
+    """
+    name_id = tables.events["name_id"].to_numpy()
+    linked = launch[launch >= 0]
+    launches = tables.names.filter(is_one_of(HOST_CALLS), pl.col("group") == "launch")
+    is_launch = np.zeros(len(tables.names), np.bool_)
+    is_launch[np.intersect1d(launches["name_id"].to_numpy(), name_id[linked])] = True
+    is_lost = gather(is_launch, name_id)
+    is_lost[linked] = False
+    found: Int64Array = np.unique(host_index[is_lost]).astype(np.int64)
+    return found[found >= 0]
 
 
 def _believable_work(

@@ -11,11 +11,12 @@ Definitions
     events on any thread belong to the step in which they start.
 
     Device step N lasts, on each device, from the end of the GPU work launched in earlier steps to
-    the end of the work launched up to step N (a running maximum). The first step with linked work,
-    and a step that follows a time outside any step, does not start before its host step. Steps
-    before the first with linked work, and a device without any, use the host steps instead. Both
-    kinds of step partition their clock, so nothing is counted twice when the host runs ahead. Ends
-    are those of `overruns.py`, so that no impossible duration moves a step.
+    the end of the work launched up to step N (a running maximum). The first step, and a step that
+    follows a time outside any step, does not start before its host step. A device without any
+    linked work uses the host steps instead. Both kinds of step partition their clock, so nothing is
+    counted twice when the host runs ahead. Ends are those of `overruns.py`, so that no impossible
+    duration moves a step. If the work of the first steps was lost, though not their launches, these
+    use the host steps, and the next one is the first.
 
     Work that was launched before the recording began may not be in the file. If a call waits for
     the device before any GPU work is recorded, such work ends when the call returns, and the first
@@ -222,7 +223,10 @@ def _parts(rows: int) -> Iterator[slice]:
 
 
 def device_steps(
-    work: pl.DataFrame, host: pl.DataFrame, blocked_until_ns: int = _EARLIEST_NS
+    work: pl.DataFrame,
+    host: pl.DataFrame,
+    blocked_until_ns: int = _EARLIEST_NS,
+    lost_in: Int64Array | None = None,
 ) -> pl.DataFrame:
     """Returns the device steps, with the columns of `schema.DEVICE_STEPS`.
 
@@ -231,6 +235,7 @@ def device_steps(
             the step that launched it, -1 if unknown or outside any step; handed_over_ns, when the
             launching call returned or, of a copy that blocks, began (null: no call is known).
         blocked_until_ns: Until when a call waited for work that was not recorded.
+        lost_in: The steps, as indices in `host`, of launches whose work was not recorded.
     """
     work = work.filter(pl.col("device").is_not_null()) if work["device"].has_nulls() else work
     devices = distinct(work["device"]).tolist()
@@ -248,7 +253,8 @@ def device_steps(
         is_start_known, first = True, 0
         if is_linked:
             follows = np.concatenate(([False], ends[:-1] == starts[1:]))
-            first = int(launch_step[mine].min())
+            if lost_in is not None and (lost_in < launch_step[mine].min()).any():
+                first = int(launch_step[mine].min())
             follows[: first + 1] = False
             least = np.where(follows, starts[0], starts)
             other = ~linked & (device == number)
@@ -287,7 +293,7 @@ def _waited_for_unrecorded_work(work: pl.DataFrame, step: int, limit_ns: int) ->
 
     Args:
         work: The work of the device, by start.
-        step: The first step with linked work.
+        step: The first step.
         limit_ns: What is too short to matter.
     """
     own = work.filter(pl.col("launch_step") == step)

@@ -1,6 +1,7 @@
 """The steady steps of a trace, and that every answer states the same step."""
 
-from tests.support.gpu_trace import ms, us
+import pytest
+from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.tables import TableBuilder
 
 from stepscope.analysis.critical_path import critical_path
@@ -43,4 +44,39 @@ def test_a_start_up_beside_longer_waits_is_compared_beside_them():
     assert steady.notes[0] == (
         "step 7 took 107 ms, 106 ms beside its input, 3.53 times the others (start-up): not part "
         "of the steady step"
+    )
+
+
+def test_waits_that_the_device_works_through_do_not_hide_a_slow_first_step():
+    """The loader delivers every 130 ms, the device needs 140: only the first batch holds it up."""
+    t = GpuTrace()
+    began = t.now
+    for number in range(12):
+        with t.step():
+            t.data_wait(max(us(50), began + ms(130) * (number + 1) - t.now), workers=True)
+            t.op("aten::copy_").copy("HtoD", 80_000_000, ms(60), pinned=False)
+            for _ in range(8):
+                t.op("aten::conv2d").launch("conv", ms(10))
+    steady = steady_steps(t.load())
+    waits = [one.input_ns for one in steady.classified]
+    assert waits[1] > ms(60)
+    assert waits[8] < ms(1)
+    assert steady.steps == tuple(range(1, 12))
+    assert steady.step_ns == pytest.approx(ms(140), rel=0.01)
+    assert "(start-up)" in steady.notes[0]
+
+
+def test_a_first_step_that_only_waits_is_as_the_others_beside_that():
+    steps = tuple(
+        ClassifiedStep(number, state, ms(dur_ms), ms(input_ms))
+        for number, state, dur_ms, input_ms in (
+            (0, StepState.START_UP, 380, 300),
+            (1, StepState.COMPLETE, 300, 220),
+            (2, StepState.COMPLETE, 300, 220),
+        )
+    )
+    steady = SteadySteps((1, 2), ms(300), ms(300), True, 0, steps)
+    assert steady.notes[0] == (
+        "step 0 took 380 ms, 80.0 ms beside its input, as the others (start-up): not part of the "
+        "steady step"
     )

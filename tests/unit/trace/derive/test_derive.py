@@ -384,10 +384,8 @@ def test_device_steps_follow_the_definition(lengths, work, origin):
         in_steps = [e for e in mine if e[0] is not None and host_step(e[2]) is not None]
         others = [e for e in mine if e not in in_steps]
         spans, begin = [], origin
-        first = min((host_step(e[2]) for e in in_steps), default=len(lengths))
-        spans += bounds[:first]
-        for number in range(first, len(lengths)):
-            if number == first or lengths[number - 1][1]:
+        for number in range(len(lengths)):
+            if number == 0 or lengths[number - 1][1]:
                 own = [e for e in in_steps if host_step(e[2]) == number]
                 backlog = [
                     e[3] + e[4]
@@ -398,7 +396,7 @@ def test_device_steps_follow_the_definition(lengths, work, origin):
                 ]
                 begin = max([begin, bounds[number][0], *backlog])
             end = max([begin, *(e[3] + e[4] for e in in_steps if host_step(e[2]) == number)])
-            spans.append((begin, end))
+            spans.append((begin, end) if in_steps else bounds[number])
             begin = end
         rows = found.device_steps.filter(pl.col("device") == device)
         assert rows.select("start_ns", "end_ns").rows() == spans
