@@ -186,3 +186,22 @@ def test_a_first_step_after_which_the_gpu_is_idle_is_judged():
     trace = t.load()
     assert steady_steps(trace).steps == (0, 1, 2, 3, 4, 5)
     assert trace.device_steps["is_start_known"].all()
+
+
+@pytest.mark.parametrize("every", [6, 30])
+def test_impossible_ends_of_much_of_the_work_leave_no_verdict(tmp_path: Path, every: int) -> None:
+    t = training("amd")
+    products = [event for event in t.events if event["name"] == "gemm"]
+    for event in products[::every]:
+        event["dur"] += ms(3000)
+    diagnosis = judged(tmp_path, t)
+    (rank,) = diagnosis.ranks
+    assert rank.step_ns == pytest.approx(ms(5), rel=0.1)
+    found = [finding for finding in diagnosis.findings if finding.id == "trace-incomplete"]
+    if every == 30:
+        assert not found
+        assert not diagnosis.verdict.startswith("uncertain")
+        return
+    assert found[0].title == "the recorded ends of 15% of the GPU work are impossible"
+    assert found[0].evidence[0].value == len(products[::6])
+    assert diagnosis.verdict == f"uncertain: {found[0].title}, so what limits the step is unknown"

@@ -111,17 +111,22 @@ _NOT_UNDERSTOOD = (
     "limits the step shows in a recording of torch's profiler, or of a device whose lanes are "
     "understood."
 )
+_IMPOSSIBLE = (
+    "The recorder wrote ends after the end of later work on the same stream; such work counts as "
+    "long as it can have lasted at most. Record again, fewer steps at a time, with a newer driver "
+    "or ROCm."
+)
 _NEARLY_ALL = 0.9
 
 
 def find_trace_incomplete(subject: Subject) -> list[Finding]:
     """Trace incomplete: what the trace lacks, and what therefore cannot be judged.
 
-    There are three signs: the file is cut off or damaged; a notable share of the GPU work has no
-    launch; or launches have no GPU work (the recorder lost the device's side; see
-    `advice.evidence.believable`). If the work without a launch ran on its streams before anything
-    that was launched in the trace, and belongs to no recorded operator, nothing was lost: it was
-    launched before the recording began.
+    There are four signs: the file is cut off or damaged; a notable share of the GPU work has no
+    launch; launches have no GPU work (the recorder lost the device's side); or the recorded ends of
+    much of the work are impossible (see `advice.evidence.believable`). If the work without a launch
+    ran on its streams before anything that was launched in the trace, and belongs to no recorded
+    operator, nothing was lost: it was launched before the recording began.
     Work that a device starts by itself (MTIA's copies) never has a launch.
     """
     window = subject.window
@@ -154,11 +159,18 @@ def find_trace_incomplete(subject: Subject) -> list[Finding]:
         title = loss.text if severity is Severity.INFO else title or loss.text
         severity = Severity.MEDIUM
         advice = _LOST if loss.launches else _NOT_UNDERSTOOD
+        if loss.impossible_ends:
+            advice = _IMPOSSIBLE
+            evidence.append(
+                Evidence("GPU work with an impossible end", loss.impossible_ends, "count")
+            )
         evidence += [
             Evidence("lanes not understood", count, "count")
             for problem, count, _ in subject.problems
             if problem in NOT_UNDERSTOOD
-        ] or [Evidence("launches without GPU work", loss.launches, "count")]
+        ]
+        if loss.launches:
+            evidence.append(Evidence("launches without GPU work", loss.launches, "count"))
     if not evidence:
         return []
     return plain_finding(

@@ -143,7 +143,8 @@ def derive(
     launch, ambiguous = link_launches(tables.events)
     operator = link_operators(tables, launch, around)
     steps, host_index = steps_and_places(tables, host)
-    overruns = find_overruns(tables.events)
+    processes = tables.lanes.filter(~pl.col("is_gpu"))["pid"].n_unique()
+    overruns = find_overruns(tables.events, processes)
     # There are very many events, so columns are narrow, and what links events is dropped.
     kept = [name for name in tables.events.columns if name not in ("correlation", "external_id")]
     tables = replace(tables, events=tables.events[kept])

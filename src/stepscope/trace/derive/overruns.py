@@ -18,7 +18,8 @@ Definitions
 
     Overlaps up to the end of the next work are possible, and stay as recorded. If more than a tenth
     of the work of a stream overruns, and more than three pieces, the lane is no serial stream (two
-    processes may share it), and nothing is cut on it.
+    processes may share it), and nothing is cut on it. But as many processes cannot have more work
+    in progress at once than there are of them: then these ends are impossible all the same.
 """
 
 from __future__ import annotations
@@ -37,13 +38,18 @@ _TOLERANCE_NS = 1_000
 """What ends may be apart by rounding: older files have whole microseconds."""
 _MOST = 3
 _MOST_SHARE = 0.1
+_SHARING = 2  # processes that may share a lane where the file does not show how many there are
 _FACTOR = 3
 _LONG_NS = 1_000_000
 _LATEST = np.iinfo(np.int64).max
 
 
-def find_overruns(events: pl.DataFrame) -> pl.DataFrame:
-    """Returns the GPU work whose end is impossible, with the columns of `schema.OVERRUNS`."""
+def find_overruns(events: pl.DataFrame, processes: int = 1) -> pl.DataFrame:
+    """Returns the GPU work whose end is impossible, with the columns of `schema.OVERRUNS`.
+
+    Args:
+        processes: How many of them the file has.
+    """
     rows = np.flatnonzero(mask_of(events, GPU_WORK))
     if not len(rows):
         return pl.DataFrame(schema=OVERRUNS)
@@ -62,7 +68,9 @@ def find_overruns(events: pl.DataFrame) -> pl.DataFrame:
     if (end - _TOLERANCE_NS > next_start).any():
         lane = work["lane_id"].to_numpy()
         is_overrun = end - _TOLERANCE_NS > _earliest_end_from(lane, end)[following]
-        is_overrun &= _are_serial(lane, is_overrun)
+        is_overrun &= _are_serial(lane, is_overrun) | _are_too_many(
+            lane, start, end, is_overrun, max(_SHARING, processes)
+        )
     name = work["name_id"].to_numpy()
     # What is last on its stream may itself have lasted less long than recorded.
     longest = _longest_of_name(name, dur, has_next & ~is_overrun)
@@ -116,6 +124,27 @@ def _are_serial(lane: npt.NDArray[np.uint32], is_overrun: BoolArray) -> BoolArra
     overruns = np.bincount(lane, weights=is_overrun)
     serial: BoolArray = overruns <= np.maximum(_MOST, _MOST_SHARE * np.bincount(lane))
     return serial[lane]
+
+
+def _are_too_many(
+    lane: npt.NDArray[np.uint32],
+    start: Int64Array,
+    end: Int64Array,
+    is_overrun: BoolArray,
+    most: int,
+) -> BoolArray:
+    """For each row whether more work of its lane that overruns is in progress at once than `most`.
+
+    Args:
+        lane: Rows are in order of lane and start.
+    """
+    found = np.zeros(len(lane), np.bool_)
+    for one in np.unique(lane[is_overrun]):
+        first, last = np.searchsorted(lane, one, "left"), np.searchsorted(lane, one, "right")
+        mine = np.flatnonzero(is_overrun[first:last]) + first
+        ended = np.searchsorted(np.sort(end[mine]), start[mine], "right")
+        found[first:last] = int((np.arange(1, len(mine) + 1) - ended).max()) > most
+    return found
 
 
 def _longest_of_name(

@@ -132,3 +132,15 @@ def test_a_lane_that_two_processes_share_is_no_serial_stream() -> None:
         build.gpu("long", us(100) * number, us(90), correlation=2 * number + 1)
         build.gpu("short", us(100) * number + us(20), us(10), correlation=2 * number + 2)
     assert Trace.from_tables(build.build(), "t").overruns.is_empty()
+
+
+@pytest.mark.parametrize("vendor", ["nvidia", "amd"])
+def test_many_ends_that_no_number_of_processes_explains_are_cut(vendor: str) -> None:
+    truth = training(vendor).load()
+    t = training(vendor)
+    products = [event for event in on_device(t) if event["name"] == "gemm"]
+    for event in products[::6]:
+        event["dur"] += ms(2000)
+    trace = t.load()
+    assert len(trace.overruns) == len(products[::6]) > len(products) // 10
+    assert trace.device_steps.equals(truth.device_steps)
