@@ -121,6 +121,24 @@ NOT_TRACES = (
         _like(rb".*memray\0", 64),  # in a frame of LZ4, or by itself
     ),
     NotATrace(
+        "statistics or a table of memray, not a trace",
+        "`python -m memray flamegraph FILE` draws the recording that they were made of",
+        _like(
+            rb'\s*\{.*"total_bytes_allocated"\s*:|\s*\[\s*\{(?=[^{}]*"n_allocations")'
+            rb'(?=[^{}]*"stack_trace")[^{}]*"allocator"'
+        ),
+    ),
+    NotATrace(
+        "a report of Nsight Compute, not a trace",
+        "it has counters of single kernels; `ncu --import FILE` shows it",
+        _like(rb'NVR\0|(==PROF==[^\n]*\n)*"ID","Process ID","Process Name"'),
+    ),
+    NotATrace(
+        "stacks of one moment by py-spy, not a trace",
+        "record some seconds: `py-spy record --format chrometrace`, or `stepscope attach PID`",
+        _like(rb"Process \d+: [^\n]*\nPython v\d"),
+    ),
+    NotATrace(
         "a tree of Triton Proton, which holds totals and no times",
         'record with proton.start(NAME, data="trace"), which writes a trace that opens',
         _like(rb'\s*\[(?!.*"ph")(?=.*"frame")(?=.*"metrics").*"children"'),

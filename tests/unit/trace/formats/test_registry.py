@@ -159,6 +159,23 @@ def test_what_is_no_trace_is_named_with_a_remedy(
         (b"kind,name,calls,self_cpu_ns,cpu_ns\nhost,aten::mm,5,3,4\n", "a table of operators"),
         (b"memray\x00\x0b" + bytes(40), "a recording of memray, not a trace"),
         (b"\x04\x22\x4d\x18\x40\x40\xc0\x50\x08\0\0\xfa\x04memray\0\x0b", "a recording of memray"),
+        (
+            b'{"total_num_allocations": 10, "total_bytes_allocated": 100, "metadata": {}}',
+            "statistics or a table of memray, not a trace",
+        ),
+        (
+            b'[{"size": 9, "allocator": "malloc", "n_allocations": 1, "stack_trace": "a.py:1"}]',
+            "statistics or a table of memray, not a trace",
+        ),
+        (b"NVR\0" + bytes(40), "a report of Nsight Compute"),
+        (
+            b'==PROF== Connected to process 12\n"ID","Process ID","Process Name","Host Name"\n',
+            "a report of Nsight Compute",
+        ),
+        (
+            b'Process 12: python a.py\nPython v3.11.7\n\nThread 12 (active): "MainThread"\n',
+            "stacks of one moment by py-spy",
+        ),
         (bytes(range(256)), "its content is binary"),
         (b"import os\nprint(1)\n", "it starts with 'import os'"),
         (b"<svg><text>py-spy</text></svg>", "for py-spy, record with --format chrometrace"),
