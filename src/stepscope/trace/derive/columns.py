@@ -189,7 +189,9 @@ def derive(
     return DerivedTables(wide, steps, devices, overruns, problems, narrow, parent, narrow["op"])
 
 
-def _steps_of_lost_work(tables: Tables, launch: Int64Array, host_index: Int64Array) -> Int64Array:
+def _steps_of_lost_work(
+    tables: Tables, launch: Int64Array, host_index: npt.NDArray[np.int32]
+) -> Int64Array:
     """The steps in which launches have no GPU work, though others by the same name have.
 
     Args:
