@@ -202,3 +202,21 @@ def test_modules_that_a_compiler_loads_are_its_work(judge):
             t.sync()
     (finding,) = (f for f in judge(t).findings if f.id == "compilation-in-window")
     assert finding.evidence[0].value == pytest.approx(ms(420), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("operator", "is_found"), [("aten::linalg_inv_ex", True), ("mine::f", False)]
+)
+def test_an_operator_of_torch_alone_of_its_name_loads_its_library(judge, operator, is_found):
+    t = GpuTrace(annotate_steps=False)
+    for number in range(60):
+        t.op("aten::mm").launch("big_kernel", ms(1))
+        if number == 20:
+            t.op(operator, before=ms(1500)).launch("getrf_kernel", ms(1))
+    t.sync()
+    diagnosis = judge(t)
+    found = [finding.title for finding in diagnosis.findings if finding.id == "one-off-costs"]
+    assert (
+        found == [f"one call takes 1.50 s, once: first run of an operator ({operator})"][:is_found]
+    )
+    assert diagnosis.verdict.startswith("GPU-bound") is is_found

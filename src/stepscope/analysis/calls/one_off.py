@@ -16,7 +16,8 @@ Definitions
                   kernel and operator; else of its name), or lies at the beginning, or is one of
                   very few. What is slow again in the second half of the steps recurs. An operator
                   must be the first of its name or lie at the beginning, an allocation at the
-                  beginning.
+                  beginning. An operator alone of its name counts if there are several steps, or if
+                  it is one of torch's own.
     growth        Allocations in the first half of at least three steps and in none later.
     search        A convolution that tries algorithms: it launches far more than others of its
                   name, or waits for the device again and again in between.
@@ -89,6 +90,8 @@ _WAITS = ("sync", "copy_call", "stream_wait")
 _CONVOLUTION = (
     r"(?i)(cudnn|miopen)_(depthwise_)?convolution|convolution_backward|_thnn_conv|slow_conv"
 )
+_OWN_OPERATOR = "aten::"
+"""Torch's own operators, which compute nothing themselves where they launch work."""
 _PRODUCT = r"::(add|b|badd)?mm$|::(addmv|mv|dot|linear|matmul|bmm|baddbmm|_scaled_mm|addbmm)$"
 
 
@@ -358,6 +361,7 @@ def _operators(known: _Known) -> pl.DataFrame:
     dur_of, start_of = columns["dur_ns"].to_numpy(), columns["start_ns"].to_numpy()
     lane_of, name_of = columns["lane_id"].to_numpy(), columns["name_id"].to_numpy()
     is_op = names_that(trace, is_operator())
+    is_own = names_that(trace, pl.col("name").str.starts_with(_OWN_OPERATOR))
     ops = np.flatnonzero(dur_of >= OPERATOR_FLOOR_NS)
     ops = ops[is_op[name_of[ops]] & (start_of[ops] >= known.known_from_ns)]
     if len(ops):
@@ -373,7 +377,7 @@ def _operators(known: _Known) -> pl.DataFrame:
         is_like = ~np.isin(like, mine)
         if is_like.any():
             usual = round(float(np.median(dur_of[like[is_like]])))
-        elif len(known.steps) > 1 and len(mine) == 1:
+        elif len(mine) == 1 and (len(known.steps) > 1 or is_own[one]):
             usual = 0
         else:
             continue
