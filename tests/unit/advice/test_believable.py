@@ -16,6 +16,7 @@ from stepscope.analysis.selection.lost_work import lost_work
 from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.timeline import break_down
 from stepscope.opening.reader import open_run
+from stepscope.report.diagnosis.sentences import step_basis
 
 
 def training(vendor: str = "nvidia", *, annotate_steps: bool = True) -> GpuTrace:
@@ -205,3 +206,14 @@ def test_impossible_ends_of_much_of_the_work_leave_no_verdict(tmp_path: Path, ev
     assert found[0].title == "the recorded ends of 15% of the GPU work are impossible"
     assert found[0].evidence[0].value == len(products[::6])
     assert diagnosis.verdict == f"uncertain: {found[0].title}, so what limits the step is unknown"
+
+
+def test_the_step_of_a_trace_without_its_gpu_work_is_the_hosts(tmp_path: Path) -> None:
+    lost = judged(tmp_path, without(training(), lambda _: True))
+    assert step_basis(lost, lost.shown) == (
+        "mean of the steps in the trace on the host; recording slows them down"
+    )
+    whole = judged(tmp_path, training())
+    assert step_basis(whole, whole.shown) == (
+        "mean of the steps in the trace; recording slows them down"
+    )

@@ -78,12 +78,14 @@ def step_basis(diagnosis: Diagnosis, rank: RankSummary) -> str:
     if rank.is_whole_file:
         return f"{whose}the whole file: it has no steps; recording slows it down"
     if summary is None:
+        # How long a step takes on the device is not known where its work was not recorded.
+        clock = " on the host" if rank.missing and rank.device is None else ""
         if rank.is_first_step_alone:
-            return f"{whose}the only step in the trace, its first; recording slows it down"
+            return f"{whose}the only step in the trace, its first{clock}; recording slows it down"
         if len(rank.window_steps) == 1 and not rank.step_source:
-            return f"{whose}the only steady step in the trace; recording slows it down"
+            return f"{whose}the only steady step in the trace{clock}; recording slows it down"
         steps = rank.step_source or "the steps in the trace"
-        text = f"{whose}mean of {steps}; recording slows them down"
+        text = f"{whose}mean of {steps}{clock}; recording slows them down"
         return text + _median(rank.step_ns, rank.window_median_ns)
     count, left_out = len(summary.steps), _left_out(summary)
     if summary.holds_only_first_steps:
