@@ -48,6 +48,7 @@ from stepscope.analysis.selection.names import events_named, times_of
 from stepscope.analysis.selection.outlier_steps import (
     LEAST_STEPS,
     START_UP_FACTOR,
+    is_only_first,
     rounds_of_batches,
     rounds_of_work,
     settling_steps,
@@ -366,13 +367,16 @@ def _states(
         _leave_out_unrecorded(trace, states)
     whole = _longest_run(host, states != _STATES.index(StepState.EMPTY))
     rows = np.nonzero(states == _COMPLETE)[0]
-    # What the host waits while the devices have work makes no step longer.
-    lasting = np.minimum(waits, _device_idle(trace)) if is_of_devices else waits
-    first = slow_first_steps(durations[rows], lasting[rows])
+    first = slow_first_steps(durations[rows], waits[rows])
+    if not first and is_of_devices and len(rows):
+        # What the host waits while the devices have work makes no step longer.
+        held_up = np.minimum(waits, _device_idle(trace))[rows]
+        if is_only_first(held_up):
+            first = slow_first_steps(durations[rows], held_up)
     states[rows[:first]] = _STATES.index(StepState.START_UP)
     rows = rows[first:]
     epoch, begins_epoch = _epochs(trace, host, whole)
-    stall = single_stall(durations[rows], lasting[rows])
+    stall = single_stall(durations[rows], waits[rows])
     if stall is not None and not begins_epoch[rows[stall]]:
         states[rows[stall]] = _STATES.index(StepState.STALL)
     run = _longest_run(host, states == _COMPLETE)

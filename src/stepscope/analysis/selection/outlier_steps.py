@@ -68,6 +68,11 @@ def slow_first_steps(durations: Int64Array, waits: Int64Array) -> int:
     return first + _first_waits(durations[first:], waits[first:]) if first else 0
 
 
+def is_only_first(waits: Int64Array) -> bool:
+    """Whether the first step alone waits, and no other for more than a tenth of that."""
+    return bool(waits[0] > 0 and waits[1:].max(initial=0) <= _ALIKE * waits[0])
+
+
 def _first_waits(durations: Int64Array, waits: Int64Array) -> int:
     """How many steps at the beginning hold all waits, if those are a third of them at most."""
     longest_ns = waits.max(initial=0)
