@@ -126,6 +126,7 @@ def test_what_batches_may_not_allow_is_the_most_that_is_saved(tmp_path, cache):
         pytest.param(21004733, "launch-bound", id="copies begin in their calls"),
         pytest.param(21001197, "allocator-churn", id="late launches are no gaps between kernels"),
         pytest.param(1115, "input-bound", id="steps whose batch is ready wait for the GPU"),
+        pytest.param(33002615, "late-rank", id="late batches show that few were in store"),
     ],
 )
 def test_the_steady_state_is_not_that_of_the_window(seed, finding, cache):
