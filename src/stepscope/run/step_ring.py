@@ -26,11 +26,11 @@ RING_BYTES = 1 << 19
 TEXT_START = 1 << 18
 SLOT = struct.Struct("=17q")
 """A reading, in the machine's byte order: the monotonic clock in nanoseconds; the number of the
-step that ends; the CPU time of the thread; the time in which it waited for CPUs, 0 for unknown;
-the totals of garbage collections, of those that code asked for, and of compilations; the step's
-wait for its batch, and how much of that needed a CPU; flags, with the window's index and one in the
-bits from `WINDOW_BIT` on; what most steps have, -1 for none: the times of `USUAL_PHASES`, the part
-of forward after the call, tokens, and samples; and the monotonic clock again."""
+step that ends; the CPU time of the thread; the time in which it waited for CPUs and one, 0 for
+unknown; the totals of garbage collections, of those that code asked for, and of compilations; the
+step's wait for its batch, and how much of that needed a CPU; flags, with the window's index and one
+in the bits from `WINDOW_BIT` on; what most steps have, -1 for none: the times of `USUAL_PHASES`,
+the part of forward after the call, tokens, and samples; and the monotonic clock again."""
 USUAL_PHASES = ("forward", "backward", "optimizer")
 AFTER_CALL = "after_call_ns"
 """The field of the part of forward that follows the last call of a module."""

@@ -69,7 +69,7 @@ def reading(record, *, flags=0):
         end_ns,
         record.step,
         ran_ns,
-        5 * turns,
+        1 + 5 * turns,
         *(0, 0, 0),
         wait_ns,
         wait_ns,

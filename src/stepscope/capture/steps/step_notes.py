@@ -139,8 +139,8 @@ class StepNotes:
         # The thread whose clocks are read, and the file that says how long it waits for a CPU.
         self._clocked_thread = -1
         self._schedstat = -1
-        # What that file said, 0 for nothing, and how long the thread had been off the CPUs by then:
-        # a thread that has not been off them since has waited for none.
+        # What that file said and one, 0 for nothing, and how long the thread had been off the CPUs
+        # by then: a thread that has not been off them since has waited for none.
         self._queued_ns = 0
         self._off_cpu_ns = 0
         self._events: list[Event] = []
@@ -371,7 +371,8 @@ class StepNotes:
         self._off_cpu_ns, self._queued_ns = off_cpu_ns, 0
         if self._schedstat >= 0:
             with contextlib.suppress(OSError, ValueError, IndexError):  # not all systems say it
-                self._queued_ns = int(os.pread(self._schedstat, _SCHEDSTAT_BYTES, 0).split()[1])
+                said = os.pread(self._schedstat, _SCHEDSTAT_BYTES, 0)
+                self._queued_ns = 1 + int(said.split()[1])
 
     def add_wait(self, duration_ns: int) -> None:
         """Add time up to now in which the training thread waited for its batch.

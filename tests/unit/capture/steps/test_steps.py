@@ -24,7 +24,7 @@ class Time:
     def __init__(self):
         self.now = 1_000
         self.ran = 0
-        self.queued = 1
+        self.queued = 0
 
     def __call__(self):
         return self.now
