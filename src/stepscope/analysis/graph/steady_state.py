@@ -104,10 +104,12 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
         least_ns = max(_NOTABLY_LONGER * shown_ns, shown_ns + graph.arrivals.error_ns)
         if is_paced and steady_ns > least_ns and shown_ns > 0:
             later_ns = graph.arrivals.rounds_ns - graph.arrivals.cycle_ns
-            in_rounds = _with_later_batches(graph, later_ns)
-            paced_ns = run_passes(
-                in_rounds, replayed_durations(graph, 1.0), in_rounds.delay_ns, is_kept
-            ).cycle_ns
+            in_rounds, paced_ns = graph, steady_ns
+            if later_ns:
+                in_rounds = _with_later_batches(graph, later_ns)
+                paced_ns = run_passes(
+                    in_rounds, replayed_durations(graph, 1.0), in_rounds.delay_ns, is_kept
+                ).cycle_ns
             if paced_ns > least_ns:
                 return replace(in_rounds, steady_state_ns=paced_ns, had_store=True)
         graph = replace(graph, steady_state_ns=min(steady_ns, graph.total_ns))
