@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stepscope.adapters.external.options import py_spy_options, read_py_spy
+from stepscope.adapters.external.options import read_tool, tool_options
+from stepscope.adapters.external.py_spy import PySpyOptions
 from stepscope.commands.messages import print_message
 from stepscope.commands.options import SecondsOption
 
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     help="File to write; its ending chooses the format, unless --py-spy-format names one.  "
     "[default: in the run, or py-spy-PID in this directory]",
 )
-@py_spy_options
+@tool_options(PySpyOptions)
 def command(
     target: str, seconds: float, rank: int | None, output: Path | None, **values: Any
 ) -> None:
@@ -59,7 +60,7 @@ def command(
 
     if values["py_spy_format"] is None and output is not None:
         values["py_spy_format"] = format_of(output)
-    options = read_py_spy(values)
+    options = read_tool(PySpyOptions, values)
     run: Run | None = None
     if target.isdecimal():
         if rank is not None:

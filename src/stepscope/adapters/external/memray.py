@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.adapters.external.memray_tracker import FILE_NAME
-from stepscope.adapters.external.tools import Tool
+from stepscope.adapters.external.tools import Tool, flag
 from stepscope.errors import UsageError
 from stepscope.run.files import numbered
 
@@ -29,11 +29,11 @@ _LIMIT_S = 600
 
 @dataclass(frozen=True)
 class MemrayOptions(Tool):
-    """How memray tracks memory: with C and C++ frames, and in forked children, each in its file."""
+    """How memray tracks memory."""
 
-    name = "memray"
-    native: bool = False
-    follow_fork: bool = False
+    name, about = "memray", "Track host memory with memray."
+    native: bool = flag(False, "Record C and C++ frames as well.")
+    follow_fork: bool = flag(False, "Track forked child processes as well.")
 
     def require(self) -> str:
         """Check that this Python has memray; a process of another one says so if it has none."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.adapters.external.tools import Tool, require_program, version_of
+from stepscope.adapters.external.tools import Tool, flag, require_program, version_of
 from stepscope.adapters.options.layouts import put_file
 from stepscope.doctor.installed import version_of as numbers_of
 
@@ -24,7 +24,7 @@ _SEVERAL_DEVICES_FROM = (2024, 5)
 """The version from which --gpu-metrics-device is called --gpu-metrics-devices."""
 REPORT = "report"
 _SUFFIX = ".nsys-rep"
-OURS = {
+_OURS = {
     "-o": "give --nsys-output",
     "--output": "give --nsys-output",
     "-t": "give --nsys-trace",
@@ -33,27 +33,31 @@ OURS = {
     "--capture-range": "give --nsys-range",
     "--capture-range-end": "give --nsys-range",
 }
-"""Arguments of `nsys profile` that our own options set, and what to use instead."""
 
 
 @dataclass(frozen=True)
 class NsysOptions(Tool):
-    """How nsys records.
+    """How nsys records."""
 
-    Attributes:
-        gpu_metrics: GPUs whose hardware counters to sample, such as "all" or "0,1"; empty for none.
-        run_as: The user that runs the training while nsys runs as root; empty for the current user.
-        output: Where its reports are put as well, without the suffix; empty for only in the run.
-    """
+    name, about, ours = "nsys", "Record with nsys, in the scheduled windows.", _OURS
+    trace: str = flag(
+        "cuda,nvtx,osrt", "What nsys traces, such as cuda,nvtx,osrt,mpi.", metavar="LIST"
+    )
+    gpu_metrics: str = flag(
+        "", "Sample hardware counters of these GPUs: all, or a list such as 0,1.", "GPUS"
+    )
+    memory: bool = flag(False, "Track the CUDA memory of each process.")
+    range: str = flag(
+        "windows", "Collect only in windows, or all the time.", choices=("windows", "all")
+    )
+    run_as: str = flag("", "Run nsys as root and the training as this user.", "USER")
+    output: str = flag("", "Also put nsys's reports here, as NAME.nsys-rep.", "NAME", short="-o")
+    arguments: tuple[str, ...] = flag((), "More arguments of `nsys profile`.", "TEXT")
 
-    name = "nsys"
-    trace: str = "cuda,nvtx,osrt"
-    gpu_metrics: str = ""
-    cuda_memory: bool = False
-    only_windows: bool = True
-    run_as: str = ""
-    output: str = ""
-    arguments: tuple[str, ...] = ()
+    @property
+    def only_windows(self) -> bool:
+        """Whether it collects in marked windows alone."""
+        return self.range == "windows"
 
     def require(self) -> str:
         """The path of nsys."""
@@ -73,7 +77,7 @@ class NsysOptions(Tool):
             version = numbers_of(version_of(program))[:2] or _SEVERAL_DEVICES_FROM
             name = "devices" if version >= _SEVERAL_DEVICES_FROM else "device"
             command.append(f"--gpu-metrics-{name}={self.gpu_metrics}")
-        if self.cuda_memory:
+        if self.memory:
             command.append("--cuda-memory-usage=true")
         if self.run_as:
             command.append(f"--run-as={self.run_as}")

@@ -2,142 +2,89 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
-from stepscope.adapters.external import nsys, py_spy
 from stepscope.adapters.external.memray import MemrayOptions
 from stepscope.adapters.external.nsys import NsysOptions
-from stepscope.adapters.external.py_spy import FORMATS, PySpyOptions
+from stepscope.adapters.external.py_spy import PySpyOptions
 from stepscope.adapters.external.tools import Tool, split_arguments
 from stepscope.adapters.options.dialects import find_dialect
 from stepscope.adapters.options.settings import resolve
 
 Given = Mapping[str, tuple[Any, str]]
 """Canonical option to the value that was given for it, and where."""
+_Tool = TypeVar("_Tool", bound=Tool)
 
 _STEPS_THAT_TELL_A_LEAK = 5
-_PY_SPY = (
-    click.option("--py-spy", "py_spy", is_flag=True, help="Sample Python stacks with py-spy."),
-    click.option(
-        "--py-spy-format",
-        type=click.Choice(list(FORMATS)),
-        help="Format of py-spy's file.  [default: chrometrace]",
-    ),
-    click.option(
-        "--py-spy-rate",
-        type=click.IntRange(1, 1000),
-        metavar="N",
-        help="Samples per second.  [default: 100]",
-    ),
-    click.option(
-        "--py-spy-arguments",
-        metavar="TEXT",
-        help='More arguments of `py-spy record`, as in --py-spy-arguments="--native --gil".',
-    ),
-)
-_NSYS = (
-    click.option("--nsys", is_flag=True, help="Record with nsys, in the scheduled windows."),
-    click.option(
-        "--nsys-trace",
-        metavar="LIST",
-        help="What nsys traces, such as cuda,nvtx,osrt,mpi.  [default: cuda,nvtx,osrt]",
-    ),
-    click.option(
-        "--nsys-gpu-metrics",
-        metavar="GPUS",
-        help="Sample hardware counters of these GPUs: all, or a list such as 0,1.",
-    ),
-    click.option(
-        "--nsys-memory", is_flag=True, default=None, help="Track the CUDA memory of each process."
-    ),
-    click.option(
-        "--nsys-range",
-        type=click.Choice(["windows", "all"]),
-        help="Collect only in windows, or all the time.  [default: windows]",
-    ),
-    click.option(
-        "--nsys-run-as", metavar="USER", help="Run nsys as root and the training as this user."
-    ),
-    click.option(
-        "-o",
-        "--nsys-output",
-        metavar="NAME",
-        help="Also put nsys's reports here, as NAME.nsys-rep.",
-    ),
-    click.option("--nsys-arguments", metavar="TEXT", help="More arguments of `nsys profile`."),
-)
-_MEMRAY = (
-    click.option("--memray", is_flag=True, help="Track host memory with memray."),
-    click.option(
-        "--memray-native", is_flag=True, default=None, help="Record C and C++ frames as well."
-    ),
-    click.option(
-        "--memray-follow-fork",
-        is_flag=True,
-        default=None,
-        help="Track forked child processes as well.",
-    ),
-)
-_OF_TOOL = {"py_spy": "--py-spy", "nsys": "--nsys", "memray": "--memray"}
+_TOOLS: dict[str, type[Tool]] = {
+    kind.name.replace("-", "_"): kind for kind in (PySpyOptions, NsysOptions, MemrayOptions)
+}
+"""Name of a tool's switch, with which those of its options begin, to the tool."""
 _MEANT = {"nsys_output": "; the folder of the run is --output-dir, not -o"}
 
 
 def external_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of all tools."""
-    for option in reversed((*_PY_SPY, *_NSYS, *_MEMRAY)):
-        function = option(function)
+    for kind in reversed(_TOOLS.values()):
+        function = click.option(f"--{kind.name}", is_flag=True, help=kind.about)(
+            tool_options(kind)(function)
+        )
     return function
 
 
-def py_spy_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of py-spy."""
-    for option in reversed(_PY_SPY[1:]):
-        function = option(function)
-    return function
+def tool_options(kind: type[Tool]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the options of a tool, but for the one that chooses it."""
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        for one in reversed(dataclasses.fields(kind)):  # type: ignore[arg-type]
+            said, default = one.metadata, one.default
+            text = f"{said['help']}  [default: {default}]" if default else said["help"]
+            shape: dict[str, Any] = {"help": text, "metavar": said["metavar"] or None}
+            if isinstance(default, bool):
+                shape |= {"is_flag": True, "default": None}
+            elif "choices" in said:
+                shape["type"] = click.Choice(said["choices"])
+            elif "limits" in said:
+                shape["type"] = click.IntRange(*said["limits"])
+            names = (said.get("short"), f"--{kind.name}-{one.name.replace('_', '-')}")
+            function = click.option(*filter(None, names), **shape)(function)
+        return function
+
+    return add
 
 
 def take_tool(values: dict[str, Any]) -> Tool | None:
     """The requested tool. Its options are removed from `values`."""
-    own = {name: values.pop(name) for name in list(values) if name.startswith(tuple(_OF_TOOL))}
-    wanted = [name for name in _OF_TOOL if own[name]]
+    own = {name: values.pop(name) for name in list(values) if name.startswith(tuple(_TOOLS))}
+    wanted = [name for name in _TOOLS if own[name]]
     if len(wanted) > 1:
-        names = " and ".join(_OF_TOOL[name] for name in wanted)
+        names = " and ".join(f"--{_TOOLS[name].name}" for name in wanted)
         raise click.UsageError(
             f"{names}: use one at a time, since each affects what the other measures"
         )
     for name, value in own.items():
-        tool = next(tool for tool in _OF_TOOL if name.startswith(tool))
+        tool = next(tool for tool in _TOOLS if name.startswith(tool))
         if value is not None and name != tool and tool not in wanted:
             raise click.UsageError(
-                f"--{name.replace('_', '-')} needs {_OF_TOOL[tool]}{_MEANT.get(name, '')}"
+                f"--{name.replace('_', '-')} needs --{_TOOLS[tool].name}{_MEANT.get(name, '')}"
             )
-    if not wanted:
-        return None
-    if wanted == ["py_spy"]:
-        return read_py_spy(own)
-    if wanted == ["memray"]:
-        return MemrayOptions(bool(own["memray_native"]), bool(own["memray_follow_fork"]))
-    return NsysOptions(
-        own["nsys_trace"] or NsysOptions.trace,
-        own["nsys_gpu_metrics"] or "",
-        bool(own["nsys_memory"]),
-        own["nsys_range"] != "all",
-        own["nsys_run_as"] or "",
-        own["nsys_output"] or "",
-        split_arguments("--nsys-arguments", own["nsys_arguments"] or "", nsys.OURS),
-    )
+    return read_tool(_TOOLS[wanted[0]], own) if wanted else None
 
 
-def read_py_spy(values: dict[str, Any]) -> PySpyOptions:
-    """The options of py-spy."""
-    return PySpyOptions(
-        values["py_spy_format"] or PySpyOptions.format,
-        values["py_spy_rate"] or 100,
-        split_arguments("--py-spy-arguments", values["py_spy_arguments"] or "", py_spy.OURS),
-    )
+def read_tool(kind: type[_Tool], values: Mapping[str, Any]) -> _Tool:
+    """A tool with the options that are given; the others keep their defaults."""
+    given = {}
+    for one in dataclasses.fields(kind):  # type: ignore[arg-type]
+        option = f"--{kind.name}-{one.name}"
+        value = values.get(option.removeprefix("--").replace("-", "_"))
+        if value:
+            is_text = one.name == "arguments"
+            given[one.name] = split_arguments(option, value, kind.ours) if is_text else value
+    return kind(**given)
 
 
 def choose_recorder(

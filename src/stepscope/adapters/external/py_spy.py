@@ -18,6 +18,7 @@ from pathlib import Path
 
 from stepscope.adapters.external.tools import (
     Tool,
+    flag,
     keep,
     require_program,
     scratch_folder,
@@ -37,7 +38,7 @@ FORMATS = {
 
 _PLACED = "its file goes into the run; stepscope attach has --output"
 _TIMED = "py-spy ends the training when the time is over; stepscope attach --seconds does not"
-OURS = {
+_OURS = {
     "-o": _PLACED,
     "--output": _PLACED,
     "-f": "give --py-spy-format",
@@ -49,7 +50,6 @@ OURS = {
     "-d": _TIMED,
     "--duration": _TIMED,
 }
-"""Arguments of `py-spy record` that our own options set, and what to use instead."""
 
 INSTALL = 'pip install "stepscope[py-spy]"'
 NO_PYTHON = "no python processes found"
@@ -65,12 +65,16 @@ _SIGNS = {
 
 @dataclass(frozen=True)
 class PySpyOptions(Tool):
-    """How py-spy records; `rate` is in samples per second."""
+    """How py-spy records."""
 
-    name = "py-spy"
-    format: str = "chrometrace"
-    rate: int = 100
-    arguments: tuple[str, ...] = ()
+    name, about, ours = "py-spy", "Sample Python stacks with py-spy.", _OURS
+    format: str = flag("chrometrace", "Format of py-spy's file.", choices=tuple(FORMATS))
+    rate: int = flag(100, "Samples per second.", "N", limits=(1, 1000))
+    arguments: tuple[str, ...] = flag(
+        (),
+        'More arguments of `py-spy record`, as in --py-spy-arguments="--native --gil".',
+        "TEXT",
+    )
 
     @property
     def file_name(self) -> str:

@@ -10,9 +10,9 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from stepscope.errors import UsageError
 from stepscope.run.files import numbered
@@ -23,10 +23,26 @@ from stepscope.system import this_machine
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 
+def flag(default: Any, help_line: str, metavar: str = "", **more: Any) -> Any:
+    """Declare a field of a tool as an option of the command line, named after tool and field.
+
+    Args:
+        more: `choices` of words, the `limits` of a number, or `short`, another name.
+    """
+    return field(default=default, metadata={"help": help_line, "metavar": metavar, **more})
+
+
 class Tool:
-    """Another tool that records a training; its subclasses are its options."""
+    """Another tool that records a training; its subclasses are its options.
+
+    Attributes:
+        about: What it does, for the help.
+        ours: Its own arguments that our options set, and what to use instead.
+    """
 
     name: ClassVar[str]
+    about: ClassVar[str]
+    ours: ClassVar[Mapping[str, str]] = {}
 
     def require(self) -> str:
         """Check that it is available before anything starts; returns the path of its program."""
@@ -73,11 +89,7 @@ def version_of(program: str) -> str:
 
 
 def split_arguments(option: str, text: str, ours: Mapping[str, str]) -> tuple[str, ...]:
-    """Split arguments like a shell.
-
-    Args:
-        ours: Arguments that must not be among them, such as "--output" or "-o", and what to use
-            instead.
+    """Split arguments like a shell; none of `ours` may be among them.
 
     Raises:
         UsageError: A quotation mark is not closed, or an argument is one that we set ourselves.

@@ -127,7 +127,7 @@ def test_reports_stand_in_the_order_of_their_windows(tmp_path):
 
 
 def test_running_as_somebody_else_needs_root(monkeypatch):
-    options = NsysOptions(run_as="ada", cuda_memory=True)
+    options = NsysOptions(run_as="ada", memory=True)
     monkeypatch.setattr(nsys, "_is_no_root", lambda: True)
     words = options.command(Path("r"), ["python"], "nsys", windows=1)
     assert words[:4] == ["sudo", "--preserve-env", "nsys", "profile"]
