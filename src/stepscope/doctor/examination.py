@@ -6,10 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from stepscope.doctor.check import Check
-from stepscope.doctor.environment import check_environment
 from stepscope.doctor.installed import check_packages, check_python_and_torch
-from stepscope.doctor.limits import check_disk, check_limits
-from stepscope.doctor.permissions import check_permissions
+from stepscope.doctor.machine import (
+    check_disk,
+    check_environment,
+    check_limits,
+    check_permissions,
+)
 from stepscope.doctor.recording import check_devices, check_recording
 from stepscope.doctor.torch_check import TorchReport
 from stepscope.system import Machine

@@ -12,9 +12,9 @@ import pytest
 from tests.support.machines import by_name, make_machine
 from tests.support.project import pyproject
 
-from stepscope.doctor import installed, limits
+from stepscope.doctor import installed
+from stepscope.doctor import machine as limits
 from stepscope.doctor.check import Check, State, worst
-from stepscope.doctor.environment import check_environment
 from stepscope.doctor.installed import (
     OLDEST_PYTHON,
     OLDEST_TORCH,
@@ -24,8 +24,12 @@ from stepscope.doctor.installed import (
     installed_version,
     requirements,
 )
-from stepscope.doctor.limits import check_disk, check_limits
-from stepscope.doctor.permissions import check_permissions
+from stepscope.doctor.machine import (
+    check_disk,
+    check_environment,
+    check_limits,
+    check_permissions,
+)
 from stepscope.system import ControlGroups, this_machine
 
 GIB = 1 << 30

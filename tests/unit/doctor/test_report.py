@@ -15,7 +15,8 @@ from rich.console import Console
 from tests.support.machines import make_cuda_report, make_machine, make_report
 from tests.support.rendered import print_blocks
 
-from stepscope.doctor import installed, limits
+from stepscope.doctor import installed
+from stepscope.doctor import machine as limits
 from stepscope.doctor.check import Check, State
 from stepscope.doctor.examination import examine
 from stepscope.doctor.installed import dotted, requirements

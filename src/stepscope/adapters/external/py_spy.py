@@ -130,7 +130,7 @@ class PySpyOptions(Tool):
 
     def lacks(self) -> str:
         """Whether this machine allows reading another process, and how to change that."""
-        from stepscope.doctor.permissions import check_attaching
+        from stepscope.doctor.machine import check_attaching
         from stepscope.system import this_machine
 
         check = check_attaching(this_machine())
