@@ -56,7 +56,7 @@ def test_the_late_rank_has_the_least_total_wait():
 
 def test_clocks_that_differ_are_aligned_by_common_ends():
     ranks = job([10, 30, 20], offsets_ms=[0, 0, 5000])
-    wrong = compare_traces(ranks, clock="recorded")
+    wrong = compare_traces(ranks, clock=Clock.RECORDED)
     # Nobody waits five seconds in a collective that takes milliseconds.
     assert (wrong.straggler, wrong.fits) == (None, False)
     assert "no ranks of one run" in wrong.notes[0]
@@ -100,7 +100,7 @@ def test_sets_of_different_kinds_are_left_out():
 def test_clocks_of_machines_that_keep_time_well_are_aligned_too():
     """A third of a millisecond is more than healthy ranks wait."""
     ranks = job([10, 10.2, 10], offsets_ms=[0, -0.3, 0.4])
-    wrong = compare_traces(ranks, clock="recorded")
+    wrong = compare_traces(ranks, clock=Clock.RECORDED)
     assert (wrong.straggler, wrong.fits) == (2, True)
     report = compare_traces(ranks)
     assert (report.straggler, report.clock) == (1, Clock.ALIGNED)
@@ -223,6 +223,6 @@ def test_ends_that_no_offset_brings_together_name_no_straggler():
 )
 def test_ranks_come_last_where_others_wait_for_them(delays_ms, last):
     ranks = [(rank, rank_of_job(rank, delays_ms, layers=2).load()) for rank in range(3)]
-    table = compare_traces(ranks, clock="recorded").ranks.sort("rank")
+    table = compare_traces(ranks, clock=Clock.RECORDED).ranks.sort("rank")
     assert table["sets"].to_list() == [6, 6, 6]
     assert table["last"].to_list() == last

@@ -168,7 +168,6 @@ class Compared:
 def compare_ranks(
     ranks: Sequence[RankArrivals],
     steps: tuple[int, ...] | None = None,
-    clock: Clock | str = Clock.AUTO,
     *,
     point_to_point: bool = True,
 ) -> Compared:
@@ -202,7 +201,7 @@ def compare_ranks(
     }
     of_host = any(rank.of_host for rank in ranks)
     clocks = solve_rank_clocks(matched)
-    offsets, used, reason = choose_offsets(clocks, numbers, clock, on_hosts=of_host)
+    offsets, used, reason = choose_offsets(clocks, numbers, on_hosts=of_host)
     common = on_one_clock(matched, offsets, clocks)
     fits = waits_fit(common)
     table = _ranks(common, offsets)

@@ -48,14 +48,12 @@ def read_arrivals(
     rank: int,
     trace: Trace,
     scope: Scope | None = None,
-    most_per_step: int = MOST_PER_STEP,
     *,
     with_causes: bool = False,
 ) -> RankArrivals:
     """Read a rank's collectives: those of its GPU or, where it has none, of its CPU.
 
     Args:
-        most_per_step: Collectives to keep of each process group in a step, the first ones.
         with_causes: Whether to divide the time between collectives by cause.
     """
     work = gpu_work(trace, scope)
@@ -77,7 +75,7 @@ def read_arrivals(
     is_known &= pl.col("group").ne_missing(NO_PAIR)
     place = pl.int_range(pl.len()).over("group", "step")
     grouped = found.filter(is_known)
-    kept = grouped.filter(place < most_per_step)
+    kept = grouped.filter(place < MOST_PER_STEP)
     events = collectives["step"] if of_host and work.table.is_empty() else work.table["step"]
     counts = events.value_counts(name="events").sort("step", nulls_last=True).iter_rows()
     excluded = {reason: n for reason, n in work.answered.excluded.items() if reason != OTHER_STEPS}

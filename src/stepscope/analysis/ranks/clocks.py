@@ -21,11 +21,10 @@ Error:
     the transfer time, which no exit skew exceeds.
 
 Aligned or as recorded:
-    Ranks on one machine share a clock, ranks of different machines do not quite. With
-    `Clock.ALIGNED` what clocks are apart is taken off before arrivals are compared; with
-    `Clock.RECORDED` nothing is; `Clock.AUTO` aligns if any two ranks' offsets differ by more than
-    is tolerated. GPUs of one machine leave a collective within microseconds, so that a difference
-    of `TOLERATED_NS` is one of clocks. Processes that communicate on their CPUs leave one after
+    Ranks on one machine share a clock, ranks of different machines do not quite. If any two
+    ranks' offsets differ by more than is tolerated, they are taken off before arrivals are
+    compared. GPUs of one machine leave a collective within microseconds, so that a difference of
+    `TOLERATED_NS` is one of clocks. Processes that communicate on their CPUs leave one after
     another: there it may take `TOLERATED_ON_HOSTS_NS`, as between ranks whose waits do not quite
     fit.
 """
@@ -74,9 +73,8 @@ _ENOUGH_CONTRADICTIONS = 8
 
 
 class Clock(str, Enum):
-    """How clocks of different ranks are brought together."""
+    """Whether what clocks are apart is taken off."""
 
-    AUTO = "auto"
     RECORDED = "recorded"
     ALIGNED = "aligned"
 
@@ -385,7 +383,7 @@ def waits_fit(common: pl.DataFrame) -> bool:
 
 
 def choose_offsets(
-    clocks: RankClocks, ranks: Sequence[int], clock: Clock | str, *, on_hosts: bool
+    clocks: RankClocks, ranks: Sequence[int], *, on_hosts: bool
 ) -> tuple[pl.DataFrame, Clock, str]:
     """What is taken off each rank's clock, what was done, `RECORDED` or `ALIGNED`, and why.
 
@@ -408,22 +406,14 @@ def choose_offsets(
         )
     )
     tolerated_ns = TOLERATED_ON_HOSTS_NS if on_hosts else TOLERATED_NS
-    used, reason = _choose_clock(Clock(clock), offsets, tolerated_ns)
-    if used is Clock.RECORDED:
-        offsets = offsets.with_columns(
-            offset_ns=pl.lit(0, pl.Int64), drift_ppm=pl.lit(0.0, pl.Float64)
-        )
-    return offsets, used, reason
-
-
-def _choose_clock(clock: Clock, offsets: pl.DataFrame, tolerated_ns: int) -> tuple[Clock, str]:
-    known = offsets.filter("measured")["offset_ns"]
-    spread = int(np.ptp(known.to_numpy())) if len(known) > 1 else 0
+    known = offsets.filter("measured")["offset_ns"].to_numpy()
+    spread = int(np.ptp(known)) if len(known) > 1 else 0
     differ = f"the ranks' ends of synchronising collectives differ by {duration(spread)}"
-    if clock is not Clock.AUTO:
-        return clock, f"asked for; {differ}"
-    if len(known) < 2:
-        return Clock.RECORDED, "no synchronising collective to align clocks by"
     if spread > tolerated_ns:
-        return Clock.ALIGNED, f"{differ}, which is no common clock"
-    return Clock.RECORDED, f"{differ}, which is a common clock"
+        return offsets, Clock.ALIGNED, f"{differ}, which is no common clock"
+    as_recorded = offsets.with_columns(
+        offset_ns=pl.lit(0, pl.Int64), drift_ppm=pl.lit(0.0, pl.Float64)
+    )
+    if len(known) < 2:
+        return as_recorded, Clock.RECORDED, "no synchronising collective to align clocks by"
+    return as_recorded, Clock.RECORDED, f"{differ}, which is a common clock"

@@ -13,7 +13,9 @@ from tests.support.rank_jobs import compare_traces
 
 from stepscope.analysis.blame.compared import compare_ranks
 from stepscope.analysis.calls.collectives import read_collectives
+from stepscope.analysis.ranks import arrivals
 from stepscope.analysis.ranks.arrivals import read_arrivals
+from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.ranks.rank_arrivals import ARRIVED, arrivals_of
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.scope import EventChoice, Scope
@@ -82,9 +84,10 @@ def test_a_step_takes_few_bytes(metadata):
     assert few < 16 << 10
 
 
-def test_of_a_process_group_the_first_collectives_of_a_step_are_kept_and_the_rest_counted():
+def test_of_a_group_the_first_collectives_of_a_step_are_kept_and_the_rest_counted(monkeypatch):
     trace = rank_of_job(0, steps=2, collectives=5)
-    kept = read_arrivals(0, trace, most_per_step=2)
+    monkeypatch.setattr(arrivals, "MOST_PER_STEP", 2)
+    kept = read_arrivals(0, trace)
     assert arrivals_of([kept])["step"].to_list() == [0, 0, 1, 1]
     assert kept.answered().excluded == {
         "collectives beyond the first of a process group in a step": 6
@@ -108,8 +111,8 @@ def test_nobody_waits_in_a_broadcast_longer_than_its_kernel_lasts():
         (1, rank(1, late_ms=0, broadcast_ns=ms(2) + us(20))),
         (2, rank(2, late_ms=5, broadcast_ns=us(20))),
     ]
-    arrivals = compare_traces(jobs, clock="recorded").arrivals
-    sets = compare_traces(jobs, clock="recorded").sets
-    (broadcast,) = sets.filter(pl.col("kind") == "broadcast")["set"]
-    waits = dict(arrivals.filter(pl.col("set") == broadcast).select("rank", "wait_ns").rows())
+    report = compare_traces(jobs, clock=Clock.RECORDED)
+    (broadcast,) = report.sets.filter(pl.col("kind") == "broadcast")["set"]
+    rows = report.arrivals.filter(pl.col("set") == broadcast)
+    waits = dict(rows.select("rank", "wait_ns").rows())
     assert waits == {0: us(20), 1: ms(2) + us(20), 2: 0}
