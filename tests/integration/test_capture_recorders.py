@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -325,7 +327,8 @@ def marked(fake, *, is_leader=True, **options):
     plan = WindowPlan(0, 5, 2, Path("window-0000"))
     rank = 0 if is_leader else 1
     tools = WindowTools(CaptureConfig(**options), RankIdentity(rank, rank, 2), None, bool)
-    return CudaRangeWindow(tools, plan, torch_module=fake)
+    with mock.patch.dict(sys.modules, torch=fake):
+        return CudaRangeWindow(tools, plan)
 
 
 def test_the_range_is_opened_and_closed_at_the_windows_borders():

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import pickle
 import re
 import socket
+import sys
 import time
+from unittest import mock
 
 import pytest
 import torch
@@ -282,7 +283,11 @@ def test_with_an_allocator_the_history_is_capped_and_snapshots_bear_the_guides_n
     tmp_path, monkeypatch
 ):
     cuda = FakeCuda()
-    watch = functools.partial(MemoryWatch, torch_module=cuda.torch)
+
+    def watch(*given, **named):
+        with mock.patch.dict(sys.modules, torch=cuda.torch):
+            return MemoryWatch(*given, **named)
+
     monkeypatch.setattr("stepscope.capture.record.memory.MemoryWatch", watch)
     record("--profile-memory-max-entries", "5000")
     began, *_, ended = [options for name, options in cuda.calls if name == "history"]

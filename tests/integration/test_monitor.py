@@ -21,11 +21,13 @@ from tests.support.warm_python import VARIABLES, warm_python
 
 from stepscope import Profiler, open_run
 from stepscope.analysis.record.metrics import read_metrics, summarise_metrics
+from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import ConfigError
 from stepscope.capture.ranks import RankIdentity
-from stepscope.capture.record.monitoring import RankMonitor, RecordingBeside
+from stepscope.capture.record.monitoring import RankMonitor
 from stepscope.monitor.recorder import Recorder, RecordingJob
 from stepscope.monitor.sampler import Watched
+from stepscope.run.layout import RankLayout
 from stepscope.run.metrics import read_metrics_record, record_path
 
 TRAINING = """
@@ -58,6 +60,10 @@ while time.monotonic() < deadline:
 print("out")
 raise SystemExit(7)
 """
+
+
+def monitor_in(folder):
+    return RankMonitor(CaptureConfig(monitor_interval_s=0.05), RankLayout(folder), RankIdentity())
 
 
 def wait_for(condition, seconds=200):
@@ -201,20 +207,15 @@ def test_a_process_that_cannot_start_is_a_problem_and_no_error(tmp_path, monkeyp
     def refuse(*_, **__):
         raise OSError("no more processes")
 
-    job = RecordingJob(str(tmp_path / "metrics.csv"), Watched(os.getpid()), 0.05)
     with monkeypatch.context() as patch:
         patch.setattr(subprocess, "Popen", refuse)
-        beside = RecordingBeside(job)
-    assert beside.process_id is None
+        beside = monitor_in(tmp_path)
     assert beside.close() == "the monitor's process cannot be started: no more processes"
 
 
 def test_a_folder_that_refuses_is_a_problem_and_no_error(tmp_path):
     (tmp_path / "metrics.csv").write_text("something, else\n")
-    beside = RecordingBeside(
-        RecordingJob(str(tmp_path / "metrics.csv"), Watched(os.getpid()), 0.05)
-    )
-    assert "exists with other columns" in beside.close()
+    assert "exists with other columns" in monitor_in(tmp_path).close()
 
 
 def test_run_monitors_a_script_without_a_change_to_it(tmp_path):

@@ -81,14 +81,12 @@ class StepscopeCallback(CallbackBase, TrainerCallback):
     def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002
         """Begin the forward phase: the batches of an optimizer step have arrived."""
         self._recorder.forward()
-        self._recorder.use_batch()
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **more: Any) -> Any:  # noqa: ARG002
         """Handle the end of a micro-batch that is not the last of its optimizer step."""
         if self._recorder.counts_micro_batches and self._recorder.step_ended():
             control.should_training_stop = True
         self._recorder.forward()
-        self._recorder.use_batch()
         return control
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002

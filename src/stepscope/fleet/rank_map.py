@@ -85,7 +85,7 @@ def rank_map(job: Job, stragglers: Stragglers | None = None) -> RankMap:
         stragglers: Who makes whom wait, where that is known already.
     """
     steps = map_steps(job)
-    ranks = _ranks(job, steps)
+    ranks = rank_table(job, steps)
     parts = _spread(ranks)
     return RankMap(
         verdict=_verdict(job, stragglers),
@@ -137,7 +137,8 @@ def _waits(job: Job) -> pl.DataFrame:
     )
 
 
-def _ranks(job: Job, steps: pl.DataFrame) -> pl.DataFrame:
+def rank_table(job: Job, steps: pl.DataFrame) -> pl.DataFrame:
+    """Columns `RANKS`, of steps that `map_steps` returned."""
     hosts = pl.DataFrame(
         {"rank": list(job.ranks), "host": [part.host for part in job.parts]},
         schema={"rank": pl.Int64, "host": pl.String},

@@ -23,7 +23,7 @@ from stepscope.analysis.questions import Question
 from stepscope.analysis.selection.scope import AnsweredScope
 from stepscope.errors import UsageError
 from stepscope.fleet.job import Job
-from stepscope.fleet.rank_map import map_steps
+from stepscope.fleet.rank_map import map_steps, rank_table
 from stepscope.fleet.rank_steps import PARTS
 from stepscope.run.figures import duration, percent, shortened_list
 
@@ -138,20 +138,8 @@ def _growth(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
 def _ranks(first: pl.DataFrame, second: pl.DataFrame, job: Job) -> pl.DataFrame:
     by_rank = first.group_by("rank").agg(pl.col("own_ns").mean())["own_ns"]
     usual = round(float(by_rank.sort().to_numpy()[(len(by_rank) - 1) // 2]))
-    hosts = {part.rank: part.host for part in job.parts}
-    means = (
-        pl.col(name).mean().round() for name in ("wall_ns", "own_ns", "wait_ns", "exposed_comm_ns")
-    )
-    table = second.group_by("rank", maintain_order=True).agg(*means)
-    return (
-        table.with_columns(
-            mean_step_ns="wall_ns",
-            own_growth_ns=pl.col("own_ns") - usual,
-            host=pl.Series([hosts.get(rank) for rank in table["rank"]], dtype=pl.String),
-        )
-        .sort("own_growth_ns", "rank", descending=[True, False])
-        .select(pl.col(name).cast(dtype) for name, dtype in RANKS.items())
-    )
+    table = rank_table(job, second).with_columns(own_growth_ns=pl.col("own_ns") - usual)
+    return table.select(list(RANKS))
 
 
 def _verdict(

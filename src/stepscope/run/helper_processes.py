@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 from stepscope._package import IMPORT_ROOT
 
@@ -17,10 +18,10 @@ def command_of(module: str, *arguments: str) -> list[str]:
     return [sys.executable, *safe_path, "-m", module, *arguments]
 
 
-def environment_of() -> dict[str, str]:
-    """The environment of such a process."""
+def environment_of(first: Path = IMPORT_ROOT) -> dict[str, str]:
+    """The environment of such a process, or of one that finds the modules of a folder first."""
     environment = dict(os.environ)
-    paths = [str(IMPORT_ROOT), environment.get("PYTHONPATH", "")]
+    paths = [str(first), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     return environment
 

@@ -89,8 +89,8 @@ def test_a_slow_worker_is_named_with_its_ratio() -> None:
     assert slowdown.worst_workers == ((2, 1),)
     assert slowdown.workers.row(0, named=True)["rank"] == 2 * 4 + 1
     causes = find_causes(replays, slowdown)
-    assert causes.notable[0].name == WORKERS
-    assert causes.notable[0].share > 0.9
+    assert causes.all[0].name == WORKERS
+    assert causes.all[0].share > 0.9
     assert "rank 9 (data-parallel rank 2, stage 1) 1.7" in causes.verdict
     slow = slow_workers(replays.operations, replays.actual_ns)
     assert slow.select("replica", "stage").rows() == [(2, 1)]
@@ -105,9 +105,9 @@ def test_a_long_last_stage_is_no_slow_worker(replicas: int) -> None:
     replays = Replays(operations_of(table_of(Job(replicas=replicas, compute_ns=compute_ns))))
     slowdown = find_slowdown(replays)
     causes = find_causes(replays, slowdown)
-    assert causes.notable[0].name == STAGES
+    assert causes.all[0].name == STAGES
     assert "the last stage computes 1.5" in causes.verdict
-    assert causes.notable[0].share > 0.8
+    assert causes.all[0].share > 0.8
     assert slowdown.by_stage["stage"][0] == 3
 
 
@@ -118,14 +118,14 @@ def test_uneven_micro_batches_are_told_by_their_lengths() -> None:
 
     replays = Replays(operations_of(table_of(Job(replicas=4, steps=6, compute_ns=compute_ns))))
     causes = find_causes(replays, find_slowdown(replays))
-    assert causes.notable[0].name == MICRO_BATCHES
+    assert causes.all[0].name == MICRO_BATCHES
     assert "sequences of uneven length" in causes.verdict
 
 
 def test_independent_noise_is_not_put_down_to_lengths() -> None:
     replays = Replays(operations_of(table_of(Job(replicas=4, compute_ns=noisy(4, spread=3)))))
     causes = find_causes(replays, find_slowdown(replays))
-    assert causes.notable[0].name == MICRO_BATCHES
+    assert causes.all[0].name == MICRO_BATCHES
     assert "independently" in causes.verdict
 
 
@@ -138,7 +138,7 @@ def test_slow_transfers_of_some_steps() -> None:
     replays = Replays(operations_of(table_of(job)))
     slowdown = find_slowdown(replays)
     causes = find_causes(replays, slowdown)
-    assert causes.notable[0].name == TRANSFERS
+    assert causes.all[0].name == TRANSFERS
     assert "grads-reduce-scatter" in causes.verdict
     assert slowdown.by_kind["kind"][0] == "grads-reduce-scatter"
 
@@ -146,7 +146,7 @@ def test_slow_transfers_of_some_steps() -> None:
 def test_a_healthy_job_accuses_nobody() -> None:
     replays = Replays(operations_of(table_of(Job(compute_ns=noisy(6)))))
     causes = find_causes(replays, find_slowdown(replays))
-    assert not causes.notable
+    assert not causes.all
     assert causes.verdict.startswith("no straggler")
 
 

@@ -94,8 +94,7 @@ class CallbackEvents(_Events):
 
     def on_train_batch_start(self, _trainer: Any, _module: Any, batch: Any, *_: Any) -> None:
         """Begin the forward phase: a batch has arrived."""
-        self._recorder.forward()
-        self._recorder.use_batch(batch)
+        self._recorder.forward(batch)
 
     def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
         """End the step if the optimizer has stepped."""

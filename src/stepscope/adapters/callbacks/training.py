@@ -119,8 +119,8 @@ class TrainingRecorder(Policy):
             data: The training's dataset; waits for other DataLoaders are not timed. None for any
                 dataset.
             times_fetches: Whether to time waits for DataLoaders here.
-            keeps_work: Whether the framework uses every fetched batch in order, and calls
-                `use_batch` for each: it may fetch them long before.
+            keeps_work: Whether the framework uses every fetched batch in order, and calls `forward`
+                for each: it may fetch them long before.
         """
         if self._training is not None:
             self.finish(BrokenOffError("another training began before this one had ended"))
@@ -177,19 +177,15 @@ class TrainingRecorder(Policy):
 
     # -- what the framework tells ---------------------------------------------------------------
 
-    def forward(self) -> None:
-        """Begin the forward phase: a batch has arrived."""
-        if self._training is not None:
-            if self._excluded is not None:
-                self.resume_steps()
-            self.is_in_step = True
-            self._training.profiler.session.steps.note(ENTER, FORWARD)
-
-    def use_batch(self, batch: Any = None) -> None:
-        """Count the work of a batch: this one, or the oldest that was fetched."""
+    def forward(self, batch: Any = None) -> None:
+        """Begin the forward phase: a batch has come, this one or the oldest that was fetched."""
         if self._training is None:
             return
+        if self._excluded is not None:
+            self.resume_steps()
+        self.is_in_step = True
         core = self._training.profiler.session.steps
+        core.note(ENTER, FORWARD)
         if batch is not None:
             core.offer(work_of(batch))
         elif self._fetched is not None:

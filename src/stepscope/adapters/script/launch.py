@@ -24,6 +24,7 @@ from stepscope.adapters.options.settings import Settings
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.monitor.processes import is_running
 from stepscope.run.figures import plural
+from stepscope.run.helper_processes import environment_of
 from stepscope.run.layout import WINDOW_FILE, RankLayout, RunLayout
 from stepscope.run.manifest import EXIT, RankManifest, read_rank, write_record
 from stepscope.run.step_record import ITERATION, OPTIMIZER_STEP, complete_steps, read_steps
@@ -128,9 +129,7 @@ def launch(
             "memray": memray,
             "companion": None if companion is None else dataclasses.asdict(companion),
         }
-        environment = dict(os.environ)
-        paths = [str(BOOTSTRAP), environment.get("PYTHONPATH", "")]
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        environment = environment_of(BOOTSTRAP)
         environment["STEPSCOPE_LAUNCH"] = json.dumps(request)
         code = (runner or run_command)(command, environment)
         return _launched(code, Path(notes))

@@ -325,12 +325,10 @@ class MemoryCensus:
         layout: RankLayout,
         note: Callable[[ArtifactRecord], None],
         is_recording: Callable[[], bool],
-        most_bytes: int = MOST_BYTES,
     ) -> None:
         self._layout = layout
         self._note = note
         self._is_recording = is_recording
-        self._most_bytes = most_bytes
         self._step = 0
         self._file: LineFile | None = None
         self._size = 0
@@ -381,7 +379,7 @@ class MemoryCensus:
             record["bytes"] = [entry[2] for entry in mine]
             record["names"] = names
             self._write(record)
-        if self._size > self._most_bytes:
+        if self._size > MOST_BYTES:
             self._rotate()
 
     def _numbers(self, names: list[str | None]) -> tuple[list[int | None], list[str]]:

@@ -46,13 +46,12 @@ class MemoryWatch:
         layout: RankLayout,
         rank: int,
         note: Callable[[ArtifactRecord], None],
-        torch_module: Any = None,
         steps_before: int = 0,
         world_size: int = 1,
     ) -> None:
-        if torch_module is None:
-            import torch as torch_module
-        self._torch = torch_module
+        import torch
+
+        self._torch: Any = torch
         self._config = config
         self._layout = layout
         self._rank = rank
@@ -64,7 +63,7 @@ class MemoryWatch:
         self._snapshots = 0
         self._had_oom = False
         self._lines: LineFile | None = None
-        self.is_available = bool(torch_module.cuda.is_available())
+        self.is_available = bool(torch.cuda.is_available())
 
     def start(self) -> None:
         """Begin what the options ask for from the start."""

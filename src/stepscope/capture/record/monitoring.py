@@ -19,10 +19,19 @@ PATIENCE_S = 30.0
 busy that the recorder, which has low priority, has hardly started."""
 
 
-class RecordingBeside:
-    """Records metrics until it is closed or this process ends, in whatever way."""
+class RankMonitor:
+    """Samples the rank's GPU, its host and its processes into `metrics.csv`, until it is closed.
 
-    def __init__(self, job: RecordingJob) -> None:
+    It also ends with this process, in whatever way that ends. A single rank gets all visible GPUs.
+    With several ranks, each can usually see all GPUs of the machine but uses only one, which is
+    known once it has allocated memory there.
+    """
+
+    def __init__(self, config: CaptureConfig, layout: RankLayout, identity: RankIdentity) -> None:
+        self.is_waiting = identity.world_size > 1
+        path, interval_s = str(layout.metrics.absolute()), config.monitor_interval_s
+        watched = Watched(os.getpid(), waits_for_gpu=self.is_waiting)
+        job = RecordingJob(path, watched, interval_s, config.monitor_max_bytes)
         self._child: subprocess.Popen[bytes] | None = None
         self.problem = ""
         if sys.platform == "win32":
@@ -40,15 +49,6 @@ class RecordingBeside:
             )
         except (OSError, ValueError) as error:
             self.problem = f"the monitor's process cannot be started: {error}"
-
-    @property
-    def process_id(self) -> int | None:
-        """Its process ID, if it is a separate process."""
-        return self._child.pid if self._child is not None else None
-
-    def use_gpu(self, uuid: str) -> None:
-        """Record only this GPU from now on; all visible ones if `uuid` is empty."""
-        self._send(f"{GPU}{uuid}")
 
     def close(self, patience_s: float = PATIENCE_S) -> str:
         """End it with a last sample, or kill it if that takes longer; returns what went wrong."""
@@ -79,20 +79,6 @@ class RecordingBeside:
             lines = lines or [f"the sampler ended with {child.returncode}: see metrics.json"]
             self.problem = lines[-1]
 
-
-class RankMonitor(RecordingBeside):
-    """Samples the rank's GPU, its host and its processes into `metrics.csv`.
-
-    A single rank gets all visible GPUs. With several ranks, each can usually see all GPUs of the
-    machine but uses only one, which is known once it has allocated memory there.
-    """
-
-    def __init__(self, config: CaptureConfig, layout: RankLayout, identity: RankIdentity) -> None:
-        self.is_waiting = identity.world_size > 1
-        path, interval_s = str(layout.metrics.absolute()), config.monitor_interval_s
-        watched = Watched(os.getpid(), waits_for_gpu=self.is_waiting)
-        super().__init__(RecordingJob(path, watched, interval_s, config.monitor_max_bytes))
-
     def step_ended(self) -> None:
         """Check whether the rank has begun to use its GPU; free once it has."""
         if not self.is_waiting:
@@ -111,4 +97,5 @@ class RankMonitor(RecordingBeside):
             return
         # If torch does not report the UUID, all visible GPUs are sampled.
         properties = cuda.get_device_properties(used[0])
-        self.use_gpu(str(getattr(properties, "uuid", "")) if len(used) == 1 else "")
+        uuid = getattr(properties, "uuid", "") if len(used) == 1 else ""
+        self._send(f"{GPU}{uuid}")

@@ -23,13 +23,13 @@ from stepscope.run.manifest import WindowRecord
 class CudaRangeWindow(Window):
     """Marks one window for a tool outside this process; nothing happens in the warm-up."""
 
-    def __init__(self, tools: WindowTools, plan: WindowPlan, torch_module: Any = None) -> None:
+    def __init__(self, tools: WindowTools, plan: WindowPlan) -> None:
         super().__init__(tools, plan)
-        if torch_module is None:
-            import torch as torch_module
+        import torch
+
         config = tools.config
         self.ranges: StepRanges = StepRanges()
-        self._torch = torch_module
+        self._torch: Any = torch
         self._is_leader = is_leader(config, tools.identity)
         self._records_shapes = config.record_shapes or "record_shapes" in plan.details
         self._nvtx: Any = None

@@ -88,21 +88,13 @@ def _may_be_dump(path: Path) -> bool:
 def _read(files: Sequence[Path]) -> tuple[list[Dump], list[str]]:
     dumps, problems = [], []
     for path in files:
-        dump, problem = _attempt(path)
-        if dump is not None:
-            dumps.append(dump)
-        else:
-            problems.append(problem)
+        try:
+            dumps.append(read_dump(path))
+        except UnreadableInputError as error:  # noqa: PERF203 - they are few
+            problems.append(str(error))
     if not dumps:
         raise UnreadableInputError("; ".join(problems[:3]))
     return dumps, [f"left out: {problem}" for problem in problems]
-
-
-def _attempt(path: Path) -> tuple[Dump | None, str]:
-    try:
-        return read_dump(path), ""
-    except UnreadableInputError as error:
-        return None, str(error)
 
 
 def with_steps(hang: Hang, run: str) -> Hang:

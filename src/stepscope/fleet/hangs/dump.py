@@ -221,14 +221,14 @@ def parse_dump(data: bytes, rank: int, name: str) -> Dump:
         raise UnreadableInputError(f"{name}: its entries are no list")
     raw = raw[-_MOST_ENTRIES:]
     entries, skipped = [], 0
-    parts = _parts()
+    tensors, where = _once(_tensor_reader()), _once(_where)
     read: set[int] = set()
     for place, one in enumerate(raw):
         entry = None
         # A recorder writes each entry; a pickle can say one of them a million times.
         if isinstance(one, dict) and id(one) not in read:
             read.add(id(one))
-            entry = _entry(one, place, groups, parts)
+            entry = _entry(one, place, groups, tensors, where)
         if entry is None:
             skipped += 1
         else:
@@ -341,19 +341,8 @@ def _once(read: Callable[..., Any]) -> Callable[..., Any]:
     return read_once
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """Reads what many entries have in common, each once.
-
-    Attributes:
-        tensors: Reads lengths and types; equal ones are one object.
-    """
-
-    tensors: Callable[..., Tensors | None]
-    where: Callable[..., str]
-
-
-def _parts() -> _Parts:
+def _tensor_reader() -> Callable[[Any, Any], Tensors | None]:
+    """Returns a function that reads lengths and types; equal ones are one object."""
     equal: dict[Tensors, Tensors] = {}
     left = _MOST_LENGTHS
 
@@ -365,11 +354,15 @@ def _parts() -> _Parts:
         left -= sum(1 + len(lengths) for _, lengths in found)
         return equal.setdefault(found, found)
 
-    return _Parts(_once(tensors), _once(_where))
+    return tensors
 
 
 def _entry(
-    one: dict[Any, Any], place: int, groups: dict[str, Group], parts: _Parts
+    one: dict[Any, Any],
+    place: int,
+    groups: dict[str, Group],
+    tensors: Callable[..., Tensors | None],
+    where: Callable[..., str],
 ) -> Entry | None:
     profiling = _text(one.get("profiling_name", ""))
     backend, _, operation = profiling.rpartition(":")
@@ -394,13 +387,13 @@ def _entry(
         operation=operation or "unknown",
         backend=backend,
         peer=peer,
-        given=parts.tensors(one.get("input_sizes"), one.get("input_dtypes")),
-        taken=parts.tensors(one.get("output_sizes"), one.get("output_dtypes")),
+        given=tensors(one.get("input_sizes"), one.get("input_dtypes")),
+        taken=tensors(one.get("output_sizes"), one.get("output_dtypes")),
         state=_state(one, backend),
         created_ns=_number(one.get("time_created_ns")) or 0,
         started_ns=_number(one.get("time_discovered_started_ns")) or None,
         place=place,
-        where=parts.where(one.get("frames")),
+        where=where(one.get("frames")),
     )
 
 

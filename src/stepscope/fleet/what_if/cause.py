@@ -59,19 +59,10 @@ class Cause:
 
 @dataclass(frozen=True)
 class Causes:
-    """The causes of a job's slowdown.
-
-    Attributes:
-        all: All of them, the largest share first.
-    """
+    """The causes of a job's slowdown, the largest share first."""
 
     all: tuple[Cause, ...]
     verdict: str
-
-    @property
-    def notable(self) -> tuple[Cause, ...]:
-        """Those with at least a quarter of the slowdown."""
-        return tuple(cause for cause in self.all if cause.share >= _NOTABLE_SHARE)
 
 
 def find_causes(replays: Replays, slowdown: Slowdown) -> Causes:
@@ -97,13 +88,14 @@ def find_causes(replays: Replays, slowdown: Slowdown) -> Causes:
         step_ns = float(replays.step_times(work).mean())
         share = (slowdown.actual_ns - step_ns) / lost
         causes.append(Cause(name, share, step_ns, _sentence(name, usual, slowdown)))
-    result = Causes(tuple(sorted(causes, key=lambda cause: -cause.share)), "")
+    causes.sort(key=lambda cause: -cause.share)
     said = "; ".join(
         f"{cause.sentence} ({percent(min(cause.share, 1))} of the slowdown)"
-        for cause in result.notable
+        for cause in causes
+        if cause.share >= _NOTABLE_SHARE
     )
     return Causes(
-        result.all,
+        tuple(causes),
         f"{slowdown.slowdown:.2f} times as slow as if all were alike: "
         + (said or "no single cause makes a quarter of it"),
     )

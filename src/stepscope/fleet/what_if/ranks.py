@@ -124,7 +124,8 @@ def _answer(found: ComparedJob, scope: AnsweredScope) -> WhatIfOverRanks:
         saving_ns = min(late.saving_ns, whole_ns / steps)
         changes.append(Change(rank_names(stragglers), ON_TIME, whole_ns / steps - saving_ns))
     table = changes_table(changes, whole_ns / steps)
-    recorded_ns = _recorded_ns(compared)
+    ends, first = _recorded_ends(compared)
+    recorded_ns = int(ends.max()) - first
     more = [*found.notes, *_unlike(usual, matched)]
     covered = _covered_share(found.job, recorded_ns)
     if covered is not None and covered < _WORTH_SAYING:
@@ -170,10 +171,8 @@ def _with_transfers(matched: Matched, usual: Usual) -> Iterator[tuple[str, str, 
         yield ALL_TRANSFERS, AS_USUAL, Less(transfer_ns=excess)
     for how, shorter in less.items():
         yield ALL_TRANSFERS, how, Less(transfer_ns=shorter)
-    names = pl.Series(
-        [f"{dimension} {SYNCHRONISING[kind]}" for dimension, kind in _kinds(matched)],
-        dtype=pl.String,
-    )
+    kinds = zip(matched.dimension, matched.kind.tolist(), strict=True)
+    names = pl.Series([f"{one} {SYNCHRONISING[kind]}" for one, kind in kinds], dtype=pl.String)
     if names.n_unique() < 2:
         return
     for name in names.unique().sort():
@@ -182,21 +181,12 @@ def _with_transfers(matched: Matched, usual: Usual) -> Iterator[tuple[str, str, 
             yield str(name), how, Less(transfer_ns=np.where(these, shorter, 0))
 
 
-def _kinds(matched: Matched) -> Iterator[tuple[str, int]]:
-    return zip(matched.dimension, matched.kind.tolist(), strict=True)
-
-
 def _recorded_ends(compared: Compared) -> tuple[Numbers, int]:
     """The last end of each collective and the first arrival, on the common clock."""
     matched = compared.matched
     ends = np.full(len(matched.group), np.iinfo(np.int64).min, np.int64)
     np.maximum.at(ends, matched.collective, matched.end_ns - compared.offset_ns)
     return ends, int((matched.start_ns - compared.offset_ns).min())
-
-
-def _recorded_ns(compared: Compared) -> int:
-    ends, first = _recorded_ends(compared)
-    return int(ends.max()) - first
 
 
 def _steps(compared: Compared, replay: Replay) -> pl.DataFrame:

@@ -17,8 +17,8 @@ Analysis", and its artifact)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -98,6 +98,17 @@ class Replays:
                 unmatched
             )
 
+    @cached_property
+    def groups(self) -> dict[str, dict[Any, npt.NDArray[np.bool_]]]:
+        """What belongs to each replica, stage and kind: of each replica and operation."""
+        table, replicas = self.operations.table, self.operations.replicas
+        stages, kinds = table["stage"], table.select(reported_kind()).to_series()
+        return {
+            "replica": {one: (replicas == one)[:, None] for one in replicas},
+            "stage": {one: (stages == one).to_numpy() for one in range(self.operations.stages)},
+            "kind": {one: (kinds == one).to_numpy() for one in sorted(kinds.unique())},
+        }
+
     def step_times(self, work_ns: Times) -> Times:
         """The duration of each step."""
         longest: Times = self._program.replay(work_ns).max(axis=(1, 2))
@@ -118,15 +129,9 @@ def find_slowdown(replays: Replays) -> Slowdown:
     recorded = (operations.start_ns + operations.dur_ns).max(axis=(1, 2))
     actual = replays.step_times(replays.actual_ns)
     ideal = replays.step_times(replays.ideal_ns)
-    kinds = operations.table.select(reported_kind()).to_series()
-    groups: dict[str, dict[Any, npt.NDArray[np.bool_]]] = {
-        "replica": {one: _replicas(operations, one) for one in operations.replicas},
-        "stage": {one: _stages(operations, one) for one in range(operations.stages)},
-        "kind": {one: (kinds == one).to_numpy() for one in sorted(kinds.unique())},
-    }
     tables = {
         dimension: _by_group(replays, dimension, members, ideal)
-        for dimension, members in groups.items()
+        for dimension, members in replays.groups.items()
     }
     workers = _scores(operations, tables["replica"], tables["stage"])
     return Slowdown(
@@ -152,16 +157,6 @@ def find_slowdown(replays: Replays) -> Slowdown:
     )
 
 
-def workers_group(
-    operations: Operations, workers: Iterable[tuple[int, int]]
-) -> npt.NDArray[np.bool_]:
-    """The operations of some workers, of each replica and operation."""
-    group = np.zeros((len(operations.replicas), len(operations.table)), np.bool_)
-    for replica, stage in workers:
-        group |= _replicas(operations, replica) & _stages(operations, stage)
-    return group
-
-
 def _ideal(operations: Operations, work: Times) -> Times:
     ideal = np.zeros_like(work)
     kinds = operations.table["kind"].to_numpy()
@@ -170,16 +165,6 @@ def _ideal(operations: Operations, work: Times) -> Times:
         usual = np.median if is_communication(str(kind)) else np.mean
         ideal[:, :, of_kind] = round(float(usual(work[:, :, of_kind])))
     return ideal
-
-
-def _replicas(operations: Operations, replica: int) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = (operations.replicas == replica)[:, None]
-    return found
-
-
-def _stages(operations: Operations, stage: int) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = operations.table["stage"].to_numpy() == stage
-    return found
 
 
 def _by_group(

@@ -21,8 +21,8 @@ from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.fleet.what_if.cause import find_causes
 from stepscope.fleet.what_if.changes import FREE, HALF, Change, changes_table
 from stepscope.fleet.what_if.operations import read_operations
-from stepscope.fleet.what_if.pipeline import is_communication, reported_kind
-from stepscope.fleet.what_if.slowdown import Replays, Slowdown, find_slowdown, workers_group
+from stepscope.fleet.what_if.pipeline import is_communication
+from stepscope.fleet.what_if.slowdown import Replays, Slowdown, find_slowdown
 
 UNDONE = "undone"
 """The change that undoes one of `cause`'s causes."""
@@ -119,7 +119,7 @@ def _shares(table: pl.DataFrame, column: str = "slowdown") -> pl.DataFrame:
 
 
 def _changes(replays: Replays, found: Slowdown) -> Iterator[Change]:
-    actual, ideal, operations = replays.actual_ns, replays.ideal_ns, replays.operations
+    actual, ideal, groups = replays.actual_ns, replays.ideal_ns, replays.groups
     yield Change("all operations", AS_USUAL, found.ideal_ns)
 
     def usual(subject: str, group: np.typing.NDArray[np.bool_]) -> Change:
@@ -127,14 +127,12 @@ def _changes(replays: Replays, found: Slowdown) -> Iterator[Change]:
 
     ranks = {(row[0], row[1]): row[2] for row in found.workers.iter_rows()}
     for worker in found.worst_workers:
-        group = workers_group(operations, [worker])
+        group = groups["replica"][worker[0]] & groups["stage"][worker[1]]
         yield usual(f"rank {ranks[worker]} (replica {worker[0]}, stage {worker[1]})", group)
-    stages = operations.table["stage"].to_numpy()
-    for stage in range(operations.stages):
-        yield usual(f"stage {stage}", stages == stage)
-    kinds = operations.table.select(reported_kind()).to_series()
-    for kind in kinds.unique().sort():
-        yield usual(str(kind), (kinds == kind).to_numpy())
-    moves = np.array([is_communication(str(kind)) for kind in operations.table["kind"]])
+    for stage, group in groups["stage"].items():
+        yield usual(f"stage {stage}", group)
+    for kind, group in groups["kind"].items():
+        yield usual(kind, group)
+    moves = np.array([is_communication(str(kind)) for kind in replays.operations.table["kind"]])
     for how, work in ((HALF, actual // 2), (FREE, np.zeros_like(actual))):
         yield Change("all transfers", how, replays.mean_step_ns(moves, work, actual))

@@ -75,8 +75,9 @@ def test_what_stays_is_noted_once(layout):
     assert kinds.count("activation") == kinds.count("input") == 5
 
 
-def test_a_full_file_is_rotated_and_both_are_read(layout):
-    census = MemoryCensus(layout, lambda _: None, lambda: True, most_bytes=4_000)
+def test_a_full_file_is_rotated_and_both_are_read(layout, monkeypatch):
+    monkeypatch.setattr("stepscope.capture.record.census.MOST_BYTES", 4_000)
+    census = MemoryCensus(layout, lambda _: None, lambda: True)
     net = torch.nn.Linear(4, 2)
     for step in range(40):
         census.step_begins(step)

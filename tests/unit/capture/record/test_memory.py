@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import pickle
 import re
+import sys
+from unittest import mock
 
 import psutil
 import pytest
@@ -17,9 +19,8 @@ from stepscope.run.layout import RankLayout
 
 def make(tmp_path, cuda, **options):
     noted = []
-    watch = MemoryWatch(
-        CaptureConfig(**options), RankLayout(tmp_path), 3, noted.append, torch_module=cuda.torch
-    )
+    with mock.patch.dict(sys.modules, torch=cuda.torch):
+        watch = MemoryWatch(CaptureConfig(**options), RankLayout(tmp_path), 3, noted.append)
     watch.start()
     return watch, noted
 
@@ -60,9 +61,8 @@ def test_on_the_host_of_a_job_each_line_names_its_rank(tmp_path, capsys):
     """All ranks print to one terminal, and no GPU's number tells them apart."""
     config = CaptureConfig(memory_log=True, memory_log_steps=1)
     cuda = FakeCuda(available=False)
-    watch = MemoryWatch(
-        config, RankLayout(tmp_path), 3, lambda _: None, torch_module=cuda.torch, world_size=4
-    )
+    with mock.patch.dict(sys.modules, torch=cuda.torch):
+        watch = MemoryWatch(config, RankLayout(tmp_path), 3, lambda _: None, world_size=4)
     watch.step_ended(0)
     watch.close()
     assert capsys.readouterr().out.startswith("[Step 1] Host, rank 3: Resident: ")
@@ -194,9 +194,8 @@ def test_the_memory_log_has_a_line_every_n_steps_with_a_peak_of_its_own(tmp_path
 
 def test_the_memory_log_goes_on_counting_where_a_resumed_training_does(tmp_path):
     config = CaptureConfig(memory_log=True, memory_log_steps=4)
-    watch = MemoryWatch(
-        config, RankLayout(tmp_path), 0, [].append, FakeCuda().torch, steps_before=6
-    )
+    with mock.patch.dict(sys.modules, torch=FakeCuda().torch):
+        watch = MemoryWatch(config, RankLayout(tmp_path), 0, [].append, steps_before=6)
     step, lines = 0, tmp_path / "memory.log"
     while (step := watch.next_due(step)) < 12:
         watch.step_ended(step - 1)  # at the beginning of a step, the one before has ended

@@ -44,7 +44,7 @@ class _TorchWatch:
         return spec
 
 
-def _ours(name: str, launch: dict[str, Any]) -> ModuleType:
+def _ours(name: str) -> ModuleType:
     """Import one of our modules, in whatever interpreter this is."""
     try:
         return importlib.import_module(name)
@@ -52,19 +52,18 @@ def _ours(name: str, launch: dict[str, Any]) -> ModuleType:
         # An interpreter other than that of `stepscope run` may not have the package.
         if (error.name or "").partition(".")[0] != "stepscope":
             raise
-        if launch["python"] != list(sys.version_info[:2]):
+        if _launch["python"] != list(sys.version_info[:2]):
             raise
-        sys.path.append(launch["root"])
+        sys.path.append(_launch["root"])
         return importlib.import_module(name)
 
 
 def _begin() -> None:
     """Begin what must not wait for torch; a process in which that fails ends before it starts."""
-    launch = json.loads(os.environ["STEPSCOPE_LAUNCH"])
-    companion = launch.get("companion")
+    companion = _launch.get("companion")
     if companion and companion.get("at_start"):
         try:
-            _ours(companion["at_start"], launch).begin(companion["request"])
+            _ours(companion["at_start"]).begin(companion["request"])
         except Exception as error:  # noqa: BLE001 - whatever it is, the process may not go on
             _print_message(f"{companion['at_start']} cannot begin: {type(error).__name__}: {error}")
             os._exit(2)
@@ -73,9 +72,8 @@ def _begin() -> None:
 def _begin_counting() -> None:
     """Begin to track memory if requested; a process that cannot do so exits before it trains."""
     try:
-        launch = json.loads(os.environ["STEPSCOPE_LAUNCH"])
-        if launch.get("memray"):
-            _ours("stepscope.adapters.external.memray_tracker", launch).begin(launch["memray"])
+        if _launch.get("memray"):
+            _ours("stepscope.adapters.external.memray_tracker").begin(_launch["memray"])
     except ModuleNotFoundError as error:
         if error.name != "memray":
             _print_message(f"memray tracks nothing in process {os.getpid()}: {error}")
@@ -91,11 +89,10 @@ def _begin_counting() -> None:
 def _install() -> None:
     """Install the hooks; if that fails, report it and let the script continue without them."""
     try:
-        launch = json.loads(os.environ["STEPSCOPE_LAUNCH"])
-        recorder = _ours("stepscope.adapters.script.hooks", launch).install(launch)
-        companion = launch.get("companion")
+        recorder = _ours("stepscope.adapters.script.hooks").install(_launch)
+        companion = _launch.get("companion")
         if companion:
-            _ours(companion["module"], launch).join(recorder, companion["request"])
+            _ours(companion["module"]).join(recorder, companion["request"])
     except Exception as error:  # noqa: BLE001 - nothing of ours may end the script
         what = f"{type(error).__name__}: {error}"
         _print_message(f"nothing is recorded in process {os.getpid()}: {what}")
@@ -117,7 +114,8 @@ def _run_the_other() -> None:
 
 _here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs time
 sys.path[:] = [entry for entry in sys.path if entry != _here]
-if os.environ.get("STEPSCOPE_LAUNCH"):
+_launch: dict[str, Any] = json.loads(os.environ.get("STEPSCOPE_LAUNCH") or "{}")
+if _launch:
     sys.meta_path.insert(0, _TorchWatch)
     _begin()
 _run_the_other()
