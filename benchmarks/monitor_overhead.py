@@ -22,9 +22,11 @@ from pathlib import Path
 import psutil
 
 from stepscope.analysis.record.metrics import summarise_metrics
-from stepscope.capture.record.monitoring import RecordingBeside
-from stepscope.monitor.recorder import RecordingJob
-from stepscope.monitor.sampler import Watched
+from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.ranks import RankIdentity
+from stepscope.capture.record.monitoring import RankMonitor
+from stepscope.run.layout import RankLayout
+from stepscope.run.metrics import read_metrics_record
 
 GOAL_PERCENT = 0.5
 STUB = Path(__file__).parents[1] / "tests" / "support" / "nvml_stub.c"
@@ -51,12 +53,12 @@ def main() -> None:
         children = [
             subprocess.Popen(sleeping, stdin=subprocess.PIPE) for _ in range(options.children)
         ]
-        path = Path(folder) / "metrics.csv"
-        job = RecordingJob(str(path), Watched(os.getpid()), options.interval)
-        beside = RecordingBeside(job)
+        layout = RankLayout(Path(folder))
+        config = CaptureConfig(monitor_interval_s=options.interval)
+        beside = RankMonitor(config, layout, RankIdentity())
         try:
             time.sleep(max(3.0, 2 * options.interval))
-            sampler = psutil.Process(beside.process_id)
+            sampler = psutil.Process(read_metrics_record(layout.metrics).process_id)
             start, began = cpu_seconds(sampler), time.monotonic()
             time.sleep(options.seconds)
             spent, passed = cpu_seconds(sampler) - start, time.monotonic() - began
@@ -65,8 +67,8 @@ def main() -> None:
             problem = beside.close()
             for child in children:
                 child.communicate()
-        summary = summarise_metrics(path)
-        size = path.stat().st_size
+        summary = summarise_metrics(layout.metrics)
+        size = layout.metrics.stat().st_size
     percent = spent / passed * 100
     samples = passed / options.interval
     print(f"GPUs {len(summary.gpus)}, watched processes {options.children + 2}", end=", ")

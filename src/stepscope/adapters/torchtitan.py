@@ -37,7 +37,6 @@ class Profiler:
     Args:
         config: torchtitan's `Profiler.Config`, or its names as a mapping, as read from TOML.
         global_step: Number of steps done before, if the training is resumed.
-        base_folder: Output folder of the job.
         leaf_folder: Folder inside that of a step; empty for none.
 
     Raises:

@@ -84,7 +84,6 @@ class CaptureSession:
         contain: Context manager that keeps failures from the training.
         admit: Notes and logs that something was not recorded.
         journal: The files of the run; None if there are none, and so no capture.
-        after_start: Functions to call when the capture has started.
         before_end: Functions to call when the capture ends, while files can still be added.
         after_files: Functions to call at the end, when the windows' files exist.
         overviews: Functions that add text to the overview of memory that a layout writes.

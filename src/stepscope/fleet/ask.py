@@ -62,7 +62,6 @@ def ask_of_operations(
     """Asks what a job's step would be with one thing changed, from its recorded operations.
 
     Args:
-        paths: One Parquet file.
         scope: None, or what leaves nothing out.
     """
     if len(paths) > 1:

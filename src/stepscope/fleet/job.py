@@ -50,7 +50,6 @@ class RankPart:
     """What comparing ranks needs of one of them: a few kilobytes per step.
 
     Attributes:
-        name: Path of its trace.
         place: Its place among the traces given.
         stated_rank: The rank that the trace itself tells; None: it does not.
         host: The machine it ran on; None where nothing says so.
@@ -169,8 +168,6 @@ def read_part(
     """Reads what comparing ranks needs of a trace.
 
     Args:
-        name: Its path, for messages.
-        place: Its place among the traces given.
         rank: Its rank by manifest or file name; None where neither says.
     """
     about = trace.header.get("distributedInfo")
@@ -267,7 +264,6 @@ def put_together(
     Args:
         parts: The parts, in the order of the traces.
         by_name: Of each place, the rank that manifest or file name tell.
-        notes: What is known to be missing.
     """
     found, more = _numbered(parts, by_name)
     sizes = {part.arrivals.world_size for part in found} - {None}

@@ -79,7 +79,6 @@ class Stragglers:
         waits_ns: All waits of all ranks, as durations of collectives tell them.
         unexplained_ns: The part of them that nothing unusual caused.
         clock: `RECORDED` or `ALIGNED`: what was done.
-        matched_by: How collectives were matched.
         groups: One row per process group, columns `blame.report.GROUPS`.
         sets: One row per matched collective, columns `blame.compared.SETS`.
         arrivals: One row per matched collective and rank, columns `blame.compared.ARRIVALS`.
@@ -165,9 +164,6 @@ class ComparedJob:
 
 def stragglers_of_job(job: Job) -> Stragglers:
     """Finds who makes whom wait among the ranks of a job.
-
-    Args:
-        job: The ranks, at least two.
 
     Raises:
         UsageError: Fewer than two ranks, or ranks of jobs of different sizes.

@@ -25,7 +25,6 @@ class Column:
     """One column.
 
     Attributes:
-        decimals: Digits after the decimal point.
         is_default: Whether it is in the `metrics.csv` of a run.
     """
 

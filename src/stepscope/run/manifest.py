@@ -66,11 +66,9 @@ class JobRecord:
     """`run.json`: the job as its first rank saw it at the start.
 
     Attributes:
-        name: Name of the run, also of its directory.
         created_ns: Start of the capture, nanoseconds since the epoch.
         command: The process's arguments; values that look like secrets are replaced.
         versions: Versions of python, torch, stepscope and other relevant packages.
-        platform: Operating system and machine.
         devices: Names of the GPUs that the process sees.
         options: The capture's options, including defaults.
     """
@@ -123,7 +121,6 @@ class WindowRecord:
     """One window: consecutive steps recorded in detail.
 
     Attributes:
-        index: Number of the window, from 0.
         state: "complete"; "partial" (ended before all its steps were recorded); "empty" (nothing
             happened in it); "abandoned" (ended while still warming up); "skipped" (could not be
             opened); "failed" (could not be saved); "saving" (its files are still being made:
@@ -286,14 +283,12 @@ class RankManifest:
         clock_epoch_ns: Epoch time at the anchor of the rank's clock.
         clock_monotonic_ns: Monotonic time at the same moment.
         forgotten_windows: Number of windows without files that are no longer listed, the oldest.
-        snapshots: Snapshots of the memory allocator.
         artifacts: Further files that belong to no window.
         node: Index of the node, from 0, if the launcher sets it; None otherwise.
         coordinates: The rank's position in the device mesh, by dimension ("dp", "tp", …), from
             the capture's options.
         clock_offset_ns: Rank 0's clock minus this rank's, as last measured; None if it was not
             measured.
-        clock_error_ns: Bound on the error of the offset.
         clock_samples: The measured offsets, oldest first; some of them if there are many.
         loader: The training's DataLoader; None if none was seen.
         exchanges: Whether it sent to single ranks or received, as the stages of a pipeline do.

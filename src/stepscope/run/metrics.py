@@ -50,7 +50,6 @@ class Note:
 
     Attributes:
         what: Columns, a device, or a file.
-        why: The reason, as reported.
         first_ns: When it first occurred, in nanoseconds since the epoch.
     """
 
@@ -66,13 +65,11 @@ class MetricsRecord:
 
     Attributes:
         state: "running" or "ended".
-        ended: Why it ended; empty while running.
         started_ns: First sample, nanoseconds since the epoch.
         interval_s: Current interval between samples, in seconds.
         thinned: How often every second sample was dropped to keep the file small; the interval
             was doubled each time.
         samples: Samples taken; after thinning, the file has fewer.
-        watched_pid: The process that was watched, with its descendants.
         cpu_s: CPU time of sampling, including its start, in seconds; that of the whole process
             if the sampler is a thread.
         notes: What is missing, and why.

@@ -48,7 +48,6 @@ class EveryNth:
     """A time that is long every so many steps.
 
     Attributes:
-        steps: The long steps at that distance.
         long_ns: Median in the steps at that distance.
         others_ns: Median in all others.
     """
@@ -111,8 +110,6 @@ class FromOneStep:
 
     Attributes:
         step: The first step in which it is.
-        before_ns: Median before it.
-        after_ns: Median from it on.
     """
 
     step: int
@@ -160,7 +157,6 @@ def course_of(steps: Sequence[int], times_ns: Sequence[int], least_ns: float) ->
 
     Args:
         steps: Numbers of the steps, in order; some may be missing.
-        times_ns: The time of each.
         least_ns: The smallest change to look for.
     """
     nth, rising = every_nth(steps, times_ns, least_ns), _rising(steps, times_ns, least_ns)
@@ -175,12 +171,7 @@ def course_of(steps: Sequence[int], times_ns: Sequence[int], least_ns: float) ->
 
 
 def in_some_steps(steps: Sequence[int], times_ns: Sequence[int]) -> InSomeSteps | None:
-    """The steps with nearly all of a time, if that is fewer than half of at least three.
-
-    Args:
-        steps: Numbers of the steps, in order.
-        times_ns: The time of each.
-    """
+    """The steps with nearly all of a time, if that is fewer than half of at least three."""
     order = sorted(zip(times_ns, steps, strict=True), reverse=True)
     left_ns, found = (1 - _NEARLY_ALL) * sum(times_ns), []
     rest_ns = sum(times_ns)
@@ -199,7 +190,6 @@ def every_nth(steps: Sequence[int], times_ns: Sequence[int], least_ns: float) ->
 
     Args:
         steps: Numbers of the steps, in order; some may be missing.
-        times_ns: The time of each.
         least_ns: By how much the long ones must exceed the others.
     """
     count = len(steps)
@@ -249,8 +239,6 @@ def _by_chance(count: int, long_steps: int, wrong: int) -> float:
     """At most how probable it is that long steps come as regularly by chance.
 
     Args:
-        count: All steps.
-        long_steps: Long ones among them.
         wrong: Steps that are long and not due, or due and not long.
     """
     probability = 0.0

@@ -44,7 +44,6 @@ def chance_of(positions: Sequence[Sequence[float]], place: int, late: Collection
 
     Args:
         positions: Of each step, that of each rank; the largest comes last.
-        place: The place of the rank.
         late: The places of all ranks that seem late, this one among them.
 
     Returns:

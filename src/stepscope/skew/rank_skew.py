@@ -107,7 +107,6 @@ class RankSteps:
 
     Attributes:
         clock_offset_ns: What to add to its times for rank 0's clock; None if unknown.
-        clock_error_ns: Bound on the error of the offset.
         stage: Its stage in a pipeline; None if there is none or it is unknown.
         exchanges: Whether it sends to single ranks or receives, as the stages of a pipeline do.
         clock_samples: The offset as measured at several moments, oldest first.
@@ -660,10 +659,6 @@ def skew_of_positions(
     Args:
         step_ns: The usual step. Nobody waits longer in a step than it takes.
         positions: Of each step, that of each rank.
-        basis: What they come from.
-        steps: The numbers of the steps, in order.
-        error_ns: Bound on the error of the waits.
-        is_device: Whether they were measured on the device.
         mean_step_ns: The mean step, if known: what waits in few steps are a share of.
     """
 

@@ -36,7 +36,6 @@ class Tool:
     """Another tool that records a training; its subclasses are its options.
 
     Attributes:
-        about: What it does, for the help.
         ours: Its own arguments that our options set, and what to use instead.
     """
 
@@ -121,7 +120,6 @@ def keep(
 
     Args:
         folder: The folder of its files, outside any run until there is one.
-        record: What was recorded, and how.
         run: The run directory; None to leave the files where they are.
 
     Returns:

@@ -96,7 +96,6 @@ class Placing:
     """Puts the files of one recording beside its run.
 
     Args:
-        folder: This rank's folder in the run.
         layout: Name of the layout; empty for none.
         words: The script's name for its model ("model_name") and its training ("train_type"), and
             other parts of a layout's names.

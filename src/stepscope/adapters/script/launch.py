@@ -51,7 +51,6 @@ class Companion:
     Attributes:
         module: Its full name. Its function `join(recorder, request)` is called with the
             `ScriptRecorder` once the hooks are installed.
-        request: What it is told, as plain values.
         at_start: Full name of a module whose function `begin(request)` is called at the start of
             each Python process, whether it imports torch or not. If that fails, the process ends.
     """

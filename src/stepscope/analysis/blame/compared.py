@@ -100,11 +100,9 @@ class Compared:
         straggler: The rank with the least total wait; None where nothing could be matched, or
             nothing fits.
         clock: `RECORDED` or `ALIGNED`: what was done.
-        matched_by: How collectives were matched.
         scopes: For each rank what its part is about and what was left out of it.
         fits: Whether waits can be what they seem: a rank that waits in a collective is in it.
         of_host: Whether the collectives ran on CPUs.
-        has_exchanges: Whether sends and receives are among them.
         read: The arrivals of each rank, over all steps that were read.
         collectives: Those that are matched, each rank's on its own clock.
     """

@@ -278,7 +278,12 @@ def _beside(rows: pl.DataFrame, durations: Numbers) -> Numbers:
     return np.clip(beside, 0, np.maximum(durations, 0))
 
 
-def _progress(rows: pl.DataFrame, rank: Numbers, collective: Numbers) -> tuple[Numbers, ...]:
+_Ten = tuple[
+    Numbers, Numbers, Numbers, Numbers, Numbers, Numbers, Numbers, Numbers, Numbers, Numbers
+]
+
+
+def _progress(rows: pl.DataFrame, rank: Numbers, collective: Numbers) -> _Ten:
     def column(name: str, otherwise: int = 0) -> Numbers:
         if name not in rows.columns:
             return np.full(len(rows), otherwise, np.int64)

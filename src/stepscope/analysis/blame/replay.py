@@ -108,7 +108,6 @@ class Replay:
     on the clocks given. What happens after the last collective is not replayed.
 
     Attributes:
-        times: What everything took.
         beside: Of each row, for how long the rank got other work done in the collective.
         launches: Of each row one of `UNKNOWN_LAUNCH`, `RUNS_AHEAD` and `WAITS`.
         devices: Of each row whether it is known how far its device was: 0 where it is not.

@@ -110,7 +110,6 @@ class LateTogether:
     """Ranks that have to be fixed together, or one of which several causes have to be.
 
     Attributes:
-        ranks: In order.
         cause: What they have in common, else `OTHER`; of one, what it has most of.
         caused_wait_ns: Of other ranks, summed over them.
         gain_ns: What a step is shorter by without what all of them have beyond the usual.

@@ -183,7 +183,6 @@ def _reach(sides: Sequence[Sequence[float]], known: tuple[float, float]) -> floa
     """Half the width of the interval of the difference of the sides' means.
 
     Args:
-        sides: The values of both sides.
         known: The variance of one value, and its degrees of freedom, where a side has one value.
     """
     if min(map(len, sides)) > 1:
@@ -248,7 +247,6 @@ def student_percentile(normal: float, freedom: float, order: int = 3) -> float:
     the degrees of freedom are few.
 
     Args:
-        freedom: Degrees of freedom, above 0.
         order: Terms of the expansion, up to 3.
     """
     z = normal

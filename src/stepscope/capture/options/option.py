@@ -36,7 +36,6 @@ class Option:
         kind: The kind of its value: "bool", "int", "float", "size" (bytes), "word", "path",
             "ranks", "words", or "code" for functions and mappings, which only code can set.
         detail: More about it, for the documentation; may be empty.
-        default: Its default, unless a dialect has another.
         choices: The allowed words; empty if any word is allowed.
         least: The smallest allowed number; None if there is no such limit.
         above: The number that it must exceed; None if there is no such limit.

@@ -213,7 +213,6 @@ class Journal:
     """The files of one rank of one run, kept up to date.
 
     Attributes:
-        layout: Where the run lies.
         rank: Where this rank's files lie in it.
         lines: The file of the step record; None if there is none.
         steps: Returns the number of steps that have ended.

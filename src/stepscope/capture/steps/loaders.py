@@ -64,8 +64,6 @@ class LoaderWatch:
 
         Args:
             parts: The loader, its iterator, or both; anything may be passed.
-            batch: What it gave; None if unknown.
-            read: How the batch was read; None if unknown.
 
         Returns:
             What is known of the loader; None if it is no DataLoader.

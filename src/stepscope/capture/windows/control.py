@@ -98,7 +98,6 @@ def next_event(
     """What happens where a step begins to a window that is not idle; None if nothing does.
 
     Args:
-        first_step: The first step that the window should record.
         is_elsewhere: Whether only another thread, its owner, can end the window.
     """
     if state in RECORDS and is_elsewhere:

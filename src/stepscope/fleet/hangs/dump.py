@@ -150,7 +150,6 @@ class Dump:
     """What one rank recorded.
 
     Attributes:
-        groups: The process groups that it lists.
         entries: Its operations, oldest first.
         is_from_start: Whether nothing was overwritten.
         is_filtered: Whether completed operations were left out (TORCH_INCLUDE_ONLY_ACTIVE).

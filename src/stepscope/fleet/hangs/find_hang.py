@@ -220,8 +220,6 @@ class _Root:
     Attributes:
         kind: DIFFERENT, NOT_THERE, _CYCLE, NO_DUMP, QUEUED, OVERWRITTEN, or WAITING where all are
             in it.
-        ranks: The ranks that cause it.
-        hanging: The operations that show it.
     """
 
     kind: str
@@ -285,7 +283,6 @@ class _Job:
 
     Attributes:
         labels: What to call each group, by its name.
-        ranks: All ranks of the job.
         missing: Of these, those without a dump.
         recorded: What each rank did in each operation.
         heads: Of each rank, the calls in which it waits, in order.
@@ -440,8 +437,6 @@ class _Job:
         if len(waited) < 2:
             return waited[0] if waited else None
         called = [one for one in waited if one.ranks(WAITING)] or waited
-        if len(called) < 2:
-            return called[0] if called else None
         own = sorted(
             (
                 (parts[rank].entry.place, key)

@@ -48,7 +48,6 @@ class Operations:
         replicas: The data-parallel ranks, ascending; the second axis. The third is `table`.
         start_ns: Start, counted from the first start in the step.
         dur_ns: Duration, waiting for peers included.
-        left_out: Steps left out, by reason.
     """
 
     stages: int
@@ -75,7 +74,6 @@ def operations_of(table: pl.DataFrame, name: str = "operations") -> Operations:
 
     Args:
         table: Columns as in the module's docstring.
-        name: What it is called in messages.
     """
     rows = _checked(table, name)
     per_step = rows.select("replica", "step").unique().group_by("step").len()["len"]

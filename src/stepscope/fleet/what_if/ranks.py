@@ -81,11 +81,7 @@ class WhatIfOverRanks:
 
 
 def what_if_over_ranks(job: Job) -> WhatIfOverRanks:
-    """Replays the ranks of a job with one thing changed at a time.
-
-    Args:
-        job: The ranks, at least two.
-    """
+    """Replays the ranks of a job with one thing changed at a time."""
     found = ComparedJob.of(job)
     compared = found.windows.compared
     matched = compared.matched

@@ -81,7 +81,6 @@ class Replays:
 
     Attributes:
         actual_ns: Work of each step, replica and operation.
-        ideal_ns: Ideal work, likewise.
         left_out: Transfers that could not be matched, and steps left out, by reason.
     """
 

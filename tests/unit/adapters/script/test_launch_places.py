@@ -17,12 +17,11 @@ from stepscope.adapters.script import launch
 from stepscope.run.own_frames import OWN_FILE
 
 LOAD = """
-import importlib.util, json, os, sys
+import importlib.util, sys
 spec = importlib.util.spec_from_file_location("bootstrap", sys.argv[1])
 bootstrap = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(bootstrap)
-launch = json.loads(os.environ["STEPSCOPE_LAUNCH"])
-print(bootstrap._ours("stepscope._package", launch).__file__)
+print(bootstrap._ours("stepscope._package").__file__)
 """
 
 
