@@ -148,6 +148,16 @@ class Finding:
         return self.saving_ns is not None or self.saving_of_job is not None
 
     @property
+    def step_ns(self) -> int:
+        """The step that it saves from; 0 without a saving."""
+        return (self.saving_ns or 0) + (self.predicted_step_ns or 0)
+
+    @property
+    def saving_share(self) -> float:
+        """What it saves of that step; 0 without a saving."""
+        return (self.saving_ns or 0) / max(1, self.step_ns)
+
+    @property
     def weight_ns(self) -> int:
         """What it is about, for each step: what its fix saves, or what lies outside the steps."""
         return self.saving_ns or self.outside_ns or 0
@@ -238,11 +248,10 @@ def with_saving(finding: Finding, saving_ns: int, limits: Thresholds) -> Finding
 
     A low one stays low: it may rest on steps that recording made much longer.
     """
-    step_ns = (finding.saving_ns or 0) + (finding.predicted_step_ns or 0)
-    severity = severity_of(saving_ns / max(1, step_ns), limits)
+    severity = severity_of(saving_ns / max(1, finding.step_ns), limits)
     return replace(
         finding,
         saving_ns=saving_ns,
-        predicted_step_ns=step_ns - saving_ns,
+        predicted_step_ns=finding.step_ns - saving_ns,
         severity=severity if finding.severity is not Severity.LOW else Severity.LOW,
     )

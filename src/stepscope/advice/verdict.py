@@ -160,8 +160,8 @@ def _limit_of(
         if finding.id == _GPU_UNUSED and finding.severity is Severity.HIGH:
             return f"{_GPU_UNUSED}: {finding.title}", _rank_of(ranks, finding), finding
     best = next((finding for finding in sure if finding.saving_ns), None)
-    if best is not None and best.saving_ns and best.predicted_step_ns is not None:
-        share = best.saving_ns / (best.saving_ns + best.predicted_step_ns)
+    if best is not None:
+        share = best.saving_share
         if share >= (_MUCH if best.severity is Severity.LOW else _NOTABLE):
             whose = _rank_of(ranks, best)
             step = "the step" if len(ranks) == 1 else f"rank {best.rank}'s step"
@@ -246,10 +246,8 @@ def _overhead(compute: ComputeSummary | None) -> str:
 def _own_cause(busy: Finding, others: Iterable[Finding]) -> str | None:
     """The first notable finding about the training itself, where others have its CPUs."""
     for one in others:
-        if one.rank != busy.rank or not one.saving_ns or one.predicted_step_ns is None:
-            continue
-        share = one.saving_ns / (one.saving_ns + one.predicted_step_ns)
-        if one.severity.is_weighty and share >= _NOTABLE:
+        share = one.saving_share
+        if one.rank == busy.rank and one.severity.is_weighty and share >= _NOTABLE:
             return f"{one.id}: {one.title}; fixing it saves {one.up_to}{percent(share)}"
     return None
 

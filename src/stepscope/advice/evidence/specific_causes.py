@@ -107,16 +107,13 @@ def specific_first(findings: Sequence[Finding], paced: Collection[int] = ()) -> 
 def _forbids_a_graph(launches: Finding, other: Finding) -> bool:
     if launches.id != _LAUNCHES or other.id != "synchronisation":
         return False
-    best_ns = launches.saving_ns or 0
-    step_ns = best_ns + (launches.predicted_step_ns or 0)
-    return best_ns - (other.saving_ns or 0) <= _TIE * step_ns
+    return (launches.saving_ns or 0) - (other.saving_ns or 0) <= _TIE * launches.step_ns
 
 
 def _waits_for_launches(finding: Finding) -> float:
     """How long the GPU waits for late launches in a step, by the evidence of `launch-bound`."""
-    step_ns = (finding.saving_ns or 0) + (finding.predicted_step_ns or 0)
     shares = (float(one.value) for one in finding.evidence if one.label == IDLE_LABEL)
-    return step_ns * next(shares, math.inf)
+    return finding.step_ns * next(shares, math.inf)
 
 
 GREW_MOST = "most of it went into"

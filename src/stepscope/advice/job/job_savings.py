@@ -184,9 +184,7 @@ def share_of(one: Finding, apart: Collection[str]) -> float | None:
     Args:
         apart: Rules about other steps than those that are compared.
     """
-    if one.saving_ns is None or one.predicted_step_ns is None or one.id in apart:
-        return None
-    return one.saving_ns / max(1, one.saving_ns + one.predicted_step_ns)
+    return None if one.saving_ns is None or one.id in apart else one.saving_share
 
 
 def _with_waits(one: Finding, otherwise: float) -> float:
@@ -196,7 +194,7 @@ def _with_waits(one: Finding, otherwise: float) -> float:
     """
     if one.with_waits_ns is None:
         return otherwise
-    return one.with_waits_ns / max(1, (one.saving_ns or 0) + (one.predicted_step_ns or 0))
+    return one.with_waits_ns / max(1, one.step_ns)
 
 
 def limited_to_transfers(
@@ -220,14 +218,14 @@ def limited_to_transfers(
 
 
 def _of_transfers(one: Finding, share: float, limits: Thresholds) -> Finding:
-    saving_ns, step_ns = one.saving_ns or 0, (one.saving_ns or 0) + (one.predicted_step_ns or 0)
-    if one.id not in OF_COMMUNICATION or saving_ns <= share * step_ns:
+    saving_ns = one.saving_ns or 0
+    if one.id not in OF_COMMUNICATION or saving_ns <= share * one.step_ns:
         return one
     of_ranks = f"of {duration(saving_ns)} that rank {one.rank} waits, the rest is for other ranks"
     if share < limits.saving_low:
         return without_saving(one, f"transfers take little: {of_ranks}")
     return replace(
-        with_saving(one, round(share * step_ns), limits),
+        with_saving(one, round(share * one.step_ns), limits),
         title=f"{percent(share)} of the step is waiting for transfers between the ranks",
         assumption=f"computation hides all transfers; {of_ranks}",
         own_saving_ns=saving_ns,
@@ -340,7 +338,7 @@ def _with_limit(
     share = _share(one)
     if gain is None or share is None or share <= gain.share:
         return one
-    saving_ns, step_ns = one.saving_ns or 0, (one.saving_ns or 0) + (one.predicted_step_ns or 0)
+    saving_ns = one.saving_ns or 0
     if gain.share < limits.saving_low:
         less = without_saving(
             one,
@@ -358,7 +356,7 @@ def _with_limit(
         )
         next_rank = gain.next_rank
     return replace(
-        with_saving(one, round(gain.share * step_ns), limits),
+        with_saving(one, round(gain.share * one.step_ns), limits),
         assumption=assumption,
         own_saving_ns=saving_ns,
         next_rank=next_rank,

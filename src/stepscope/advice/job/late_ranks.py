@@ -199,10 +199,7 @@ def _waits_for(one: Finding, late: Lateness) -> bool:
 def _no_more_than(saving_ns: int, one: Finding) -> Finding:
     if not saving_ns or one.saving_ns is None or one.saving_ns <= saving_ns:
         return one
-    step_ns = one.predicted_step_ns
-    if step_ns is not None:
-        step_ns += one.saving_ns - saving_ns
-    return replace(one, saving_ns=saving_ns, predicted_step_ns=step_ns)
+    return replace(one, saving_ns=saving_ns, predicted_step_ns=one.step_ns - saving_ns)
 
 
 def imbalance_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -254,11 +251,11 @@ def is_slow_link(one: Finding, late: Lateness, findings: Sequence[Finding]) -> b
 def _of_slow_link(one: Finding, late: Lateness, limits: Thresholds) -> Finding:
     """A slow link's finding, with what the job gains if the link is as fast as the others."""
     one = replace(one, advice=_LINK.format(late.named_ranks, one.advice))
-    hidden_ns, step_ns = one.saving_ns or 0, (one.saving_ns or 0) + (one.predicted_step_ns or 0)
+    hidden_ns = one.saving_ns or 0
     if not 0 < late.skew.saving_ns < hidden_ns:
         return one
     return replace(
-        with_saving(one, min(late.skew.saving_ns, step_ns), limits),
+        with_saving(one, late.skew.saving_ns, limits),
         is_upper_bound=False,
         assumption=f"communication takes no longer on {late.named_ranks} than on the next rank; "
         f"hiding all of it as well saves up to {duration(hidden_ns)}",

@@ -134,8 +134,7 @@ def _limited(
 
 
 def _with_limit(one: Finding, bound: JobGain, is_everywhere: bool, limits: Thresholds) -> Finding:
-    saving_ns, step_ns = one.saving_ns or 0, (one.saving_ns or 0) + (one.predicted_step_ns or 0)
-    most_ns = int(bound.share * step_ns)
+    saving_ns, most_ns = one.saving_ns or 0, int(bound.share * one.step_ns)
     own = f"rank {one.rank}'s own step is {duration(saving_ns)} shorter without it"
     if saving_ns > most_ns and bound.share < limits.saving_low:
         return without_saving(

@@ -97,14 +97,10 @@ def _of_all_alternating(
     one: Finding, rank: RankSummary, between: RankComparison, limits: Thresholds
 ) -> Finding:
     """A finding that ranks are late in turn, with what the job loses in its rank's turns."""
-    if one.id != _RANK_WAITING:
-        return one
-    if one.saving_ns is None or one.predicted_step_ns is None:
-        return one
     cost_ns = between.cost_of_alternating_ns
-    if not cost_ns:
+    if one.id != _RANK_WAITING or one.saving_ns is None or not cost_ns:
         return one
-    saving_ns = min(_of_its_step(cost_ns, one, rank), one.saving_ns + one.predicted_step_ns)
+    saving_ns = min(_of_its_step(cost_ns, one, rank), one.step_ns)
     return replace(
         with_saving(one, saving_ns, limits),
         title=ALTERNATING.title,
@@ -118,7 +114,7 @@ def _of_each_collective(
     one: Finding, rank: RankSummary, between: RankComparison, limits: Thresholds
 ) -> Finding:
     """A finding about waiting, with what every rank loses by it."""
-    if one.id != _RANK_WAITING or one.saving_ns is None or one.predicted_step_ns is None:
+    if one.id != _RANK_WAITING or one.saving_ns is None:
         return one
     saving_ns = min(one.saving_ns, _of_its_step(between.least_cost_ns, one, rank))
     return replace(
@@ -135,7 +131,7 @@ def _with_limit(
     one: Finding, rank: RankSummary, between: RankComparison, limits: Thresholds
 ) -> Finding:
     """A finding, with what fixing the rank that it names brings, where that is notably less."""
-    if one.waits_for is None or one.saving_ns is None or one.predicted_step_ns is None:
+    if one.waits_for is None or one.saving_ns is None:
         return one
     # Those that are late together with it come earlier, too.
     ranks = between.late if one.waits_for in between.late else (one.waits_for,)
@@ -149,7 +145,7 @@ def _with_limit(
         return replace(less, assumption=f"{one.assumption}; {_LESS_LATE.format(named)}")
     if gain_ns > _NOTABLY_LESS * one.saving_ns:
         return one
-    if gain_ns / max(1, one.saving_ns + one.predicted_step_ns) < limits.saving_low:
+    if gain_ns / max(1, one.step_ns) < limits.saving_low:
         return _saves_nothing(one, ranks, fixed)
     come = "come" if len(ranks) > 1 else "comes"
     return replace(
@@ -165,8 +161,7 @@ def _of_its_step(window_ns: float, one: Finding, rank: RankSummary) -> int:
 
     A step of the record may take another time than one of the window, which was replayed.
     """
-    step_ns = (one.saving_ns or 0) + (one.predicted_step_ns or 0)
-    return round(window_ns * step_ns / max(1, rank.window_step_ns or step_ns))
+    return round(window_ns * one.step_ns / max(1, rank.window_step_ns or one.step_ns))
 
 
 def _saves_nothing(one: Finding, ranks: Sequence[int], fixed: OnTime) -> Finding:
