@@ -60,6 +60,11 @@ class Evidence:
     unit: str
 
 
+def seen(label: str, value: int | float | str | None, unit: str) -> tuple[Evidence, ...]:
+    """The observation; none where there is nothing to say: no value, no text, or nothing of it."""
+    return (Evidence(label, value, unit),) if value else ()
+
+
 _LONGEST_NAME = 60
 _SLOW = 0.1
 """Bandwidths below this, in GB/s, are shown in MB/s."""

@@ -10,8 +10,15 @@ import numpy as np
 import polars as pl
 
 from stepscope.advice.evidence.window_view import WindowView
-from stepscope.advice.finding import Finding
-from stepscope.analysis.calls.call_sites import Spans, call_sites, sites_of_calls, spans_where
+from stepscope.advice.finding import Evidence, Finding, seen
+from stepscope.analysis.calls.call_sites import (
+    Spans,
+    call_sites,
+    shares_of,
+    sites_of_calls,
+    sites_of_work,
+    spans_where,
+)
 from stepscope.analysis.timeline import DeviceSets
 from stepscope.run.figures import duration, significant
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
@@ -47,6 +54,17 @@ def waiting_sites(window: WindowView, calls: pl.DataFrame) -> list[str]:
         for total_ns, place, count in sorted(waits, key=lambda wait: (-wait[0], wait[1]))[:_MOST]
         if total_ns >= least_ns
     ]
+
+
+def origins(window: WindowView, work: pl.DataFrame, label: str) -> tuple[Evidence, ...]:
+    """The operators that launched most of some GPU work, and the modules or functions around it.
+
+    Args:
+        label: What the operators are called.
+    """
+    operators = shares_of(window.names_of(work["op"]), work["dur_ns"])
+    places = shares_of(sites_of_work(window.trace, work), work["dur_ns"])
+    return (*seen(label, operators, "text"), *seen("in", places, "text"))
 
 
 _CAUSES_OF: dict[str, tuple[str, ...]] = {

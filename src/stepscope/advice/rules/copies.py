@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from stepscope.advice.evidence.locations import waiting_sites
+from stepscope.advice.evidence.locations import origins, waiting_sites
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject, about_gpu_work, plain_finding
 from stepscope.advice.evidence.window_view import WindowView, once
-from stepscope.advice.finding import Evidence, Finding, Severity, speed
-from stepscope.analysis.calls.call_sites import runs_under, shares_of, sites_of_work
+from stepscope.advice.finding import Evidence, Finding, Severity, seen, speed
+from stepscope.analysis.calls.call_sites import runs_under
 from stepscope.analysis.calls.runtime_calls import TO_DEVICE, blocking_copies
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.replay import unchanged
@@ -229,8 +229,7 @@ def find_exposed_copies(subject: Subject, window: WindowView) -> list[Finding]:
             Evidence("at", speed(bytes_moved / copying_ns), "text"),
         ]
     launched_by = _operator(window, copies.filter(pl.col("group") == direction))
-    if launched_by:
-        evidence.append(Evidence("mostly launched by", launched_by, "text"))
+    evidence += seen("mostly launched by", launched_by, "text")
     copies_ns = int(copies["dur_ns"].sum())
     unlinked_ns = int(copies.filter(pl.col("launch").is_null())["dur_ns"].sum())
     is_unclear = unlinked_ns >= subject.thresholds.unlinked_work * copies_ns
@@ -327,15 +326,12 @@ def find_layout_copies(subject: Subject, window: WindowView) -> list[Finding]:
         return []
     of_convolutions = by_distinct_name(copies, pl.col("name").str.contains(OF_CONVOLUTIONS))
     is_about_convolutions = 2 * int(copies["dur_ns"].filter(of_convolutions).sum()) > total_ns
-    evidence = [
+    evidence = (
         Evidence("time in them per step", window.per_device_step(total_ns), "ns"),
         Evidence("kernels per step", len(copies) / window.steps, "count"),
-    ]
-    operators = shares_of(window.names_of(copies["op"]), copies["dur_ns"])
-    places = shares_of(sites_of_work(window.trace, copies), copies["dur_ns"])
+        *origins(window, copies, "launched by"),
+    )
     window.return_freed_memory()  # the places were found among all events
-    evidence += [Evidence("launched by", operators, "text")] if operators else []
-    evidence += [Evidence("in", places, "text")] if places else []
     return replayed_finding(
         subject,
         window.without(copies),
@@ -343,7 +339,7 @@ def find_layout_copies(subject: Subject, window: WindowView) -> list[Finding]:
         title=f"{percent(share)} of the step only rearranges tensors in memory",
         assumption="none of these copies is needed, on the GPU or on the host",
         is_upper_bound=True,
-        evidence=tuple(evidence),
+        evidence=evidence,
         advice=_CHANNELS_LAST if is_about_convolutions else _STRIDES,
     )
 

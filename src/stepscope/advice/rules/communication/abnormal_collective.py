@@ -29,7 +29,7 @@ from stepscope.advice.evidence.collectives import (
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject, about_gpu_work, plain_finding
 from stepscope.advice.evidence.window_view import WindowView
-from stepscope.advice.finding import Evidence, Finding, Severity, speed
+from stepscope.advice.finding import Evidence, Finding, Severity, seen, speed
 from stepscope.analysis.abnormal_collectives import (
     ALLOCATION,
     BASELINE,
@@ -236,7 +236,7 @@ def _of_slow_links(subject: Subject, window: WindowView) -> list[Finding]:
                 "subtracted" if subject.waits is not None else "not known, the fastest counts",
                 "text",
             ),
-            *([Evidence("seen at the time", MEMORY_FULL, "text")] if is_full else []),
+            *seen("seen at the time", MEMORY_FULL if is_full else None, "text"),
         ),
         advice=f"{_ADVICE_ON_MEMORY} {_ADVICE_ON_LINKS}" if is_full else _ADVICE_ON_LINKS,
     )
@@ -255,16 +255,15 @@ def _in(subject: Subject, window: WindowView) -> list[Finding]:
     worst = odd.sort(
         pl.col("dur_ns") - pl.col("expected_ns"), descending=True, maintain_order=True
     ).row(0, named=True)
-    evidence = [
+    evidence = (
         Evidence("outliers in the window", len(odd), "count"),
         Evidence("worst", f"{worst['kind']} in step {_step(window, worst['step'])}", "text"),
         Evidence("it took", worst["dur_ns"], "ns"),
         Evidence("expected", worst["expected_ns"], "ns"),
         Evidence("expected from the median of", worst["expected_from"], "text"),
         Evidence("times the expected", worst["times"], "factor"),
-    ]
-    if worst["cause"] is not None:
-        evidence.append(Evidence("seen at the time", worst["cause"], "text"))
+        *seen("seen at the time", worst["cause"], "text"),
+    )
     title = "single collectives take far longer than others of their kind and size"
     assumption = "each takes what others of its kind and size take"
     is_of_baseline = _are_of_baseline(odd)
@@ -277,7 +276,7 @@ def _in(subject: Subject, window: WindowView) -> list[Finding]:
         whose = "its" if len(where.places) == 1 else "their"
         compared = "in the baseline" if is_of_baseline else f"others of {whose} kind and size"
         title = f"{where.title} far longer than {compared}"
-        evidence += [Evidence("its place in a step", where.text, "text")]
+        evidence += seen("its place in a step", where.text, "text")
     if _is_memory_full(odd["cause"]):
         title += _FULL
     steps = tuple(sorted({_step(window, step) for step in odd["step"].unique()}))
@@ -291,7 +290,7 @@ def _in(subject: Subject, window: WindowView) -> list[Finding]:
             title=title,
             severity=Severity.MEDIUM,
             reason="it happened in a start-up step or a stall, which the step shown excludes",
-            evidence=tuple(evidence),
+            evidence=evidence,
             steps=steps,
             advice=_advice(worst["cause"]),
         )
@@ -302,7 +301,7 @@ def _in(subject: Subject, window: WindowView) -> list[Finding]:
         title=title,
         assumption=assumption,
         about_collectives=True,
-        evidence=tuple(evidence),
+        evidence=evidence,
         steps=steps,
         advice=_advice(worst["cause"], is_of_each_step=where is not None),
         waits_for=_waits_for(odd["cause"]),

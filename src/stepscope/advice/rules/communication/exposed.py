@@ -16,7 +16,7 @@ from stepscope.advice.evidence.collectives import (
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject, about_gpu_work
 from stepscope.advice.evidence.window_view import WindowView
-from stepscope.advice.finding import Evidence, Finding, speed
+from stepscope.advice.finding import Evidence, Finding, seen, speed
 from stepscope.analysis.calls.operands import plain_type
 from stepscope.analysis.communication import analyse_communication
 from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
@@ -89,26 +89,20 @@ def find_exposed_communication(subject: Subject) -> list[Finding]:
             Evidence(
                 "all communication per step", window.per_device_step(line.total_comm_ns), "ns"
             ),
-            *_waiting(window.per_device_step(exchanges.exposed_wait_ns)),
+            *seen(
+                "of this, waiting in sends and receives, per step",
+                window.per_device_step(exchanges.exposed_wait_ns),
+                "ns",
+            ),
             Evidence("hidden behind computation", hidden, "share"),
-            *_counted(
-                int(np.sum(communicates)) / window.steps, len(exchanges.collectives) / window.steps
+            *seen("collectives per step", int(np.sum(communicates)) / window.steps, "count"),
+            *seen(
+                "sends and receives per step", len(exchanges.collectives) / window.steps, "count"
             ),
             *_bandwidth(most),
         ),
         advice=_advice(most) if communicates.any() else _ADVICE_ON_EXCHANGES,
     )
-
-
-def _waiting(waited_ns: int) -> list[Evidence]:
-    """What is part of all communication, but not of what is exposed here."""
-    label = "of this, waiting in sends and receives, per step"
-    return [Evidence(label, waited_ns, "ns")] if waited_ns else []
-
-
-def _counted(collectives: float, exchanges: float) -> list[Evidence]:
-    counts = {"collectives per step": collectives, "sends and receives per step": exchanges}
-    return [Evidence(label, count, "count") for label, count in counts.items() if count]
 
 
 def _most_exposed(window: WindowView) -> dict[str, Any] | None:

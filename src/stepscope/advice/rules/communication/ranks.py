@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stepscope.advice.evidence.subject import Subject, plain_finding
-from stepscope.advice.finding import Evidence, Finding, Severity, severity_of
+from stepscope.advice.finding import Evidence, Finding, Severity, seen, severity_of
 from stepscope.advice.thresholds import Thresholds
 from stepscope.run.figures import duration, percent, rank_names
 from stepscope.skew.course import Course, EveryNth, FromOneStep, InSomeSteps, Rising
@@ -85,7 +85,7 @@ def find_late_rank(subject: Subject) -> list[Finding]:
             Evidence("what another rank waits, per step", skew.wait_ns, "ns"),
             Evidence("share of the step", skew.share, "share"),
             Evidence("who comes late", rank_names(skew.late), "text"),
-            *([Evidence("why", skew.cause, "text")] if skew.cause else []),
+            *seen("why", skew.cause, "text"),
             *_course(skew.course),
             *(
                 Evidence(
@@ -97,7 +97,7 @@ def find_late_rank(subject: Subject) -> list[Finding]:
             ),
             Evidence("taken from", basis, "text"),
             Evidence("steps compared", skew.steps, "count"),
-            *([Evidence("clocks are right to", skew.error_ns, "ns")] if skew.error_ns else []),
+            *seen("clocks are right to", skew.error_ns, "ns"),
         ),
         steps=skew.course.steps if isinstance(skew.course, EveryNth | InSomeSteps) else (),
         advice=_advice_on_late(skew, bool(longer) and longer[0].name == "compute"),

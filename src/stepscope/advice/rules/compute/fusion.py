@@ -11,10 +11,11 @@ from stepscope.advice.evidence.compiled_code import (
     rows_of_notable_patterns,
     what_is_left_out,
 )
+from stepscope.advice.evidence.locations import origins
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject, about_gpu_work
 from stepscope.advice.evidence.window_view import WindowView
-from stepscope.advice.finding import Evidence, Finding
+from stepscope.advice.finding import Evidence, Finding, seen
 from stepscope.advice.rules.compute.work import attention_of
 from stepscope.advice.rules.copies import layout_copies_of
 from stepscope.advice.rules.host.optimizer import optimizer_of, updates_one_by_one
@@ -103,7 +104,7 @@ def find_fusible_pattern(subject: Subject, window: WindowView) -> list[Finding]:
                 Evidence(name, _measured(window, found), "text")
                 for name, found in zip(names, all_of_them, strict=True)
             ),
-            *([Evidence("in", places, "text")] if places else []),
+            *seen("in", places, "text"),
         ),
         advice=(
             f"{'. '.join(f'For {name}: {_replacement(name)}' for name in names)}."
@@ -192,15 +193,12 @@ def find_unfused_elementwise(subject: Subject, window: WindowView) -> list[Findi
     others = "other " if in_patterns_ns else ""
     dur = window.graph.dur_ns.copy()
     dur[chains["node"].to_numpy()] = _fused(chains, by_chain)
-    operators = shares_of(window.names_of(chains["op"]), chains["dur_ns"])
-    places = shares_of(sites_of_work(window.trace, chains), chains["dur_ns"])
     evidence = [
         Evidence("time in them per step", window.per_device_step(total_ns), "ns"),
         Evidence("kernels per step", len(chains) / window.steps, "count"),
         Evidence("chains per step", chains["chain"].n_unique() / window.steps, "count"),
+        *origins(window, chains, "operators"),
     ]
-    evidence += [Evidence("operators", operators, "text")] if operators else []
-    evidence += [Evidence("in", places, "text")] if places else []
     if len(counted):
         moved = window.per_device_step(int(counted["moved_bytes"].sum()))
         saved = window.per_device_step(int(counted["saved_bytes"].sum()))

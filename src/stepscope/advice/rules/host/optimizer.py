@@ -9,7 +9,7 @@ from stepscope.advice.evidence.compiled_code import fusible_of
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView, once
-from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.finding import Evidence, Finding, Severity, seen
 from stepscope.analysis.calls.fusible import ADAM, ZERO_GRAD
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.host.partition import OPTIMIZER_STEP, without_closures
@@ -78,7 +78,7 @@ def find_unfused_optimizer(subject: Subject) -> list[Finding]:
         assumption=f"fused, it takes a tenth of the host's time{_on_device(launched, window)}",
         evidence=(
             Evidence("kernels per optimizer step", per_time, "count"),
-            *([Evidence("and to zero the gradients", zeroing, "count")] if zeroing else []),
+            *seen("and to zero the gradients", zeroing, "count"),
             Evidence("host time in it per step", window.per_step(spans.total_ns), "ns"),
             Evidence(
                 "device time per step", window.per_device_step(int(launched["dur_ns"].sum())), "ns"

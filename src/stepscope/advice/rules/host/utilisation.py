@@ -10,7 +10,7 @@ from stepscope.advice.evidence.believable import loss_of
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject, about_gpu_work, plain_finding
 from stepscope.advice.evidence.window_view import WindowView
-from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.finding import Evidence, Finding, Severity, seen
 from stepscope.analysis.calls.allocations import memory_peaks
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.host.causes import HostCause
@@ -144,14 +144,13 @@ def find_gpu_unused(subject: Subject) -> list[Finding]:
     mean_ns = longest["host_self_ns"][0] / longest["count"][0]
     of_cpus = table.filter(pl.col("name").str.contains(_ONLY_ON_CPUS))
     is_certain = len(of_cpus) > 0 or (share >= _MOSTLY and mean_ns >= _TOO_LONG_TO_LAUNCH_NS)
-    evidence = [
+    evidence = (
         Evidence("GPUs", f"{len(devices)} × {devices[0]}", "text"),
         Evidence("calls that launch work", 0, "count"),
         Evidence("matrix products' share of the operators' time", share, "share"),
         Evidence(f"mean {longest['name'][0]}", round(mean_ns), "ns"),
-    ]
-    if len(of_cpus):
-        evidence.append(Evidence("operator that only CPUs have", of_cpus["name"][0], "text"))
+        *seen("operator that only CPUs have", next(iter(of_cpus["name"]), None), "text"),
+    )
     if is_certain:
         title, severity = "the model ran on the CPU, although the machine has a GPU", Severity.HIGH
         advice = _MOVE
@@ -165,7 +164,7 @@ def find_gpu_unused(subject: Subject) -> list[Finding]:
         severity=severity,
         reason=f"the CPU spends {percent(share)} of the operators' time in matrix products; how "
         "long the GPU would take is not measured",
-        evidence=tuple(evidence),
+        evidence=evidence,
         advice=advice,
     )
 
@@ -213,14 +212,7 @@ def find_cpu_operators(subject: Subject, window: WindowView) -> list[Finding]:
     )
     by_name = taken.group_by("name").sum().sort("taken_ns", "name", descending=[True, False])
     names, longest = by_name["name"].head(3).to_list(), int(spent.lengths.argmax())
-    evidence = [
-        Evidence("operators on the CPU per step", window.per_step(spent.total_ns), "ns"),
-        Evidence("calls per step", len(rows) / window.steps, "count"),
-        Evidence("operators", ", ".join(names), "text"),
-    ]
     place = window.frame_over(int(spent.starts[longest]), int(spent.ends[longest]))
-    if place is not None:
-        evidence.append(Evidence("the longest is in", place, "text"))
     first_ns = duration(window.per_step(int(by_name["taken_ns"][0])))
     draws = bool(by_name["name"].str.contains(DRAWS).any())
     return replayed_finding(
@@ -229,7 +221,12 @@ def find_cpu_operators(subject: Subject, window: WindowView) -> list[Finding]:
         rule="cpu-operators",
         title=f"operators compute on the CPU: {names[0]} takes {first_ns} of each step",
         assumption="what they compute is there when it is needed, and costs the step nothing",
-        evidence=tuple(evidence),
+        evidence=(
+            Evidence("operators on the CPU per step", window.per_step(spent.total_ns), "ns"),
+            Evidence("calls per step", len(rows) / window.steps, "count"),
+            Evidence("operators", ", ".join(names), "text"),
+            *seen("the longest is in", place, "text"),
+        ),
         advice=f"{_DRAW_THERE if draws else ''}{_COMPUTE_THERE}",
     )
 

@@ -23,7 +23,7 @@ import numpy as np
 from stepscope.advice.evidence.loader_advice import LoaderAdvice, LoaderFacts, advise, facts_of
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.evidence.window_view import WindowView, once
-from stepscope.advice.finding import Evidence, Finding, severity_of
+from stepscope.advice.finding import Evidence, Finding, seen, severity_of
 from stepscope.advice.rules.input import slow_epoch_start
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.replay import Replay, replay, unchanged
@@ -94,13 +94,12 @@ def _evidence(
     subject: Subject, measured: _Measured, of_the_loader: tuple[Evidence, ...]
 ) -> tuple[Evidence, ...]:
     step_ns, _, share, source, steps, waited_ns = measured
-    starts_ns = _at_starts_ns(subject, source)
     return (
         Evidence("step now", step_ns, "ns"),
         Evidence("wait for input per step", waited_ns, "ns"),
         Evidence(_SHARE_LABELS[source], share, "share"),
         *_median_step(subject, source, step_ns),
-        *([Evidence(_AT_STARTS, starts_ns, "ns")] if starts_ns else []),
+        *seen(_AT_STARTS, _at_starts_ns(subject, source), "ns"),
         Evidence("steps measured", steps, "count"),
         *of_the_loader,
         Evidence("measured by", source, "text"),

@@ -26,7 +26,7 @@ from stepscope.advice.evidence.loader_advice import KEEP_WORKERS, facts_of
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView, once
-from stepscope.advice.finding import Evidence, Finding, severity_of
+from stepscope.advice.finding import Evidence, Finding, seen, severity_of
 from stepscope.analysis.graph.replay import replay, unchanged
 from stepscope.analysis.host.causes import CAUSES, UNNAMED
 from stepscope.analysis.host.waits import epoch_starts
@@ -110,11 +110,7 @@ def find_slow_epoch_start(subject: Subject) -> list[Finding]:
             Evidence("longest", starts.longest_ns, "ns"),
             Evidence("over all steps, per step", cost_ns, "ns"),
             Evidence("share of the time", share, "share"),
-            *(
-                [Evidence(KEPT_LABEL, min(kept_ns // count, saved.bound_ns), "ns")]
-                if kept_ns
-                else ()
-            ),
+            *seen(KEPT_LABEL, min(kept_ns // count, saved.bound_ns), "ns"),
             Evidence("measured by", "step record", "text"),
         ),
         steps=starts.steps,

@@ -12,7 +12,7 @@ import polars as pl
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView
-from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.finding import Evidence, Finding, Severity, seen
 from stepscope.analysis.calls.allocations import gets_or_frees_device_memory, memory_peaks
 from stepscope.analysis.calls.one_off import one_off_calls
 from stepscope.run.figures import percent
@@ -170,7 +170,6 @@ def find_memory_near_limit(subject: Subject) -> list[Finding]:
     for memory in device_memories(subject):
         if memory.share < subject.thresholds.memory_near_limit or memory.has_failed:
             continue
-        source = (Evidence("limit known from", memory.limit_source, "text"),)
         found += plain_finding(
             subject,
             rule="memory-near-limit",
@@ -182,7 +181,7 @@ def find_memory_near_limit(subject: Subject) -> list[Finding]:
                 Evidence("reserved at the peak", memory.reserved_bytes, "bytes"),
                 Evidence("allocated at the peak", memory.allocated_bytes, "bytes"),
                 Evidence("limit of the allocator", memory.limit_bytes, "bytes"),
-                *(source if memory.limit_source else ()),
+                *seen("limit known from", memory.limit_source, "text"),
             ),
             advice=(
                 f"Leave a tenth free: {smaller}. If far more is reserved than allocated, it is "
@@ -216,9 +215,7 @@ def find_memory_far_below_limit(subject: Subject) -> list[Finding]:
     memory = max(known, key=lambda one: one.share)
     if memory.share > subject.thresholds.memory_far_below:
         return []
-    times = larger_batch(memory)
     is_inference = subject.memory is not None and subject.memory.categories.is_inference
-    larger = () if times is None else (Evidence("room for a batch larger by", times, "factor"),)
     return plain_finding(
         subject,
         rule="memory-far-below-limit",
@@ -228,7 +225,7 @@ def find_memory_far_below_limit(subject: Subject) -> list[Finding]:
         evidence=(
             Evidence("reserved at the peak", memory.reserved_bytes, "bytes"),
             Evidence("limit of the allocator", memory.limit_bytes, "bytes"),
-            *larger,
+            *seen("room for a batch larger by", larger_batch(memory), "factor"),
         ),
         advice=_LARGER_INFERENCE if is_inference else _LARGER,
     )

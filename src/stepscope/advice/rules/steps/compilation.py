@@ -8,7 +8,7 @@ import polars as pl
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView
-from stepscope.advice.finding import Evidence, Finding, Severity, severity_of
+from stepscope.advice.finding import Evidence, Finding, Severity, seen, severity_of
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.record.summary import StepSummary
@@ -124,22 +124,19 @@ def _from_trace(subject: Subject) -> list[Finding]:
         return []
     moments = compiling(window)
     graph = window.graph
-    per_step = window.per_step(moments.total_ns)
     heavy = _heavy_steps(window, subject.thresholds.compilation)
     count = len(window.host_events(pl.col("name").str.contains(_COMPILER)))
-    evidence = [
-        Evidence("compiling, per step", per_step, "ns"),
-        Evidence("steps that compile", int(heavy.sum()), "count"),
-    ]
-    if count:
-        evidence.append(Evidence("compilations per step", count / window.steps, "count"))
     return replayed_finding(
         subject,
         unchanged(graph).scale_host(moments),
         rule="recompilation",
         title=f"{int(heavy.sum())} of {len(heavy)} recorded steps compile code again",
         assumption=_ASSUMPTION,
-        evidence=tuple(evidence),
+        evidence=(
+            Evidence("compiling, per step", window.per_step(moments.total_ns), "ns"),
+            Evidence("steps that compile", int(heavy.sum()), "count"),
+            *seen("compilations per step", count / window.steps, "count"),
+        ),
         steps=tuple(int(graph.steps[row]) for row in np.nonzero(heavy)[0]),
         advice=_ADVICE,
     )

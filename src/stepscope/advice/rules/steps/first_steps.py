@@ -10,7 +10,7 @@ import polars as pl
 from stepscope.advice.evidence.outlier_steps import extra_time, one_off_parts, one_offs_of_steps
 from stepscope.advice.evidence.subject import Subject, about_gpu_work, plain_finding
 from stepscope.advice.evidence.window_view import WindowView
-from stepscope.advice.finding import Evidence, Finding, Severity, short
+from stepscope.advice.finding import Evidence, Finding, Severity, seen, short
 from stepscope.analysis.calls.one_off import (
     CONTEXT,
     GROWTH,
@@ -52,17 +52,16 @@ def _from_record(summary: StepSummary) -> _Start | None:
     again = set(summary.first_steps).intersection(summary.compiled_once.steps)
     if 2 * len(again) >= len(summary.first_steps):
         return None
-    parts = (
-        ("compiling in them", summary.first_compile_ns),
-        ("Stepscope's own, not counted", summary.own_ns),
-    )
     return _Start(
         summary.first_steps,
         summary.first_excess_ns,
         summary.first_worst_ns,
         summary.median_ns,
         summary.observed_ns,
-        tuple(Evidence(label, ns, "ns") for label, ns in parts if ns),
+        (
+            *seen("compiling in them", summary.first_compile_ns, "ns"),
+            *seen("Stepscope's own, not counted", summary.own_ns, "ns"),
+        ),
     )
 
 
@@ -191,14 +190,6 @@ def find_one_off_costs(subject: Subject, window: WindowView) -> list[Finding]:
     late = rows.filter(pl.col("start_ns") >= first_ns) if before_ns else rows
     total_ns = before_ns + int(_cost(late).sum())
     share = min(1.0, total_ns / recorded_ns)
-    evidence = [
-        Evidence("in all", total_ns, "ns"),
-        Evidence("share of the recorded time", share, "share"),
-        *one_off_parts(rows),
-    ]
-    if before_ns:
-        evidence.append(Evidence("before the first GPU work", before_ns, "ns"))
-        evidence.append(Evidence("of which", "; ".join(parts), "text"))
     kinds = set(rows["kind"].to_list())
     of_kinds = [text for kind, text in _ADVICE_OF.items() if kind in kinds]
     if MODULES in kinds:
@@ -211,7 +202,13 @@ def find_one_off_costs(subject: Subject, window: WindowView) -> list[Finding]:
         title=_title_of_costs(rows, before_ns, total_ns),
         severity=Severity.LOW if share >= _MUCH else Severity.INFO,
         reason="it is paid once; these calls are left out of the step and of all savings",
-        evidence=tuple(evidence),
+        evidence=(
+            Evidence("in all", total_ns, "ns"),
+            Evidence("share of the recorded time", share, "share"),
+            *one_off_parts(rows),
+            *seen("before the first GPU work", before_ns, "ns"),
+            *seen("of which", "; ".join(parts) if before_ns else None, "text"),
+        ),
         advice=advice,
     )
 
