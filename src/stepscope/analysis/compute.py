@@ -23,12 +23,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import orjson
 import polars as pl
 
 from stepscope.analysis.calls.call_sites import names_of_events, sites_of_work
 from stepscope.analysis.calls.moved_bytes import STREAMING, bytes_of_operators
-from stepscope.analysis.calls.operands import argument_texts
+from stepscope.analysis.calls.operands import argument_texts, tensor_shapes
 from stepscope.analysis.flops import analyse_flops
 from stepscope.analysis.hardware.devices import memory_speeds, peaks_of
 from stepscope.analysis.operators import analyse_operators
@@ -334,17 +333,7 @@ def _rows(trace: Trace, scope: Scope | None, *, by_shape: bool) -> pl.DataFrame:
 
 def _call(name: str, dims: str | None) -> str | None:
     """An operator with the shapes of the tensors that it is given; None where they are unknown."""
-    try:
-        shapes = orjson.loads(dims or "null")
-    except orjson.JSONDecodeError:
-        return None
-    if not isinstance(shapes, list):
-        return None
-    tensors = [
-        " × ".join(map(str, shape))
-        for shape in shapes
-        if isinstance(shape, list) and shape and all(isinstance(side, int) for side in shape)
-    ]
+    tensors = [" × ".join(map(str, shape)) for shape in tensor_shapes(dims)]
     return f"{name} ({', '.join(tensors)})" if tensors else None
 
 

@@ -258,6 +258,15 @@ class Call:
             return None
 
 
+def tensor_shapes(dims: str | None) -> list[tuple[int, ...]]:
+    """Shapes of the tensors among some operands, without scalars and lists of tensors."""
+    return [
+        tuple(shape)
+        for shape in _list(dims) or []
+        if isinstance(shape, list) and shape and all(isinstance(side, int) for side in shape)
+    ]
+
+
 def parse_call(name: str, dims: str | None, types: str | None, concrete: str | None) -> Call | None:
     """A call from the texts that `operands` gives; None where there are no shapes to be read."""
     shapes = _list(dims)

@@ -27,6 +27,7 @@ from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.rules.compute.precision import products_of
 from stepscope.advice.rules.compute.work import attention_of
+from stepscope.analysis.calls.operands import tensor_shapes
 from stepscope.analysis.flops import analyse_flops
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.hardware.devices import described_devices
@@ -100,8 +101,7 @@ def is_convolution_operator(operator: str) -> bool:
 
 def readable_shapes(shapes: str) -> str:
     """The shapes of the tensors among some operands: "8944×1024 · 1024×2816"."""
-    found = [shape for one in json.loads(shapes) if (shape := _shape(one))]
-    return " · ".join("×".join(map(str, shape)) for shape in found)
+    return " · ".join("×".join(map(str, shape)) for shape in tensor_shapes(shapes))
 
 
 def _shape(operand: Any) -> Shape:

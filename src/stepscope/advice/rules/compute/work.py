@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import orjson
 import polars as pl
 
 from stepscope.advice.evidence.compiled_code import fusible_of
@@ -15,6 +14,7 @@ from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.analysis.calls.call_sites import runs_under, sites_of_work
 from stepscope.analysis.calls.fusible import ATTENTION, Fusible
+from stepscope.analysis.calls.operands import tensor_shapes
 from stepscope.analysis.calls.operands_of_work import operands_of_work
 from stepscope.analysis.graph.nodes import recomputed_nodes
 from stepscope.analysis.graph.replay import unchanged
@@ -83,22 +83,10 @@ def _shapes(trace: Trace, softmax: pl.DataFrame) -> tuple[int, ...] | None:
         .sort("dur_ns", "dims", descending=[True, False])
     )
     for dims in table["dims"]:
-        shapes = _tensor_shapes(dims)
+        shapes = tensor_shapes(dims)
         if shapes and len(shapes[0]) >= 2:
             return shapes[0]
     return None
-
-
-def _tensor_shapes(dims: str | None) -> list[tuple[int, ...]]:
-    try:
-        parsed = orjson.loads(dims or "[]")
-    except orjson.JSONDecodeError:
-        return []
-    return [
-        tuple(shape)
-        for shape in parsed
-        if isinstance(shape, list) and shape and all(isinstance(side, int) for side in shape)
-    ]
 
 
 _MULTIPLE = 8
