@@ -30,7 +30,7 @@ from stepscope.analysis.host.causes import CAUSES, HostCause, cause_names
 from stepscope.analysis.host.steady_steps import steady_steps
 from stepscope.analysis.selection.partition import Part, Partition
 from stepscope.analysis.selection.scope import AnsweredScope, EventChoice, Scope
-from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.intervals import Int64Array, Intervals, clip_by_windows
 from stepscope.trace.machine.jit import jit
 from stepscope.trace.model import Trace
 
@@ -265,7 +265,7 @@ def _find_piece(
     starts, ends, owner, code = (column[within] for column in (starts, ends, owner, code))
     starts = np.maximum(starts, graph.begin_ns)
     windows = graph.step_starts_ns, graph.step_ends_ns
-    first, last, step, row = _clip(starts, ends, *windows)
+    step, row, first, last = clip_by_windows(Intervals(starts, ends), *windows)
     whole = np.zeros((len(graph.step_ends_ns), len(PATH_CAUSES)), np.int64)
     known = np.flatnonzero(code[row] >= 0)
     np.add.at(whole, (step[known], code[row[known]]), last[known] - first[known])
@@ -359,22 +359,6 @@ def _segments(
     code = np.column_stack((delay_cause, node_cause)).reshape(-1)
     filled = ends > starts
     return starts[filled], ends[filled], owner[filled], code[filled]
-
-
-def _clip(
-    starts: Int64Array, ends: Int64Array, window_starts: Int64Array, window_ends: Int64Array
-) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
-    """The segments cut at the ends of steps: start, end, step and segment of each part."""
-    first = np.searchsorted(window_ends, starts, "right")
-    last = np.searchsorted(window_ends, ends)
-    count = last - first + 1
-    row = np.repeat(np.arange(len(starts)), count)
-    nth = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
-    step = first[row] + nth
-    begin = np.maximum(starts[row], window_starts[step])
-    end = np.minimum(ends[row], window_ends[step])
-    filled = end > begin
-    return begin[filled], end[filled], step[filled], row[filled]
 
 
 def _starts_of_runs(values: Int64Array) -> Int64Array:
