@@ -31,7 +31,6 @@ from stepscope.analysis.calls.operator_forest import (
     OperatorForest,
     busy_by_row,
     operator_forest,
-    rows_of_work,
 )
 from stepscope.analysis.calls.recomputation import find_recomputed
 from stepscope.analysis.hardware.devices import DevicePeaks, peaks_of
@@ -141,7 +140,7 @@ def analyse_flops(trace: Trace, scope: Scope | None = None) -> FlopsReport:
     calls, without_shapes = counted_calls(trace)
     counted = np.zeros(len(forest), np.bool_)
     counted[calls["row"].to_numpy()] = True
-    rows = rows_of_work(forest, members)
+    rows = forest.rows_of(members["op"])
     owner = np.where(rows >= 0, forest.nearest(counted)[rows], -1) if len(forest) else rows
     busy = busy_by_row(len(forest), owner, members)
     again = find_recomputed(trace).rows

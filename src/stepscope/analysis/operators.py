@@ -28,7 +28,6 @@ from stepscope.analysis.calls.operator_forest import (
     attribute_device_time,
     busy_by_row,
     operator_forest,
-    rows_of_work,
 )
 from stepscope.analysis.calls.recomputation import Recomputed, find_recomputed
 from stepscope.analysis.selection.gpu_work import gpu_work, in_steps
@@ -103,7 +102,7 @@ def analyse_operators(
     members, asked = work.members, work.answered.asked
     forest = operator_forest(trace)
     device = attribute_device_time(forest, members)
-    busy = busy_by_row(len(forest), rows_of_work(forest, members), members)
+    busy = busy_by_row(len(forest), forest.rows_of(members["op"]), members)
     again = find_recomputed(trace)
     keys = forest.rows.select("name_id")
     if by_shape:

@@ -22,7 +22,7 @@ Definitions
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -125,6 +125,17 @@ ATTENTION = "softmax attention"
 ADAM = "Adam, operator by operator"
 ZERO_GRAD = "zero_grad that writes zeros"
 
+_RMS_NORM = Pattern(
+    "RMSNorm",
+    r"(?<!e[sa])(?<!s)c?[pm]earmc?m",
+    whole="cpem",
+    rows="ar",
+    forward=2,
+    backward=3,
+    replacement=f"torch.nn.functional.rms_norm under {_COMPILE}, Liger Kernel or Transformer "
+    "Engine",
+)
+
 PATTERNS: tuple[Pattern, ...] = (
     # The more special ones first: kernels of one are in no other.
     Pattern(
@@ -146,26 +157,8 @@ PATTERNS: tuple[Pattern, ...] = (
         backward=0,
         replacement=f"a fused cross entropy (Liger Kernel, Transformer Engine) or {_COMPILE}",
     ),
-    Pattern(
-        "RMSNorm",
-        r"(?<!e[sa])(?<!s)c?[pm]earmc?m",
-        whole="cpem",
-        rows="ar",
-        forward=2,
-        backward=3,
-        replacement=f"torch.nn.functional.rms_norm under {_COMPILE}, Liger Kernel or Transformer "
-        "Engine",
-    ),
-    Pattern(
-        "RMSNorm",
-        r"(?<!e[sa])(?<!s)c?[pm]earmc?",
-        whole="cpem",
-        rows="ar",
-        forward=2,
-        backward=3,
-        replacement=f"torch.nn.functional.rms_norm under {_COMPILE}, Liger Kernel or Transformer "
-        "Engine",
-    ),
+    _RMS_NORM,
+    replace(_RMS_NORM, sequence=r"(?<!e[sa])(?<!s)c?[pm]earmc?"),  # without a weight
     Pattern(
         "LayerNorm operator by operator",
         r"c?es[pm]es?a(?:rm|qd)",

@@ -144,18 +144,13 @@ class DeviceTime:
     unattributed: int
 
 
-def rows_of_work(forest: OperatorForest, work: pl.DataFrame) -> Int64Array:
-    """For each piece of GPU work the row of its operator; -1: not known."""
-    return forest.rows_of(work["op"])
-
-
 def attribute_device_time(forest: OperatorForest, work: pl.DataFrame) -> DeviceTime:
     """Give each row the GPU work that it launched.
 
     Args:
         work: Rows with `op` and `dur_ns`, such as `GpuWork.members`.
     """
-    row = rows_of_work(forest, work)
+    row = forest.rows_of(work["op"])
     duration = work["dur_ns"].to_numpy()
     known = row >= 0
     own = np.zeros(len(forest), np.int64)

@@ -310,7 +310,8 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
     not_slow = [record for record in steady if record.dur_ns <= SLOW_FACTOR * median_ns]
     median_wait_ns = _median(input_wait(record) for record in steady)
     in_cycle = _in_cycle_without_queue(steady, slow)
-    cycle = find_cycle([record.step for record in steady], _slow_excess(steady))
+    excess_ns = {record.step: record.dur_ns - median_ns for record in slow}
+    cycle = find_cycle([record.step for record in steady], excess_ns)
     updates = _updates(steady)
     others_slow = [record for record in slow if record.step not in in_cycle]
     queued = _beyond_median(steady, others_slow, _queued, median_ns)
@@ -612,16 +613,6 @@ def _slow_after_windows(later: list[StepRecord], others: list[StepRecord]) -> li
         else:
             follows = False
     return slow if len(slow) <= most else []
-
-
-def _slow_excess(records: Sequence[StepRecord]) -> dict[int, int]:
-    """What each step takes beyond the median that takes more than twice as long."""
-    median_ns = _median(record.dur_ns for record in records)
-    return {
-        record.step: record.dur_ns - median_ns
-        for record in records
-        if record.dur_ns > SLOW_FACTOR * median_ns
-    }
 
 
 def _recording_factor(
