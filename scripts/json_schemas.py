@@ -41,7 +41,6 @@ from stepscope.advice.rank.summary import RankSummary
 from stepscope.analysis.comparison.compare import StepChange
 from stepscope.analysis.comparison.gate import Check as ComparisonCheck
 from stepscope.analysis.comparison.repeated_runs import RunsChange
-from stepscope.analysis.contents import Contents
 from stepscope.analysis.questions import QUESTIONS
 from stepscope.analysis.record.summary import ExcludedSteps, StepSummary
 from stepscope.commands.main import cli
@@ -65,7 +64,8 @@ from stepscope.memory.questions import (
 from stepscope.memory.questions.names import ABOUT
 from stepscope.opening.trials import TrialsRecord
 from stepscope.report.findings import NOT_WRITTEN
-from stepscope.report.render.json import SCHEMA_VERSION
+from stepscope.report.outputs import JSON, OUTPUTS
+from stepscope.report.render.json import NAMES, SCHEMA_VERSION
 from stepscope.run.manifest import JobRecord, RankManifest
 from stepscope.run.metrics import MetricsRecord
 from stepscope.skew.rank_skew import RankSkew
@@ -193,6 +193,21 @@ def shapes() -> Iterator[tuple[str, Any]]:
         },
     )
     yield from SHAPES.items()
+    for kind, outputs in OUTPUTS.items():
+        name = NAMES.get(kind, kind)
+        if name not in {*SHAPES, *_MADE_ABOVE} and any(one.format is JSON for one in outputs):
+            yield name, _taken_by(importlib.import_module(f"stepscope.report.{kind}").to_json)
+
+
+_MADE_ABOVE = ("show", "memory", "report", "samples", "memory-report", "rows")
+"""Results whose shapes follow from questions, or that are no objects of their own."""
+
+
+def _taken_by(to_json: Any) -> type:
+    """The type of a result that is printed field by field: what its `to_json` takes."""
+    (parameter,) = inspect.signature(to_json).parameters.values()
+    found: type = _resolve(parameter.annotation, sys.modules[to_json.__module__])
+    return found
 
 
 _SAMPLES = {"path": str, "verdict": str}
@@ -283,7 +298,6 @@ SHAPES: dict[str, Any] = {
         "unclear": Maybe(str),
         "scaling?": Fields(Scaling, more={"scope": SCOPE}),
     },
-    "info": Contents,
     "run": {
         "path": str,
         "ranks": [
@@ -339,7 +353,6 @@ SHAPES: dict[str, Any] = {
             }
         ]
     },
-    "trials": TrialsRecord,
     "fixes": {
         "fixes": [
             {

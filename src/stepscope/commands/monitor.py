@@ -5,19 +5,37 @@ from __future__ import annotations
 import contextlib
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from stepscope.commands.messages import print_message
 from stepscope.commands.sinks import StandardSink
 from stepscope.errors import UnreadableInputError
+from stepscope.export.metrics.destinations import DESTINATIONS, writers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from stepscope.advice.finding import Finding
     from stepscope.analysis.record.live import LiveState
+
+
+_TYPES = {
+    "text": None,
+    "file": click.Path(path_type=Path, dir_okay=False),
+    "folder": click.Path(path_type=Path, file_okay=False),
+}
+
+
+def _destination_options(command: Callable[..., int]) -> Callable[..., int]:
+    """An option for each system that gets metrics."""
+    for one in reversed(DESTINATIONS):
+        kind: dict[str, Any] = {"is_flag": True}
+        if one.takes is not None:
+            kind = {"type": _TYPES[one.takes], "metavar": one.metavar, "default": None}
+        command = click.option(f"--{one.name}", help=one.about, **kind)(command)
+    return command
 
 
 @click.command("monitor")
@@ -86,46 +104,7 @@ if TYPE_CHECKING:
     default=None,
     help="Folder of runs, where --live looks.  [default: profiles]",
 )
-@click.option(
-    "--prometheus",
-    "address",
-    metavar="[HOST:]PORT",
-    default=None,
-    help="Serve RUN and the hardware as metrics of Prometheus, at http://HOST:PORT/metrics; "
-    "this machine alone can read them unless a host is given.",
-)
-@click.option(
-    "--prometheus-file",
-    "textfile",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE.prom",
-    default=None,
-    help="Write the same to a file, for the textfile collector of node_exporter.",
-)
-@click.option(
-    "--otlp",
-    "endpoint",
-    metavar="URL",
-    default=None,
-    help="Send the same to a collector of OpenTelemetry, such as http://localhost:4318.",
-)
-@click.option(
-    "--mlflow",
-    "to_mlflow",
-    is_flag=True,
-    help="Log RUN's curves to MLflow, at MLFLOW_TRACKING_URI, until RUN has ended.",
-)
-@click.option(
-    "--wandb", "to_wandb", is_flag=True, help="Log the same to a new run of Weights & Biases."
-)
-@click.option(
-    "--tensorboard",
-    "board",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    default=None,
-    help="Write the same for TensorBoard, into this folder.",
-)
+@_destination_options
 @click.option("--help-query-gpu", is_flag=True, help="List all columns and exit.")
 def command(
     path: Path | None,
@@ -139,13 +118,8 @@ def command(
     pid: int | None,
     filename: Path | None,
     output_dir: Path | None,
-    address: str | None,
-    textfile: Path | None,
-    endpoint: str | None,
-    to_mlflow: bool,
-    to_wandb: bool,
-    board: Path | None,
     help_query_gpu: bool,
+    **destinations: Any,
 ) -> int:
     """Sample GPUs, host and processes.
 
@@ -159,26 +133,23 @@ def command(
         raise click.UsageError("give --loop or --loop-ms, not both")
     interval_s = loop_ms / 1000 if loop_ms is not None else loop_s
     chosen = tuple(word.strip() for word in ids.split(",") if word.strip())
+    systems = {name.replace("_", "-"): value for name, value in destinations.items() if value}
     if help_query_gpu:
         from stepscope.monitor.querying import column_lines
 
         click.echo("\n".join(column_lines()))
-    elif address or textfile or endpoint or to_mlflow or to_wandb or board:
+    elif systems:
         if live or query is not None or pid is not None:
             raise click.UsageError(
                 "metrics are of one RUN: stepscope monitor --prometheus PORT [RUN]"
             )
-        from stepscope.export.metrics.destinations import Destinations
         from stepscope.export.metrics.watch import Watch, export
 
-        destinations = Destinations(
-            address, textfile, endpoint, to_mlflow=to_mlflow, to_wandb=to_wandb, board=board
-        )
-        with _live_run(path, output_dir, chosen, board) as look:
+        with _live_run(path, output_dir, chosen, systems.get("tensorboard")) as look:
             if look().run is None:
                 print_message(f"no run in {look().where} yet: its metrics follow once there is one")
-            writers = destinations.writers(Watch(look, _findings_of))
-            export(writers, interval_s or 15.0, count, print_message)
+            made = writers(systems, Watch(look, _findings_of))
+            export(made, interval_s or 15.0, count, print_message)
     elif live or path is not None or not (query or filename or pid):
         if query is not None or pid is not None:
             raise click.UsageError("--live shows one RUN: stepscope monitor --live [RUN]")

@@ -15,7 +15,7 @@ import orjson
 from stepscope.run.side_json import utf8_json
 
 SCHEMA_VERSION = 1
-_NAMES = {
+NAMES = {
     "answer": "show",
     "checks": "doctor",
     "comparison": "compare",
@@ -23,6 +23,7 @@ _NAMES = {
     "diagnosis": "report",
     "settings": "config",
     "snapshots": "memory-report",
+    "trial": "trials",
 }
 """Kinds of results that are called otherwise outside."""
 
@@ -43,7 +44,7 @@ def write(module: ModuleType, result: Any, sink: Sink, _layout: Layout) -> None:
 
 def _named(module: ModuleType, values: dict[str, Any]) -> dict[str, Any]:
     kind = module.__name__.rpartition(".")[2]
-    name = f"stepscope-{_NAMES.get(kind, kind)}"
+    name = f"stepscope-{NAMES.get(kind, kind)}"
     return {"format": name, "schema_version": SCHEMA_VERSION, **values}
 
 

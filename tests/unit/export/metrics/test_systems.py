@@ -19,7 +19,7 @@ from stepscope.analysis.record.live import look_live
 from stepscope.commands.main import cli
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.export.metrics.curves import Curves
-from stepscope.export.metrics.destinations import Destinations
+from stepscope.export.metrics.destinations import writers
 from stepscope.export.metrics.table import METRICS, Moment, curve_points
 from stepscope.export.metrics.watch import Watch, export
 from stepscope.run.layout import RunLayout
@@ -184,7 +184,7 @@ def test_the_service_is_called_as_the_environment_says(profiles, monkeypatch, va
 def test_an_endpoint_that_is_no_url_is_refused(profiles):
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
     with pytest.raises(UsageError, match="such as http://localhost:4318"):
-        Destinations(endpoint="localhost:4318").writers(watch_of(profiles))
+        writers({"otlp": "localhost:4318"}, watch_of(profiles))
 
 
 def test_mlflow_has_the_curves_and_the_findings(profiles, tmp_path, monkeypatch):
@@ -216,7 +216,7 @@ def test_a_run_of_mlflow_that_the_training_made_is_left_running(profiles, tmp_pa
     assert run.data.metrics["stepscope/step_ms"] == pytest.approx(100)
     monkeypatch.setenv("MLFLOW_RUN_ID", "0" * 32)
     with pytest.raises(UnreadableInputError, match="cannot be used by MLflow"):
-        Destinations(to_mlflow=True).writers(watch_of(profiles))
+        writers({"mlflow": True}, watch_of(profiles))
 
 
 def test_wandb_has_the_curves_in_a_run_of_its_own(profiles, tmp_path, monkeypatch):
@@ -240,7 +240,7 @@ def test_a_folder_of_tensorboard_gets_the_curves_as_they_come(tmp_path):
     root, board = tmp_path / "job", tmp_path / "board"
     records = now_records(34)
     write_rank(root, 0, records[:25])
-    (writer,) = Destinations(board=board).writers(watch_of(root))
+    (writer,) = writers({"tensorboard": board}, watch_of(root))
     writer.write()
     (file,) = (board / "job").glob("events.out.tfevents.*.stepscope")
     before = file.read_bytes()
