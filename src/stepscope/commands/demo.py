@@ -36,8 +36,7 @@ def command(output_dir: Path, steps: int, output: Output) -> None:
     Both trainings run twice, in turns. Takes about a minute on two CPU cores. Uses a GPU if
     torch finds one. The runs stay in the output folder.
     """
-    from stepscope.demo.narration import Narration
-    from stepscope.demo.runner import run_demo
+    from stepscope.demo.runner import Narration, run_demo
 
     sink = StandardSink()
     messages = StandardSink(is_error=True).console(keeps_padding=True)

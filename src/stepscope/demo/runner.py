@@ -1,4 +1,4 @@
-"""Runs the demo's trainings, follows their progress, and compares prediction with outcome."""
+"""Runs the demo's trainings, says what happens, and compares prediction with outcome."""
 
 from __future__ import annotations
 
@@ -6,23 +6,31 @@ import importlib.util
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.padding import Padding
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.rule import Rule
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Finding
 from stepscope.advice.rules.input import input_bound
-from stepscope.demo.narration import Narration
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.opening.reader import open_run
 from stepscope.trial.measure import ProcessSteps, Ratio, ratio_of, steps_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 LEAST_STEPS = 24
 """Steps of the shortest training: those before the window, the window, and enough to measure."""
 _CLEAR = 0.1
 """How far the ends of the interval may be from the measured step, as a share of it."""
-Progress = Callable[[int, int], None]
+StepsDone = Callable[[int, int], None]
 """Called with the steps done and the total."""
 
 
@@ -103,6 +111,69 @@ class DemoOutcome:
         return (self.predicted_share - self.share.value) / self.share.value
 
 
+class Narration:
+    """Explains what the demo does, while it runs."""
+
+    def __init__(self, screen: Console, messages: Console, *, shows_report: bool) -> None:
+        self._screen = screen
+        self._messages = messages
+        self._shows_report = shows_report
+
+    def begin(self) -> None:
+        """The first training starts."""
+        self._screen.print(
+            "[bold]1.[/] Training a small transformer. Each sample is read from storage that is "
+            "slow on purpose (it sleeps)."
+        )
+
+    def fix(self, workers: int) -> None:
+        """The second training starts, with the fix."""
+        self._screen.print(
+            f"\n[bold]2.[/] The same training again, with the fix that the finding suggests: "
+            f"DataLoader(num_workers={workers})."
+        )
+
+    def turns(self) -> None:
+        """Both trainings run once more, in the other order."""
+        self._screen.print(
+            "\n[bold]3.[/] Both once more, in the other order: a machine that becomes slower "
+            "meanwhile favours neither."
+        )
+
+    @contextmanager
+    def training(self, steps: int) -> Iterator[StepsDone]:
+        """Show a progress bar while a training runs; yields a function to report steps to."""
+        with Progress(
+            TextColumn("   {task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("steps"),
+            TimeElapsedColumn(),
+            console=self._messages,
+            transient=True,
+            disable=not self._messages.is_terminal,
+        ) as bar:
+            task = bar.add_task("training", total=steps)
+            yield lambda done, _: bar.update(task, completed=done)
+
+    def trained(self, steps: int, device: str) -> None:
+        """A training has ended."""
+        self._messages.print(f"   {steps} steps done on {device}.", style="dim")
+
+    def report(self, diagnosis: Diagnosis) -> None:
+        """The first run has been diagnosed."""
+        if not self._shows_report:
+            return
+        from stepscope.report.diagnosis import document
+        from stepscope.report.outputs import Layout
+        from stepscope.report.render.terminal import print_block
+
+        self._screen.print(Padding(Rule("stepscope report", style="dim"), (1, 0)))
+        for block in document(diagnosis, Layout(is_full=True)):
+            print_block(block, self._screen)
+        self._screen.print(Padding(Rule(style="dim"), (1, 0, 0, 0)))
+
+
 def run_demo(output_dir: Path, steps: int, narration: Narration) -> DemoOutcome:
     """Train with a planted bottleneck, find it, train with the fix, once more each, and compare."""
 
@@ -137,7 +208,7 @@ def train(
     run_name: str,
     steps: int,
     workers: int,
-    progress: Progress,
+    progress: StepsDone,
     wait_us: int | None = None,
     *,
     has_window: bool = True,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from stepscope.errors import UsageError
 from stepscope.run.files import replacing
-from stepscope.terminal.status_line import StatusLine
+from stepscope.terminal.working import StatusLine
 from stepscope.trace.paths import PathTarget, TraceRef
 
 Write = Callable[[bytes], object]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.errors import UnreadableInputError
-from stepscope.terminal.status_line import StatusLine
+from stepscope.terminal.working import StatusLine
 
 MOST_ENTRIES = 100_000
 """How many files and folders are searched for traces."""

@@ -27,7 +27,7 @@ from stepscope.viewer.routes.answers import Endpoint, route
 from stepscope.viewer.security import SHARED_S, Guard, Secrets, static_route
 
 STATIC = Path(str(resources.files("stepscope.viewer") / "static"))
-SHARED = Path(str(resources.files("stepscope.report.page") / "static"))
+SHARED = Path(str(resources.files("stepscope.report") / "page" / "static"))
 
 
 def make_app(library: Library, keys: Secrets) -> Guard:

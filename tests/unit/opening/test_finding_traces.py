@@ -10,7 +10,7 @@ import pytest
 from stepscope.errors import UnreadableInputError
 from stepscope.opening import discover
 from stepscope.opening.discover import find_traces
-from stepscope.terminal import status_line
+from stepscope.terminal import working
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ class Terminal(io.StringIO):
 def test_a_long_search_is_shown_on_a_terminal_only(
     tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(status_line, "_PATIENCE_SECONDS", -1.0)
+    monkeypatch.setattr(working, "_PATIENCE_SECONDS", -1.0)
     find_traces(tree)
     assert capsys.readouterr() == ("", "")
     terminal = Terminal()

@@ -26,8 +26,7 @@ from stepscope.advice.job.reading import details_of
 from stepscope.analysis.record.step_strip import MOST_BARS, OUTLIER, StepStrip
 from stepscope.commands.main import cli
 from stepscope.opening.reader import open_run
-from stepscope.report.page import document
-from stepscope.report.page.document import MOST_BYTES, page
+from stepscope.report.render.html import MOST_BYTES, ROWS, in_one_file
 from stepscope.report.units import duration
 
 STATIC = ROOT / "src" / "stepscope" / "report" / "page" / "static"
@@ -292,10 +291,10 @@ def test_a_page_of_long_tables_stays_below_its_limit():
         ]  # fmt: skip
         return {"title": "t", "sections": [{"id": "a", "title": "A", "blocks": tables}]}
 
-    text = page(content)
+    text = in_one_file(content)
     assert len(text.encode()) <= MOST_BYTES
     kept = [len(one["rows"]) for one in blocks_of(data_of(text), "table")]
-    assert kept == [document.ROWS[1]] * 20
+    assert kept == [ROWS[1]] * 20
     assert {one["total"] for one in blocks_of(data_of(text), "table")} == {100_000}
 
 

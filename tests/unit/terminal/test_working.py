@@ -20,9 +20,8 @@ from tests.support.rank_jobs import rank_of_job
 from tests.support.snapshots import PROGRAMS
 
 from stepscope.commands.main import cli
-from stepscope.terminal import status_line, working
-from stepscope.terminal.status_line import StatusLine
-from stepscope.terminal.working import WorkingLine, current_line
+from stepscope.terminal import working
+from stepscope.terminal.working import StatusLine, WorkingLine, current_line
 
 CLEARED = "\r\x1b[1A\x1b[2K"
 CONTROL = re.compile(r"(?:\r|\n|\x1b\[[0-9;?]*[A-Za-z])+")
@@ -50,9 +49,8 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines show at once."""
-    for module in (working, status_line):
-        for name in ("_PATIENCE_SECONDS", "_INTERVAL_SECONDS"):
-            monkeypatch.setattr(module, name, 0.0005)
+    for name in ("_PATIENCE_SECONDS", "_INTERVAL_SECONDS", "_STATUS_INTERVAL_SECONDS"):
+        monkeypatch.setattr(working, name, 0.0005)
 
 
 def wait_for(seen: Callable[[], bool]) -> None:

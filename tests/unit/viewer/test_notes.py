@@ -8,7 +8,13 @@ import pytest
 from tests.support.viewer import training, viewing
 
 from stepscope.errors import UnreadableInputError, UsageError
-from stepscope.viewer.notes import MOST_CHARACTERS, MOST_NOTES, Note, read_notes, write_notes
+from stepscope.viewer.routes.notes import (
+    MOST_CHARACTERS,
+    MOST_NOTES,
+    Note,
+    read_notes,
+    write_notes,
+)
 
 NOTES = "/api/traces/{}/notes"
 

@@ -58,9 +58,7 @@ DESTINATIONS: tuple[Destination, ...] = (
         "Log RUN's curves to MLflow, at MLFLOW_TRACKING_URI, until RUN has ended.",
         "to_mlflow:MlflowWriter",
     ),
-    Destination(
-        "wandb", "Log the same to a new run of Weights & Biases.", "to_wandb:WandbWriter"
-    ),
+    Destination("wandb", "Log the same to a new run of Weights & Biases.", "to_wandb:WandbWriter"),
     Destination(
         "tensorboard",
         "Write the same for TensorBoard, into this folder.",

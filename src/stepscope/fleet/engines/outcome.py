@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from stepscope.terminal.status_line import StatusLine
+from stepscope.terminal.working import StatusLine
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from stepscope.terminal.status_line import StatusLine
+from stepscope.terminal.working import StatusLine
 
 
 class Progress:

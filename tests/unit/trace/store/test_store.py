@@ -18,7 +18,7 @@ from tests.support.chrome_traces import assert_same_tables, kernel, operator, re
 
 from stepscope.commands.cache import command
 from stepscope.errors import UnreadableInputError, UsageError
-from stepscope.terminal import status_line
+from stepscope.terminal import working
 from stepscope.trace.load import load
 from stepscope.trace.schema import ARGS, EVENTS
 from stepscope.trace.source.content import prefetched
@@ -367,7 +367,7 @@ class _Terminal(io.StringIO):
 
 
 def test_progress_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status_line, "_PATIENCE_SECONDS", -1.0)
+    monkeypatch.setattr(working, "_PATIENCE_SECONDS", -1.0)
     silent = io.StringIO()
     progress = Progress("trace", 100, silent)
     progress.advance(50)
