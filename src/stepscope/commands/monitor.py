@@ -184,11 +184,7 @@ def _findings_of(path: Path) -> tuple[Finding, ...]:
 def _live_run(
     path: Path | None, output_dir: Path | None, ids: tuple[str, ...], board: Path | None = None
 ) -> Iterator[Callable[[], LiveState]]:
-    """The run to show, until Ctrl-C; the hardware is sampled where its own monitors do not.
-
-    Args:
-        board: Where runs may be as well: a training can write them where TensorBoard looks.
-    """
+    """The run to show, until Ctrl-C; the hardware is sampled where its own monitors do not."""
     from stepscope.adapters.options.dialects import find_dialect
     from stepscope.adapters.options.settings import resolve
     from stepscope.analysis.record.live import look_live
@@ -199,6 +195,7 @@ def _live_run(
     given = {} if output_dir is None else {"output_dir": (str(output_dir), "--output-dir")}
     with contextlib.closing(local_samples(ids)) as samples:
         where = path or Path(resolve(find_dialect("native"), given).value("output_dir"))
+        # A training can write its runs where TensorBoard looks.
         if board is not None and path is None and look_live(where, list).run is None:
             where = board if look_live(board, list).run is not None else where
         # Ctrl-C is how a person ends it, not a failure.

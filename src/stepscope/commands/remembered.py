@@ -41,15 +41,7 @@ class _Text:
 
 
 class _RecordingSink:
-    """A sink that passes everything on, and remembers it unless that becomes too much.
-
-    Args:
-        most: How many characters are remembered.
-
-    Attributes:
-        texts: What was written; empty if that was too much.
-        is_whole: Whether `texts` is all that was written.
-    """
+    """A sink that passes everything on, and remembers it up to a number of characters."""
 
     def __init__(self, sink: CommandSink, most: int) -> None:
         self._sink = sink

@@ -81,13 +81,9 @@ class OneOfSeveral:
 
 @dataclass
 class _Tracks:
-    """Descriptors of the tracks of a trace, each with the next free number.
+    """Descriptors of the tracks of a trace, each with the next free number."""
 
-    Args:
-        sequence: Number of the trace in the file, from 1: names are numbered anew in each.
-    """
-
-    sequence: int
+    sequence: int  # of the trace in the file, from 1: names are numbered anew in each
     written: list[bytes] = field(default_factory=list)
     top: int | None = None
 

@@ -98,13 +98,7 @@ def _cut(cell: re.Match[str]) -> str:
 async def _beginning(
     stream: asyncio.StreamReader, most_bytes: int, ended_when_cut: Process | None = None
 ) -> tuple[str, bool]:
-    """The beginning of a stream as text, and whether there is more.
-
-    Args:
-        stream: The stream, which is read to its end.
-        most_bytes: How much of it is kept.
-        ended_when_cut: A process to end once there is enough.
-    """
+    """The beginning of a stream, which is read to its end, as text, and whether there is more."""
     kept = bytearray()
     is_cut = False
     while piece := await stream.read(_PIECE_BYTES):

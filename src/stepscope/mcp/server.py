@@ -170,13 +170,7 @@ class Tools:
         before: list[str] | None = None,
         after: list[str] | None = None,
     ) -> str:
-        """Run a verb.
-
-        Args:
-            options: Its options, each value in the same word as the option's name or checked.
-            before: Arguments before the paths.
-            after: Arguments after the paths.
-        """
+        """Run a verb; each value stands in the word of its option."""
         # Nothing after -- is an option, whatever it begins with.
         arguments = [*(before or []), *map(self._path, paths), *(after or [])]
         async with self.places:

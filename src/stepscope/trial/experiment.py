@@ -222,11 +222,7 @@ class Experiment:
         return dataclasses.replace(facts, allocator=recorded_settings(attempt.run)), [attempt]
 
     def _rounds(self, baseline: Tried, tried: Sequence[Tried], first: int, usual_s: float) -> None:
-        """Run rounds until every answer is clear, or the time is up.
-
-        Args:
-            usual_s: How long a process takes.
-        """
+        """Run rounds until every answer is clear, or the time is up."""
         for number in range(first, first + MOST_ROUNDS):
             is_least = number < first + LEAST_ROUNDS
             open_ones = [

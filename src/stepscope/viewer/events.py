@@ -94,11 +94,7 @@ _LIBRARIES = re.compile(r"(torch|contextlib|functools|threading)[/.(]|<|.*(?:sit
 
 
 def _place(names: list[str]) -> str:
-    """Module and line of the user's code around an event: "in Linear_0, model.py:200 (forward)".
-
-    Args:
-        names: What contains it, the innermost first.
-    """
+    """Module and line of the user's code, of the names around an event, the innermost first."""
     module = next((one.removeprefix(_MODULE) for one in names if one.startswith(_MODULE)), "")
     lines = (_LINE.match(one) for one in names if not _LIBRARIES.match(one))
     line = next(filter(None, lines), None)
@@ -113,11 +109,7 @@ def _sentence(
     ends: dict[tuple[str, str], list[int]],
     attained: dict[int, tuple[float, str]],
 ) -> str:
-    """Where an event comes from and what it reaches, in one sentence; empty if nothing is known.
-
-    Args:
-        ends: The other ends of its links, by the columns of `_TITLES`.
-    """
+    """Where an event comes from and what it reaches, in one sentence; empty if nothing is known."""
 
     def names_around(one: int) -> list[str]:
         return [brief(index, above)["name"] for above in reversed(stack_of(index, one))]
