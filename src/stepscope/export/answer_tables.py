@@ -1,16 +1,17 @@
-"""Tables of every answer, for spreadsheets and data frames."""
+"""Tables of every answer, for spreadsheets and data frames, and as files in a folder."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 
 import polars as pl
 
 from stepscope.analysis.questions import QUESTIONS
-from stepscope.analysis.selection.rows import tables_in
+from stepscope.analysis.selection.rows import tables_in, with_csv_text
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import StepscopeError
-from stepscope.export.request import Exported, Request, Write, folder_writer
+from stepscope.export.request import Exported, Request, folder_writer
 
 
 def tables_of(asked: Request, notes: list[str]) -> Iterator[tuple[str, pl.DataFrame]]:
@@ -39,16 +40,33 @@ def tables_of(asked: Request, notes: list[str]) -> Iterator[tuple[str, pl.DataFr
         del trace  # before the next is opened
 
 
-def write_tables(
-    asked: Request, suffix: str, write_one: Callable[[pl.DataFrame, Write], None]
-) -> Exported:
-    """Write the tables of a request."""
+def to_csv(asked: Request) -> Exported:
+    """Write a CSV file per table, in integer nanoseconds and bytes."""
+
+    def content(table: pl.DataFrame) -> bytes:
+        return with_csv_text(flat(table)).write_csv().encode()
+
+    return _write_each(asked, ".csv", content)
+
+
+def to_parquet(asked: Request) -> Exported:
+    """Write a Parquet file per table."""
+
+    def content(table: pl.DataFrame) -> bytes:
+        buffer = io.BytesIO()
+        table.write_parquet(buffer, compression="zstd")
+        return buffer.getvalue()
+
+    return _write_each(asked, ".parquet", content)
+
+
+def _write_each(asked: Request, suffix: str, content: Callable[[pl.DataFrame], bytes]) -> Exported:
     notes: list[str] = []
     rows = 0
     with folder_writer(asked.destination) as folder:
         for name, table in tables_of(asked, notes):
             with folder.file(f"{name}{suffix}") as write:
-                write_one(table, write)
+                write(content(table))
             rows += len(table)
     files = tuple(folder.files)
     return Exported(files, f"{len(files)} tables with {rows:,} rows", tuple(notes))

@@ -14,38 +14,44 @@ class Target:
     """A format.
 
     Attributes:
+        home: Module here and function that writes it.
         suffix: What a file of its is called after the trace; empty: a folder.
         endings: Endings of a destination that choose the format.
     """
 
     name: str
     about: str
-    suffix: str
-    endings: tuple[str, ...]
+    home: str
+    suffix: str = ""
+    endings: tuple[str, ...] = ()
 
     def export(self, asked: Request) -> Exported:
         """Write it."""
-        module = importlib.import_module(f"stepscope.export.to_{self.name}")
-        function: Callable[[Request], Exported] = module.export
-        return function(asked)
+        module, _, function = self.home.partition(":")
+        found: Callable[[Request], Exported] = getattr(
+            importlib.import_module(f"stepscope.export.{module}"), function
+        )
+        return found(asked)
 
 
 TARGETS: tuple[Target, ...] = (
     Target(
         "perfetto",
         "for ui.perfetto.dev: nothing dropped, with findings, idle causes and counters",
+        "to_perfetto:export",
         ".pftrace",
         (".pftrace", ".pftrace.gz", ".perfetto-trace"),
     ),
     Target(
         "chrome",
         "Chrome JSON as torch writes it, cut to what was chosen",
+        "to_chrome:export",
         ".json.gz",
         (".json", ".json.gz"),
     ),
-    Target("csv", "every answer as CSV files, in a folder", "", ()),
-    Target("parquet", "every answer as Parquet files, in a folder", "", ()),
-    Target("xlsx", "every table as a sheet of one workbook", ".xlsx", (".xlsx",)),
+    Target("csv", "every answer as CSV files, in a folder", "answer_tables:to_csv"),
+    Target("parquet", "every answer as Parquet files, in a folder", "answer_tables:to_parquet"),
+    Target("xlsx", "every table as a sheet of one workbook", "to_xlsx:export", ".xlsx", (".xlsx",)),
 )
 
 

@@ -10,8 +10,8 @@ import polars as pl
 from stepscope.report.document import Block, Facts, Gap, Heading, Line, whole
 from stepscope.report.plain import plain
 from stepscope.report.rows import table_of_frame
-from stepscope.report.text import shortened
 from stepscope.report.units import count, decimal_size, duration, plural, size
+from stepscope.terminal.plain_text import shortened
 
 if TYPE_CHECKING:
     from stepscope.analysis.contents import Contents

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import itertools
 import os
 import re
 import shlex
+from collections.abc import Sequence
 from typing import TextIO
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][\w:]*")
@@ -93,6 +95,41 @@ def _without_arguments(name: str) -> str:
             before = name[:at].rstrip()
             return before if before[-1:].isidentifier() or before[-1:] in ">0123456789" else name
     return name
+
+
+def shortened(texts: Sequence[str], width: int) -> list[str]:
+    """Cut names and other texts to a width, as `shorten_name` does.
+
+    Of texts that would look the same, what distinguishes them is kept instead.
+    """
+    alike: dict[str, set[str]] = {}
+    for text in texts:
+        alike.setdefault(shorten_name(text, width), set()).add(text)
+    telling: dict[str, int] = {}
+    for same in alike.values():
+        ordered = sorted(same)
+        for text, after in itertools.pairwise(ordered):
+            shared = _shared(text, after)
+            telling[text] = max(telling.get(text, 0), shared)
+            telling[after] = shared
+    return [
+        shorten_name(text, width) if text not in telling else _around(text, telling[text], width)
+        for text in texts
+    ]
+
+
+def _around(text: str, place: int, width: int) -> str:
+    """The beginning of a text, and what follows a place in it."""
+    beginning = text[: width // 3]
+    space = width - len(beginning) - 1
+    start = max(len(beginning), min(place - space // 3, len(text) - space))
+    return f"{beginning}…{cut_in_the_middle(text[start:], space)}"
+
+
+def _shared(one: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def cut_in_the_middle(text: str, width: int) -> str:

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.report.text import shortened
-from stepscope.terminal.plain_text import cut_in_the_middle, shorten_name
+from stepscope.terminal.plain_text import cut_in_the_middle, shorten_name, shortened
 
 
 def test_texts_that_differ_early_are_cut_in_the_middle() -> None:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from stepscope.commands.main import main
-from stepscope.report.text import markdown_text
+from stepscope.report.render.markdown import markdown_text
 
 NAME = "a\x1b[31m@octocat https_x.json"
 

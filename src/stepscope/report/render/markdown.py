@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import ModuleType
@@ -28,7 +29,7 @@ from stepscope.report.document import (
     joined,
     unstyled,
 )
-from stepscope.report.text import markdown_text
+from stepscope.terminal.plain_text import printable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from stepscope.report.outputs import Layout, Sink
 
 _BOLD_LEVEL = 4
+_MARKDOWN = "\\`*_{}[]<>|#"
+_JOINER = "\u2060"
+_LINKED = re.compile(r"@(?=\w)|\b(?:https?|ftp):(?=//)|\bwww(?=\.)", re.IGNORECASE)
 
 
 def write(module: ModuleType, result: Any, sink: Sink, layout: Layout) -> None:
@@ -169,3 +173,15 @@ def _finding(number: int, one: ShownFinding) -> list[str]:
         f"- do: {markdown_text(finding.advice)}",
         f"- more: `{finding.explained_by}`",
     ]
+
+
+def markdown_text(text: str) -> str:
+    """Escape what Markdown would interpret.
+
+    In a pull request, `@name` would notify somebody, and an address would become a link, even
+    escaped. An invisible character in them prevents that.
+    """
+    clean = printable(text)
+    for character in _MARKDOWN:
+        clean = clean.replace(character, f"\\{character}")
+    return _LINKED.sub(lambda found: f"{found[0]}{_JOINER}", clean)

@@ -42,8 +42,7 @@ from stepscope.report.document import (
     Title,
     joined,
 )
-from stepscope.report.text import shortened
-from stepscope.terminal.plain_text import printable, without_namespaces
+from stepscope.terminal.plain_text import printable, shortened, without_namespaces
 
 if TYPE_CHECKING:
     import polars as pl
