@@ -10,8 +10,8 @@ import click
 
 from stepscope.adapters.external.options import read_tool, tool_options
 from stepscope.adapters.external.py_spy import PySpyOptions
-from stepscope.commands.messages import print_message
 from stepscope.commands.options import SecondsOption
+from stepscope.commands.sinks import print_message
 
 if TYPE_CHECKING:
     from stepscope.opening.reader import Run

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from stepscope.commands.messages import naming_folder_if_interrupted
 from stepscope.commands.options import format_option
-from stepscope.commands.sinks import StandardSink
+from stepscope.commands.sinks import StandardSink, naming_folder_if_interrupted
 from stepscope.report.outputs import Output
 
 

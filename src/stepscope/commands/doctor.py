@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from stepscope.commands.messages import print_message
 from stepscope.commands.options import SecondsOption, format_option
-from stepscope.commands.sinks import StandardSink
+from stepscope.commands.sinks import StandardSink, print_message
 from stepscope.report.outputs import Output
 from stepscope.report.outputs import output as output_of
 

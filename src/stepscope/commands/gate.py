@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from stepscope.commands.messages import naming_folder_if_interrupted, print_message
 from stepscope.commands.options import (
     INTEGERS,
     format_option,
@@ -16,7 +15,7 @@ from stepscope.commands.options import (
     rows_option,
     seconds_of,
 )
-from stepscope.commands.sinks import sink_for
+from stepscope.commands.sinks import naming_folder_if_interrupted, print_message, sink_for
 from stepscope.report.outputs import Layout, Output
 
 

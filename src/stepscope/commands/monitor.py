@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stepscope.commands.messages import print_message
-from stepscope.commands.sinks import StandardSink
+from stepscope.commands.sinks import StandardSink, print_message
 from stepscope.errors import UnreadableInputError
 from stepscope.export.metrics.destinations import DESTINATIONS, writers
 

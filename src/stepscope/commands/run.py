@@ -13,13 +13,11 @@ import click
 from stepscope.adapters.external.options import external_options, take_tool
 from stepscope.adapters.options.dialect import OPTIONS
 from stepscope.capture.options.option import flags_of_run
-from stepscope.commands.messages import print_message
 from stepscope.commands.options import grouped
-from stepscope.commands.sinks import StandardSink
+from stepscope.commands.sinks import StandardSink, print_message
 from stepscope.errors import StepscopeError
 from stepscope.terminal.plain_text import quoted
-from stepscope.terminal.terminal_line import is_watched
-from stepscope.terminal.working import working
+from stepscope.terminal.working import is_watched, working
 
 if TYPE_CHECKING:
     from stepscope.adapters.external.session import Outcome

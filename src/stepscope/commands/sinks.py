@@ -1,4 +1,4 @@
-"""Where a verb's output goes: standard output, standard error, or a file."""
+"""Where a verb's output goes: standard output, standard error, or a file; and its messages."""
 
 from __future__ import annotations
 
@@ -184,3 +184,25 @@ def sink_for(output: str | None) -> Iterator[CommandSink]:
         from stepscope.report.units import decimal_size
 
         click.echo(f"{escaped(output)}: {decimal_size(Path(output).stat().st_size)}")
+
+
+def print_message(message: str) -> None:
+    """Print a line on standard error: standard output belongs to the result, or to a script."""
+    click.echo(f"stepscope: {message}", err=True)
+
+
+@contextmanager
+def naming_folder_if_interrupted(folder: Path) -> Iterator[None]:
+    """Name the folder with what was recorded so far, if the block is interrupted.
+
+    Nothing is removed: the folder may hold earlier runs, and a half-finished one can be read.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        if folder.is_dir():
+            print_message(
+                f"interrupted: {escaped(str(folder))} keeps what was written until then; remove it"
+                " if you do not need it"
+            )
+        raise

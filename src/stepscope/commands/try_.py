@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from stepscope.commands.messages import naming_folder_if_interrupted, print_message
 from stepscope.commands.options import (
     INTEGERS,
     format_option,
@@ -14,7 +13,7 @@ from stepscope.commands.options import (
     process_options,
     seconds_of,
 )
-from stepscope.commands.sinks import sink_for
+from stepscope.commands.sinks import naming_folder_if_interrupted, print_message, sink_for
 from stepscope.report.outputs import Output
 from stepscope.report.outputs import output as output_of
 

@@ -70,7 +70,7 @@ class TestVerbs:
         assert [word for word in listed if word in VERBS] == list(VERBS)
 
     def test_every_verb_is_a_module_and_every_other_module_is_shared(self):
-        shared = {"entry", "main", "messages", "options", "remembered", "sinks"}
+        shared = {"entry", "main", "options", "remembered", "sinks"}
         # `try` is a keyword of Python, so its module is `try_`.
         modules = {path.stem.removesuffix("_") for path in COMMANDS.glob("[!_]*.py")}
         assert modules - shared == set(VERBS)
