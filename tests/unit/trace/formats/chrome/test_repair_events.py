@@ -24,7 +24,7 @@ from tests.support.recorder_mistakes import with_mistakes
 from stepscope.errors import UnreadableInputError
 from stepscope.trace.arrays.buffers import Buffers
 from stepscope.trace.formats.chrome import scan
-from stepscope.trace.formats.chrome.scanner import repaired
+from stepscope.trace.formats.chrome.scanner import repair_events, repaired
 from stepscope.trace.formats.chrome.tolerant import event_text
 from stepscope.trace.load import load
 
@@ -153,6 +153,32 @@ def test_repair_stays_within_its_block() -> None:
     copy = repaired.RepairedBlock(text, first, second, Buffers())
     assert not copy.copy_next()
     assert copy.original(copy.end) == first
+
+
+def test_repair_stays_within_its_copy() -> None:
+    """Nothing but numbers and brackets, without a space between them, is longer than the copy."""
+    listed = b"[" + b",".join([b"[[1]]"] * 1_000) + b"]"
+    data = b'{"ph":"X","args":{"a":NaN,"list":' + listed + b"}},"
+    text = np.frombuffer(data + bytes(64), np.uint8)
+    room, log = 2_048, np.zeros((repair_events.LOG_FIELDS, 8), np.int64)
+    copy = np.full(4 * len(data), 7, np.uint8)
+    job = np.array(
+        [text.ctypes.data, 0, len(data), 1, copy.ctypes.data, 0, room, log.ctypes.data, 0, 8],
+        np.int64,
+    )
+    assert repair_events.repair(job.ctypes.data) == repair_events.COPY_FULL
+    assert (copy[room:] == 7).all()
+    assert job[repair_events.USED] == 0
+
+
+def test_long_events_of_numbers_are_read() -> None:
+    """A copy is made longer where one event needs it."""
+    event = b'{"ph":"X","name":"a","pid":1,"tid":1,"ts":%d,"dur":1,"args":{"a":NaN,"l":[%s]}}'
+    numbers = b",".join([b"1"] * 60_000)
+    events = [event % (start, numbers) for start in range(3)]
+    tables = reads_alike(b'{"traceEvents":[' + b",".join(events) + b"]}")
+    assert tables.problems.select("problem", "count").rows() == [("invalid_json", 3)]
+    assert tables.args["args"].str.count_matches("1").to_list() == [60_000] * 3
 
 
 def test_times_of_repaired_events_are_exact() -> None:

@@ -151,6 +151,8 @@ def _repair_event(
     # what had been repaired before it.
     holds, member, value, before = _USUAL, out, out, 0
     while True:
+        if out > last:
+            return FULL, out, 0
         at, out = copy_space(data, at, out, last)
         if at < 0:
             return at, out, 0
