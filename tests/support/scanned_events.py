@@ -17,13 +17,13 @@ from stepscope.trace.formats.chrome.rows import (
     HAS_FLOW,
     HAS_STREAM,
     HAS_TIME,
+    Between,
 )
 from stepscope.trace.formats.chrome.scan import Scan
 from stepscope.trace.formats.chrome.scanner.scan_patterns import CREDIT
 from stepscope.trace.formats.chrome.scanner.scan_pieces import piece_of
 from stepscope.trace.formats.chrome.scanner.scan_rows import BETWEEN, POSITION
 from stepscope.trace.formats.chrome.scanner.scan_vocabularies import Vocabularies
-from stepscope.trace.formats.chrome.tolerant.event_text import Between
 
 _COLUMNS = {
     "time_ns": HAS_TIME,

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from stepscope.trace.formats.chrome.rows import Rows, rows_from_events
-from stepscope.trace.formats.chrome.tolerant.event_text import Between, Outcome, read_stretch
+from stepscope.trace.formats.chrome.rows import Between, Rows, rows_from_events
+from stepscope.trace.formats.chrome.tolerant.event_text import Outcome, read_stretch
 from stepscope.trace.source.content import Content
 
 

@@ -1,9 +1,9 @@
 """Reads Chrome traces, as written by PyTorch's recorder Kineto and other tools, into tables.
 
 The list of events is read by the compiled scanner (`scan.py`). Where it does not recognise events,
-they are repaired if that is easy to tell (`repair_events.py`). The tolerant reader in Python
-(`event_text.py`), which knows every layout and repairs what it can, reads the others; where nothing
-can be compiled it reads all, with the same rows, in fifteen times the time.
+they are repaired as a block (`repair_events.py`). The tolerant reader in Python (`event_text.py`),
+which knows every layout, reads the others; where nothing can be compiled it reads all, with the
+same rows, in fifteen times the time, but repairs no event that is not valid JSON.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -99,6 +100,14 @@ class Vocabulary(Generic[Pair]):
         for number in np.flatnonzero(self._known < 0).tolist():
             self._known[number] = known.get(self.pairs[number], -1)
         return self._known
+
+
+class Between(Enum):
+    """State of the reader between two elements of the list."""
+
+    START = 0  # after the opening bracket
+    AFTER_EVENT = 1  # expects a comma
+    AFTER_COMMA = 2  # expects an event
 
 
 class Event(NamedTuple):

@@ -25,6 +25,7 @@ from stepscope.trace.arrays.buffers import Buffers
 from stepscope.trace.formats.chrome.event_list import BytePositions, Ending, Take, decode
 from stepscope.trace.formats.chrome.rows import (
     NUMBERS,
+    Between,
     Event,
     Rows,
     Vocabulary,
@@ -49,12 +50,7 @@ from stepscope.trace.formats.chrome.scanner.scan_rows import (
     ROWS,
 )
 from stepscope.trace.formats.chrome.scanner.scan_vocabularies import Vocabularies
-from stepscope.trace.formats.chrome.tolerant.event_text import (
-    Between,
-    Outcome,
-    Stretch,
-    read_stretch,
-)
+from stepscope.trace.formats.chrome.tolerant.event_text import Outcome, Stretch, read_stretch
 from stepscope.trace.problems import Problems
 from stepscope.trace.source.content import Content, prefetched
 

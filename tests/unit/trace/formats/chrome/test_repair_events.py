@@ -163,7 +163,7 @@ def test_repair_stays_within_its_copy() -> None:
     room, log = 2_048, np.zeros((repair_events.LOG_FIELDS, 8), np.int64)
     copy = np.full(4 * len(data), 7, np.uint8)
     job = np.array(
-        [text.ctypes.data, 0, len(data), 1, copy.ctypes.data, 0, room, log.ctypes.data, 0, 8],
+        [text.ctypes.data, 0, len(data), 1, copy.ctypes.data, 0, room, log.ctypes.data, 0, 8, 0],
         np.int64,
     )
     assert repair_events.repair(job.ctypes.data) == repair_events.COPY_FULL

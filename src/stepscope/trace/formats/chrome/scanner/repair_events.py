@@ -1,10 +1,13 @@
-"""Repairs events in machine code, so that the scanner can read them.
+"""Repairs values of JSON in machine code: the mistakes that recorders of traces are known to make.
 
-Where a recorder makes a mistake, it often makes it in every event. The text is therefore copied
-with these events repaired, as the tolerant reader would have them: valid JSON, except that bytes
-that are not UTF-8 and unpaired surrogates become U+FFFD (`json_text.py`), or almost-valid JSON
-(`lenient_json.py`). What the tables do not hold, such as unknown keys, is left out, and quotes
-around times and identifiers are. Whatever is harder to tell is left to the tolerant reader.
+Beyond the standard, it accepts control characters inside strings, unescaped quotes and backslashes,
+commas before a closing bracket, missing values, and bare words. Bytes that are not UTF-8 and
+unpaired surrogates become U+FFFD. What needs no repair stays unchanged, digit for digit.
+
+Where a recorder makes a mistake, it often makes it in every event. The text between events is
+therefore copied with these repaired, so that the scanner can read them (`repaired.py`). What the
+tables do not hold, such as unknown keys, is left out there, and quotes around times and identifiers
+are. The tolerant reader has single values repaired (`lenient_json.py`).
 
 Text is data as in `scan_bytes.py`. Zero bytes end it, so that everything stays inside it.
 """
@@ -14,6 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.trace.formats.chrome.scanner.repair_strings import (
+    ALMOST,
     BYTES,
     ELEMENT,
     FAILED,
@@ -27,8 +31,10 @@ from stepscope.trace.formats.chrome.scanner.repair_strings import (
     NULL,
     SURROGATES,
     SYNTAX,
+    VALID,
     copy_space,
     copy_string,
+    repair_string,
     repair_word,
 )
 from stepscope.trace.formats.chrome.scanner.scan_bytes import (
@@ -70,8 +76,9 @@ from stepscope.trace.machine.jit import jit
     LOG,  # address of the repaired events: one array for each of the fields below
     LOGGED,  # how many there are
     LOG_CAPACITY,  # how many there may be, and the stride from one array to the next
-) = range(10)
-JOB_FIELDS = 10
+    ALONE,  # 0 to copy events; for a single value, `ALMOST` or `ALMOST_ESCAPED`
+) = range(11)
+JOB_FIELDS = 11
 
 # Of each repaired event: where its copy begins and ends, how much further on in the text its end
 # is, where it begins there, and what was wrong: a sum of the following.
@@ -86,12 +93,10 @@ MORE, STUCK, COPY_FULL = range(3)
 _KEYS, _FORM = 8, 16
 # Keys of an event, by what they hold.
 _UNKNOWN, _USUAL, _UNUSED, _PHASE, _ARGUMENTS, _NUMBER = range(6)
-_UNTOLD = -3
-"""The tolerant reader shall say whether something can be copied."""
 _NO_COMMA = -1
 
 _DEEPEST = 60
-_LONGEST_NOT_JSON = 200_000  # so that there are no more steps than the tolerant reader takes
+_MOST_STEPS = 200_000  # values, commas, brackets; what has more and is not valid is no event
 _NEVER_CUT = 64  # errors this close to the end of the text may be caused by the end
 _PH, _TS, _ID, _BP = word_of(b'ph"'), word_of(b'ts"'), word_of(b'id"'), word_of(b'bp"')
 _CAT, _PID, _TID, _DUR = word_of(b'cat"'), word_of(b'pid"'), word_of(b'tid"'), word_of(b'dur"')
@@ -134,16 +139,18 @@ def _key_of_event(data: Data, start: int, end: int) -> int:
 
 
 @jit
-def _repair_event(
-    data: Data, at: int, out: int, last: int, is_lenient: bool
+def _repair_container(
+    data: Data, at: int, end: int, out: int, last: int, mode: int, is_event: bool
 ) -> tuple[int, int, int]:
-    """Copies the object at `at`, like `repair_string`."""
-    first = at
-    put_byte(out, 0, OPEN_OBJECT)
+    """Copies the object or list at `at`, like `repair_string`."""
+    first, steps = at, 0
+    character = byte_at(data, at)
+    put_byte(out, 0, character)
     at += 1
     out += 1
     depth = 1
-    objects = np.uint64(1)  # one bit per open bracket, innermost lowest: set for objects
+    # One bit per open bracket, innermost lowest: set for objects.
+    objects = np.uint64(1) if character == OPEN_OBJECT else np.uint64(0)
     comma = _NO_COMMA  # the address of one that no member or element has followed so far
     is_after_value = has_phase = has_arguments = False
     wrong = 0
@@ -153,6 +160,9 @@ def _repair_event(
     while True:
         if out > last:
             return FULL, out, 0
+        steps += 1
+        if steps > _MOST_STEPS and mode != VALID:
+            return FAILED, out, first
         at, out = copy_space(data, at, out, last)
         if at < 0:
             return at, out, 0
@@ -161,7 +171,7 @@ def _repair_event(
         has_value = False
         if character == (CLOSE_OBJECT if is_inside_object else CLOSE_LIST):
             if comma != _NO_COMMA:
-                if not is_lenient:
+                if mode == VALID:
                     return FAILED, out, at
                 put_byte(comma, 0, SPACE)
                 wrong |= SYNTAX
@@ -170,7 +180,7 @@ def _repair_event(
             out += 1
             depth -= 1
             if depth == 0:
-                if is_lenient and not (has_phase and at - first <= _LONGEST_NOT_JSON):
+                if is_event and not has_phase and mode != VALID:
                     return FAILED, out, at
                 return at, out, wrong
             objects >>= np.uint64(1)
@@ -181,7 +191,7 @@ def _repair_event(
                 put_byte(out, 0, COMMA)
                 comma, is_after_value = out, False
                 out += 1
-            elif is_lenient:
+            elif mode != VALID:
                 wrong |= SYNTAX
             else:
                 return FAILED, out, at
@@ -195,14 +205,14 @@ def _repair_event(
             if is_inside_object:
                 if character != QUOTE:
                     return FAILED, out, at
-                at, out, found = copy_string(data, at, out, last, KEY, is_lenient)
+                at, out, found = copy_string(data, at, end, out, last, KEY, mode)
                 if at < 0:
                     return at, out, found
                 wrong |= found
-                if depth == 1:
+                if depth == 1 and is_event:
                     holds = _key_of_event(data, start, at)
                     if holds < 0 or (holds == _ARGUMENTS and has_arguments):
-                        return _UNTOLD, out, at
+                        return FAILED, out, at
                     has_arguments = has_arguments or holds == _ARGUMENTS
                 at, out = copy_space(data, at, out, last)
                 if at < 0 or byte_at(data, at) != COLON:
@@ -220,7 +230,7 @@ def _repair_event(
             comma = _NO_COMMA
             if character in (OPEN_OBJECT, OPEN_LIST):
                 if depth == _DEEPEST:
-                    return _UNTOLD, out, at
+                    return FAILED, out, at
                 put_byte(out, 0, character)
                 at += 1
                 out += 1
@@ -231,18 +241,18 @@ def _repair_event(
                 continue
             if character == QUOTE:
                 place = MEMBER if is_inside_object else ELEMENT
-                at, out, found = copy_string(data, at, out, last, place, is_lenient)
+                at, out, found = copy_string(data, at, end, out, last, place, mode)
                 is_number = depth == 1 and holds == _NUMBER
                 if is_number and at > 0 and number_end(data, start + 1) == at - 1:
                     found = _FORM
                     copy_bytes(value, data + start + 1, at - start - 2)
                     out = value + at - start - 2
-            elif is_lenient and is_inside_object and character in (COMMA, CLOSE_OBJECT):
+            elif mode != VALID and is_inside_object and character in (COMMA, CLOSE_OBJECT):
                 found = SYNTAX
                 put_word(out, 0, NULL)
                 out += 4
             else:
-                at, out, found = repair_word(data, at, out, is_lenient)
+                at, out, found = repair_word(data, at, out, mode)
             if at < 0:
                 return at, out, found
             wrong |= found
@@ -253,14 +263,30 @@ def _repair_event(
             if holds != _ARGUMENTS or is_null:
                 put_word(member, 0, _IGNORED)
                 out = member + 6
-                if not is_lenient:
+                if mode == VALID:
                     wrong = before  # nobody sees what was wrong with it
                 wrong |= _KEYS if holds == _UNKNOWN else _FORM
 
 
 @jit
+def _repair_value(
+    data: Data, at: int, end: int, out: int, last: int, mode: int
+) -> tuple[int, int, int]:
+    """Copies the value at `at`, that of a member, like `repair_string`."""
+    character = byte_at(data, at)
+    if character in (OPEN_OBJECT, OPEN_LIST):
+        return _repair_container(data, at, end, out, last, mode, False)
+    if character == QUOTE:
+        return repair_string(data, at, end, out, last, MEMBER, mode)
+    if character in (COMMA, CLOSE_OBJECT, CLOSE_LIST):
+        put_word(out, 0, NULL)
+        return at, out + 4, SYNTAX
+    return repair_word(data, at, out, mode)
+
+
+@jit
 def repair(job: Longs) -> int:
-    """Copies text between the events of a list, with these repaired, as far as it can.
+    """Copies text between the events of a list, with these repaired, as far as it can; or a value.
 
     It stays inside the copy, as it checks the space that is left before it writes `MARGIN` bytes,
     and inside the log.
@@ -269,14 +295,22 @@ def repair(job: Longs) -> int:
         job: Address of a description of what to do. How far it got is written there.
 
     Returns:
-        `MORE` (it reached the limit, or the end), `STUCK` (no event follows that it can copy) or
-        `COPY_FULL`.
+        `MORE` (it reached the limit, or the end of the value), `STUCK` (no event follows that it
+        can copy; the value cannot be copied from this position on) or `COPY_FULL`.
     """
     data, at, end = long_at(job, SOURCE), long_at(job, AT), long_at(job, SOURCE_END)
     limit, target = long_at(job, LIMIT), long_at(job, TARGET)
     out, last = target + long_at(job, USED), target + long_at(job, CAPACITY) - MARGIN
     log, logged, log_capacity = long_at(job, LOG), long_at(job, LOGGED), long_at(job, LOG_CAPACITY)
     status = MORE
+    alone = long_at(job, ALONE)
+    if alone != VALID:
+        after, out, found = _repair_value(data, at, end, out, last, alone)
+        if after < 0:
+            status = COPY_FULL if after == FULL else STUCK
+        put_long(job, AT, after if after >= 0 else found)
+        put_long(job, USED, out - target)
+        return status
     while True:
         if out > last:
             status = COPY_FULL
@@ -296,10 +330,10 @@ def repair(job: Longs) -> int:
                 out += 1
             status = STUCK
             break
-        after, copied, found = _repair_event(data, at, out, last, False)
+        after, copied, found = _repair_container(data, at, end, out, last, VALID, True)
         wrong = NOT_UTF8 if (found & (BYTES | SURROGATES)) != 0 else NOTHING
         if after == FAILED and found < end - _NEVER_CUT:  # there, more text could make it valid
-            after, copied, found = _repair_event(data, at, out, last, True)
+            after, copied, found = _repair_container(data, at, end, out, last, ALMOST, True)
             wrong = NOT_UTF8 if (found & BYTES) != 0 else NOT_JSON
             if after >= 0:
                 following = byte_at(data, skip_space(data, after))

@@ -1,7 +1,9 @@
 """Copies strings, words and white space of JSON in machine code, and repairs what is wrong in them.
 
-Bytes that are not UTF-8 and unpaired surrogates become U+FFFD. What is only almost JSON is repaired
-as `lenient_json.py` does, where that is asked for. `repair_events.py` copies whole events.
+Bytes that are not UTF-8 and unpaired surrogates become U+FFFD. Where that is asked for, what is
+only almost JSON is repaired: control characters in strings, unescaped quotes and backslashes, and
+bare words (`N/A`, `nan`, `-inf`), which become strings. A quote closes a string where what follows
+says so. `repair_events.py` copies whole values.
 """
 
 from __future__ import annotations
@@ -36,6 +38,9 @@ from stepscope.trace.machine.jit import jit
 
 # Where a string is. What may follow it depends on that.
 KEY, MEMBER, ELEMENT = range(3)
+# How far a text may be from valid JSON: not at all, or as repair makes it valid; of the latter,
+# whether a quote after a backslash may close a string, which then ends in that backslash.
+VALID, ALMOST, ALMOST_ESCAPED = range(3)
 # What was repaired.
 BYTES, SURROGATES, SYNTAX = 1, 2, 4
 # Why something cannot be copied: it is invalid, or there is no room.
@@ -53,16 +58,9 @@ _TRUE, NULL, _FALSE = word_of(b"true"), word_of(b"null"), word_of(b"false")
 FOUR_BYTES, FIVE_BYTES = np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFFFF)
 
 
-@jit_inline
-def _is_unusual(character: int) -> bool:
-    """Whether a character might be whitespace to a regular expression, or the end of the text."""
-    return character < SPACE or character >= 0x7F
-
-
 @jit
-def _is_key(data: Data, at: int) -> int:
-    """Whether a key and a colon follow the quote at `at`: 1 or 0; -1 if it is hard to tell."""
-    is_ascii = True
+def _is_key(data: Data, at: int, end: int) -> bool:
+    """Whether a key and a colon follow the quote at `at`."""
     first, here = at + 1, at + 1
     while here - first <= _LONGEST_KEY:
         length = plain_length(data, here)
@@ -70,46 +68,35 @@ def _is_key(data: Data, at: int) -> int:
         if length == _WIDTH:
             continue
         character = byte_at(data, here)
-        if character == 0:
-            return FAILED
-        if here - first > _LONGEST_KEY:
-            break
-        if character == NEWLINE:
-            return 0
+        if here >= end or here - first > _LONGEST_KEY or character == NEWLINE:
+            return False
         if character == QUOTE:
-            following = byte_at(data, skip_space(data, here + 1))
-            if _is_unusual(following):
-                return FAILED
-            return 1 if following == COLON else 0
-        is_ascii = is_ascii and character < 0x80
+            return byte_at(data, skip_space(data, here + 1)) == COLON
         here += 1
-    return 0 if is_ascii else FAILED
+    return False
 
 
 @jit
-def _closes(data: Data, at: int, place: int) -> int:
-    """Whether the quote at `at` closes a string: 1 or 0; -1 if it is hard to tell."""
+def _closes(data: Data, at: int, end: int, place: int) -> bool:
+    """Whether the quote at `at` closes a string: it does where what follows says so."""
     here = skip_space(data, at + 1)
     character = byte_at(data, here)
-    if _is_unusual(character):
-        return FAILED
     if place == KEY:
-        return 1 if character == COLON else 0
+        return character == COLON
     closing = CLOSE_OBJECT if place == MEMBER else CLOSE_LIST
     if character == closing:
-        return 1
+        return True
     if character != COMMA:
-        return 0
+        return False
     here = skip_space(data, here + 1)
     character = byte_at(data, here)
-    if _is_unusual(character):
-        return FAILED
     if character == closing:
-        return 1
+        return True
     if place == MEMBER:
-        return _is_key(data, here) if character == QUOTE else 0
-    is_value = character in (QUOTE, MINUS, OPEN_OBJECT, OPEN_LIST, 116, 102, 110, 78)  # tfnN
-    return 1 if is_value or is_digit(character) else 0
+        return character == QUOTE and _is_key(data, here, end)
+    if character in (QUOTE, MINUS, OPEN_OBJECT, OPEN_LIST, 116, 102, 110, 78):  # tfnN
+        return True
+    return is_digit(character)
 
 
 @jit_inline
@@ -154,14 +141,15 @@ def _put_control(out: int, character: int) -> int:
 
 @jit
 def repair_string(
-    data: Data, at: int, out: int, last: int, place: int, is_lenient: bool
+    data: Data, at: int, end: int, out: int, last: int, place: int, mode: int
 ) -> tuple[int, int, int]:
     """Copies the string at `at`.
 
     Args:
+        end: Length of the text. Zero bytes follow.
         out: The address to copy to.
         last: The last address at which `MARGIN` bytes may be written.
-        is_lenient: Whether it need not be valid.
+        mode: How far it may be from valid.
 
     Returns:
         The position after it, or why it cannot be copied; the address after its copy; and what was
@@ -182,10 +170,8 @@ def repair_string(
             continue
         character = byte_at(data, at)
         if character == QUOTE:
-            closes = _closes(data, at, place) if is_lenient else 1
-            if closes < 0:
-                return FAILED, out, at
-            if closes == 0:
+            closes = mode == VALID or _closes(data, at, end, place)
+            if not closes:
                 inner_quotes += 1
                 if inner_quotes > _MOST_INNER_QUOTES:
                     return FAILED, out, at
@@ -195,18 +181,18 @@ def repair_string(
             put_byte(out, 0, QUOTE)
             at += 1
             out += 1
-            if closes == 1:
+            if closes:
                 return at, out, wrong
         elif character == BACKSLASH:
-            if is_lenient and byte_at(data, at + 1) == QUOTE:
-                closes = _closes(data, at + 1, place)
-                if closes < 0:
-                    return FAILED, out, at
-                if closes == 1:
-                    put_byte(out, 0, BACKSLASH)
-                    put_byte(out, 1, BACKSLASH)
-                    put_byte(out, 2, QUOTE)
-                    return at + 2, out + 3, wrong | SYNTAX
+            if (
+                mode == ALMOST
+                and byte_at(data, at + 1) == QUOTE
+                and _closes(data, at + 1, end, place)
+            ):
+                put_byte(out, 0, BACKSLASH)
+                put_byte(out, 1, BACKSLASH)
+                put_byte(out, 2, QUOTE)
+                return at + 2, out + 3, wrong | SYNTAX
             length = escape_length(data, at)
             if length > 0:
                 copy_some(out, data + at)
@@ -216,7 +202,7 @@ def repair_string(
                 wrong |= SURROGATES
                 at -= length
                 out = _put_replacement(out)
-            elif is_lenient:
+            elif mode != VALID:
                 wrong |= SYNTAX
                 put_byte(out, 0, BACKSLASH)
                 put_byte(out, 1, BACKSLASH)
@@ -234,7 +220,7 @@ def repair_string(
                 wrong |= BYTES
                 at += 1
                 out = _put_replacement(out)
-        elif character == 0 or not is_lenient:
+        elif at >= end or mode == VALID:
             return FAILED, out, at
         else:
             wrong |= SYNTAX
@@ -242,48 +228,66 @@ def repair_string(
             out = _put_control(out, character)
 
 
-@jit
-def _word_end(data: Data, at: int) -> int:
-    """Returns the position after a bare word; -1 if there is none that is short and plain."""
-    here = at
-    while here - at <= _LONGEST_WORD:
-        character = byte_at(data, here)
-        if character in (
-            SPACE, 9, NEWLINE, 13, QUOTE, COMMA, COLON,
-            OPEN_OBJECT, CLOSE_OBJECT, OPEN_LIST, CLOSE_LIST,
-        ):  # fmt: skip
-            return here if here > at else FAILED
-        if _is_unusual(character) or character == BACKSLASH:
-            return FAILED
-        here += 1
-    return FAILED
+@jit_inline
+def _ends_value(character: int) -> bool:
+    return character in (SPACE, 9, NEWLINE, 13, COMMA, CLOSE_LIST, CLOSE_OBJECT)
 
 
 @jit
-def repair_word(data: Data, at: int, out: int, is_lenient: bool) -> tuple[int, int, int]:
-    """Copies a number or a word, like `repair_string`. Words that JSON has not become strings."""
-    end = number_end(data, at)
-    if end >= 0:
-        after = byte_at(data, end)
-        if not is_lenient or after in (SPACE, 9, NEWLINE, 13, COMMA, CLOSE_LIST, CLOSE_OBJECT):
-            copy_bytes(out, data + at, end - at)
-            return end, out + end - at, 0
-    end = _word_end(data, at)
-    if end < 0:
-        return FAILED, out, at
-    word, length = word_at(data, at), end - at
-    is_known = (length == 5 and (word & FIVE_BYTES) == _FALSE) or (
-        length == 4 and ((word & FOUR_BYTES) == _TRUE or (word & FOUR_BYTES) == NULL)
-    )
-    if is_known:
-        copy_some(out, data + at)
-        return end, out + length, 0
-    if not is_lenient:
-        return FAILED, out, at
+def _repair_bare_word(data: Data, at: int, out: int) -> tuple[int, int, int]:
+    """Copies a word that JSON has not as a string, like `repair_string`."""
     put_byte(out, 0, QUOTE)
-    copy_bytes(out + 1, data + at, length)
-    put_byte(out + 1 + length, 0, QUOTE)
-    return end, out + length + 2, SYNTAX
+    out += 1
+    wrong = SYNTAX
+    for _ in range(_LONGEST_WORD):
+        character = byte_at(data, at)
+        if character >= 0x80:
+            length = character_length(data, at)
+            if length > 0:
+                copy_some(out, data + at)
+                at += length
+                out += length
+            else:
+                wrong |= BYTES
+                at += 1
+                out = _put_replacement(out)
+            continue
+        if character <= SPACE or character in (
+            QUOTE, COMMA, COLON, OPEN_OBJECT, CLOSE_OBJECT, OPEN_LIST, CLOSE_LIST,
+        ):  # fmt: skip
+            break
+        if character == BACKSLASH:
+            put_byte(out, 0, BACKSLASH)
+            out += 1
+        put_byte(out, 0, character)
+        at += 1
+        out += 1
+    put_byte(out, 0, QUOTE)
+    return at, out + 1, wrong
+
+
+@jit
+def repair_word(data: Data, at: int, out: int, mode: int) -> tuple[int, int, int]:
+    """Copies a number or a word, like `repair_string`. Words that JSON has not become strings."""
+    after = number_end(data, at)
+    if after >= 0 and (mode == VALID or _ends_value(byte_at(data, after))):
+        copy_bytes(out, data + at, after - at)
+        return after, out + after - at, 0
+    word = word_at(data, at)
+    length = 0
+    if (word & FOUR_BYTES) in (_TRUE, NULL):
+        length = 4
+    elif (word & FIVE_BYTES) == _FALSE:
+        length = 5
+    if length > 0 and _ends_value(byte_at(data, at + length)):
+        copy_some(out, data + at)
+        return at + length, out + length, 0
+    if mode == VALID:
+        return FAILED, out, at
+    after, copied, wrong = _repair_bare_word(data, at, out)
+    if after == at or not _ends_value(byte_at(data, after)):
+        return FAILED, out, after
+    return after, copied, wrong
 
 
 @jit
@@ -312,13 +316,13 @@ def copy_space(data: Data, at: int, out: int, last: int) -> tuple[int, int]:
 
 @jit_inline
 def copy_string(
-    data: Data, at: int, out: int, last: int, place: int, is_lenient: bool
+    data: Data, at: int, end: int, out: int, last: int, place: int, mode: int
 ) -> tuple[int, int, int]:
     """Like `repair_string`, faster for a short one that needs no repair."""
     copy_some(out, data + at)
     length = plain_length(data, at + 1)
-    end = at + length + 2
-    is_short = length + 2 <= _WIDTH and byte_at(data, end - 1) == QUOTE and out <= last
-    if is_short and (not is_lenient or _closes(data, end - 1, place) == 1):
-        return end, out + length + 2, 0
-    return repair_string(data, at, out, last, place, is_lenient)
+    after = at + length + 2
+    is_short = length + 2 <= _WIDTH and byte_at(data, after - 1) == QUOTE and out <= last
+    if is_short and (mode == VALID or _closes(data, after - 1, end, place)):
+        return after, out + length + 2, 0
+    return repair_string(data, at, end, out, last, place, mode)

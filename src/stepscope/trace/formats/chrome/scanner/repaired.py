@@ -19,6 +19,8 @@ from stepscope.trace.formats.chrome.scanner.repair_events import (
     COPY_START,
     JOB_FIELDS,
     LIMIT,
+    LOG,
+    LOG_CAPACITY,
     LOG_FIELDS,
     LOGGED,
     NOT_JSON,
@@ -65,7 +67,7 @@ def _describe(
     log: npt.NDArray[np.int64],
 ) -> None:
     job[TARGET : CAPACITY + 1] = copy.ctypes.data, used, len(copy) - PADDING
-    job[CAPACITY + 1 :] = log.ctypes.data, job[LOGGED], log.shape[1]
+    job[LOG : LOG_CAPACITY + 1] = log.ctypes.data, job[LOGGED], log.shape[1]
 
 
 class RepairedBlock:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.trace.formats.chrome.rows import HAS_DURATION, HAS_FLOW, HAS_TIME
+from stepscope.trace.formats.chrome.rows import HAS_DURATION, HAS_FLOW, HAS_TIME, Between
 from stepscope.trace.formats.chrome.scanner.scan_alike import HEAD_BYTES, remember, scan_alike
 from stepscope.trace.formats.chrome.scanner.scan_arguments import ARGUMENT_BITS, scan_arguments
 from stepscope.trace.formats.chrome.scanner.scan_bytes import (
@@ -59,7 +59,6 @@ from stepscope.trace.formats.chrome.scanner.scan_values import (
     nanoseconds_at,
 )
 from stepscope.trace.formats.chrome.scanner.scan_vocabularies import intern
-from stepscope.trace.formats.chrome.tolerant.event_text import Between
 from stepscope.trace.machine.helpers import as_long, jit_inline
 from stepscope.trace.machine.instructions import (
     Data,

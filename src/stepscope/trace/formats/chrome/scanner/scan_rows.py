@@ -21,7 +21,7 @@ from stepscope.trace.machine.instructions import (
     DATA,  # address of the text, which ends in padding
     END,  # length of the text
     POSITION,  # position up to which it was scanned
-    BETWEEN,  # state at that position: `event_text.Between`
+    BETWEEN,  # state at that position: `rows.Between`
     ROWS,  # number of events found
     CAPACITY,  # capacity in rows, and the stride from one column to the next
     COLUMNS,  # the int64 columns, contiguous

@@ -1,7 +1,7 @@
 """Reads the list of events of a Chrome trace from its text, tolerantly, one event at a time.
 
-This reader knows every layout, and repairs and reports what it can. It also reads every event that
-the compiled scanner does not recognise.
+This reader knows every layout, and reports what is wrong. It also reads every event that the
+compiled scanner does not recognise.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from stepscope.trace.formats.chrome.rows import Event
+from stepscope.trace.formats.chrome.rows import Between, Event
 from stepscope.trace.formats.chrome.tolerant.event_fields import (
     DRAWN_KEYS,
     KEPT_KEYS,
@@ -156,14 +156,6 @@ class Outcome(Enum):
     END = "end"  # the list of events is closed
     ENOUGH = "enough"  # the requested number of elements was read
     GIVEN_UP = "given up"  # more than `MOST_FRUITLESS` in a row were no events
-
-
-class Between(Enum):
-    """State of the reader between two elements of the list."""
-
-    START = 0  # after the opening bracket
-    AFTER_EVENT = 1  # expects a comma
-    AFTER_COMMA = 2  # expects an event
 
 
 @dataclass

@@ -1,37 +1,20 @@
-"""Repairs almost-valid JSON: the mistakes that trace recorders are known to make.
+"""Reads single values of almost-valid JSON, with the mistakes repaired that recorders often make.
 
-Beyond the standard, it accepts control characters inside strings, unescaped quotes and backslashes,
-commas before a closing bracket, missing values, and bare words (`N/A`, `nan`, `-inf`), which become
-strings. Anything else raises `LenientError`. What needs no repair stays unchanged, digit for digit.
-`repair_events.py` does the same for most events in machine code.
+`scanner/repair_events.py` says which, and repairs them, for blocks of events as well. Anything else
+raises `LenientError`.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable
 from typing import Any
 
-from stepscope.trace.formats.chrome.tolerant.json_text import after_space, without_surrogates
+import numpy as np
 
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?(?=[ \t\r\n,\]}]|$)")
-_WORD = re.compile(r"[^\s\"{}\[\],:]{1,64}")
-_ESCAPES = frozenset('"\\/bfnrt')
-_HEXADECIMAL = re.compile(r"[0-9A-Fa-f]{4}")
-_PLAIN = re.compile(r'[^"\\]+')
-_CONTROLS = {code: json.dumps(chr(code))[1:-1] for code in range(0x20)}
-
-# What may follow the closing quote of a string, depending on its context.
-_AFTER_KEY = re.compile(r'"\s*:')
-_AFTER_MEMBER = re.compile(r'"\s*(?:\}|,\s*(?:\}|"[^"\n]{0,200}"\s*:))')
-_AFTER_ELEMENT = re.compile(r'"\s*(?:\]|,\s*["\d\-{\[\]tfnN])')
-
-_WORDS = frozenset(("true", "false", "null"))
-_MOST_DIGITS = 4000  # longer numbers become strings, as Python refuses them
-_DEEPEST = 200
-_MOST_STEPS = 200_000  # escapes, values, commas; a larger event is broken, and this bounds the time
-_MOST_INNER_QUOTES = 100  # more unescaped quotes mean that it is not a string; also bounds the time
+_PIECE = 64 * 1024  # characters; most values are shorter
+_LARGER = 16
+_MOST_BYTES_EACH = 6
+"""How many bytes repair makes of one at most: the escape of a control character."""
 
 
 class LenientError(ValueError):
@@ -46,143 +29,6 @@ class LenientError(ValueError):
         self.at_end = at_end
 
 
-class _Repairer:
-    """Reads a text, and writes what it means to `parts`."""
-
-    def __init__(self, text: str, quote_after_backslash_closes: bool) -> None:
-        self.text = text
-        self.closing_escape = quote_after_backslash_closes
-        self.steps = 0
-        self.parts: list[str] = []
-
-    def step(self) -> None:
-        """Counts an escape, a value or a comma.
-
-        Raises:
-            LenientError: There are too many.
-        """
-        self.steps += 1
-        if self.steps > _MOST_STEPS:
-            raise LenientError(at_end=False)
-
-    def space(self, at: int) -> int:
-        end = after_space(self.text, at)
-        if end > at:
-            self.parts.append(self.text[at:end])
-        return end
-
-    def at(self, at: int) -> str:
-        if at >= len(self.text):
-            raise LenientError(at_end=True)
-        return self.text[at]
-
-    def string(self, at: int, closing: re.Pattern[str]) -> int:
-        """Repairs the string at `at`. A quote closes it only before a delimiter."""
-        text, parts = self.text, self.parts
-        parts.append('"')
-        here = at + 1
-        inner_quotes = 0
-        while True:
-            plain = _PLAIN.match(text, here)
-            here = here if plain is None else plain.end()
-            character = self.at(here)
-            if plain is not None:  # copied only once it is known to end
-                parts.append(plain.group().translate(_CONTROLS))
-            if character == '"':
-                if closing.match(text, here):
-                    parts.append('"')
-                    return here + 1
-                if here + 1 >= len(text):
-                    raise LenientError(at_end=True)
-                parts.append('\\"')
-                here += 1
-                inner_quotes += 1
-                if inner_quotes > _MOST_INNER_QUOTES:
-                    raise LenientError(at_end=False)
-                continue
-            self.step()
-            following = self.at(here + 1)
-            if following == '"' and self.closing_escape and closing.match(text, here + 1):
-                parts.append('\\\\"')
-                return here + 2
-            length = 0
-            if following == "u" and _HEXADECIMAL.match(text, here + 2):
-                length = 6
-            elif following in _ESCAPES:
-                length = 2
-            parts.append(text[here : here + length] or "\\\\")
-            here += length or 1
-
-    def value(self, at: int, closing: re.Pattern[str], depth: int) -> int:
-        self.step()
-        if depth > _DEEPEST:
-            raise LenientError(at_end=False)
-        character = self.at(at)
-        if character == '"':
-            return self.string(at, closing)
-        if character == "{":
-            return self.members(at, depth)
-        if character == "[":
-            return self.elements(at, depth)
-        number = _NUMBER.match(self.text, at)
-        if number is not None:
-            digits = number.group()
-            self.parts.append(digits if len(digits) <= _MOST_DIGITS else f'"{digits}"')
-            return number.end()
-        found = _WORD.match(self.text, at)
-        if found is None:
-            if character in ",}]":
-                self.parts.append("null")
-                return at
-            raise LenientError(at_end=False)
-        if found.end() >= len(self.text):
-            raise LenientError(at_end=True)
-        word = found.group()
-        self.parts.append(word if word in _WORDS else json.dumps(word, ensure_ascii=False))
-        return found.end()
-
-    def members(self, at: int, depth: int) -> int:
-        def member(at: int) -> int:
-            if self.at(at) != '"':
-                raise LenientError(at_end=False)
-            here = self.space(self.string(at, _AFTER_KEY))
-            if self.at(here) != ":":
-                raise LenientError(at_end=False)
-            self.parts.append(":")
-            return self.value(self.space(here + 1), _AFTER_MEMBER, depth + 1)
-
-        return self.listed(at, "}", member)
-
-    def elements(self, at: int, depth: int) -> int:
-        return self.listed(at, "]", lambda at: self.value(at, _AFTER_ELEMENT, depth + 1))
-
-    def listed(self, at: int, closing: str, item: Callable[[int], int]) -> int:
-        """Repairs items with commas between them. Of more commas in a row, one is kept."""
-        parts = self.parts
-        parts.append(self.text[at])
-        here = self.space(at + 1)
-        comma = -1  # where one is that no item has followed so far
-        is_after_item = False
-        while True:
-            character = self.at(here)
-            if character == closing:
-                if comma >= 0:
-                    parts[comma] = " "
-                parts.append(closing)
-                return here + 1
-            if character == ",":
-                self.step()
-                if is_after_item:
-                    comma, is_after_item = len(parts), False
-                    parts.append(",")
-                here = self.space(here + 1)
-                continue
-            if is_after_item:
-                raise LenientError(at_end=False)
-            here = self.space(item(here))
-            comma, is_after_item = -1, True
-
-
 def repaired(text: str, at: int, final: bool) -> tuple[str, int]:
     """Repairs the value at `at`.
 
@@ -195,16 +41,49 @@ def repaired(text: str, at: int, final: bool) -> tuple[str, int]:
     Raises:
         LenientError: It cannot be repaired. `at_end` tells whether the text ends too early.
     """
-    # A string that ends in an unescaped backslash seems to continue.
-    repairer = _Repairer(text, quote_after_backslash_closes=True)
-    try:
-        end = repairer.value(at, _AFTER_MEMBER, 0)
-    except LenientError as error:
-        if error.at_end and not final:
-            raise
-        repairer = _Repairer(text, quote_after_backslash_closes=False)
-        end = repairer.value(at, _AFTER_MEMBER, 0)
-    return without_surrogates("".join(repairer.parts)), end
+    from stepscope.trace.formats.chrome.scanner.repair_strings import ALMOST, ALMOST_ESCAPED
+
+    size = _PIECE
+    while True:
+        piece, is_whole = text[at : at + size], at + size >= len(text)
+        standard, end = _copied(piece, ALMOST)
+        if standard is None and (end < len(piece) or (is_whole and final)):
+            # A string that ends in an unescaped backslash seems to continue.
+            standard, end = _copied(piece, ALMOST_ESCAPED)
+        if standard is not None:
+            return standard, at + end
+        if is_whole or end < len(piece):
+            raise LenientError(at_end=end >= len(piece))
+        size *= _LARGER
+
+
+def _copied(text: str, mode: int) -> tuple[str | None, int]:
+    """The value that a text begins with, repaired; None if it cannot be. And where it ends.
+
+    If it cannot be repaired, that is the position from which on it cannot.
+    """
+    from stepscope.trace.formats.chrome.scanner import repair_events as machine
+    from stepscope.trace.formats.chrome.scanner.repair_strings import MARGIN
+    from stepscope.trace.formats.chrome.scanner.scan_bytes import PADDING
+
+    content = text.encode("utf-8", "surrogateescape")
+    data = np.frombuffer(content + bytes(PADDING), np.uint8)
+    for bytes_each in (2, _MOST_BYTES_EACH):
+        capacity = bytes_each * len(content) + 2 * MARGIN
+        copy, job = np.empty(capacity, np.uint8), np.zeros(machine.JOB_FIELDS, np.int64)
+        job[machine.SOURCE], job[machine.SOURCE_END] = data.ctypes.data, len(content)
+        job[machine.TARGET], job[machine.CAPACITY] = copy.ctypes.data, capacity
+        job[machine.ALONE] = mode
+        try:
+            status = machine.repair(job.ctypes.data)
+        except OSError:  # as in a frozen program, whose source code cannot be compiled
+            return None, 0
+        if status != machine.COPY_FULL:
+            break
+    end = len(content[: int(job[machine.AT])].decode("utf-8", "surrogateescape"))
+    if status != machine.MORE:
+        return None, end
+    return copy[: int(job[machine.USED])].tobytes().decode(), end
 
 
 def read_lenient(text: str, at: int, final: bool) -> tuple[Any, int]:
