@@ -26,7 +26,6 @@ from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.categories import is_one_of
 from stepscope.trace.derive.ancestors import nearest
-from stepscope.trace.derive.nesting import no_rows
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -102,7 +101,7 @@ def build_call_tree(
     parent = parents_of_events(trace)
     holder = nearest(parent, wanted)
     rows = np.nonzero(wanted)[0]
-    row_of_event = no_rows(len(parent))
+    row_of_event = np.full(len(parent), -1, np.int32)
     row_of_event[rows] = np.arange(len(rows))
     above = parent[rows]
     holder_above = np.where(above >= 0, holder[above], -1)

@@ -16,11 +16,10 @@ import polars as pl
 from stepscope.errors import UsageError
 from stepscope.run.side_json import whole_number
 from stepscope.terminal.working import working
-from stepscope.trace.arrays.kept_arrays import KEEPER
 from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.derive.columns import DerivedTables, derive, needed_args, needed_flows
 from stepscope.trace.derive.main_thread import find_main_lane
-from stepscope.trace.derive.nesting import MOST_NARROW, RowNumbers
+from stepscope.trace.derive.nesting import RowNumbers
 from stepscope.trace.derive.steps import host_steps
 from stepscope.trace.derive.unannotated_steps import describe
 from stepscope.trace.problems import lacks_end
@@ -184,20 +183,20 @@ class Trace:
         )
 
     def derived_numbers(self, name: str) -> pl.Series:
-        """Returns a derived column: numbers of events in 32 bits where that is enough."""
+        """Returns a derived column: numbers of events in 32 bits."""
         tables = self._derivation
         if tables.narrow is not None:
             return tables.narrow[name]
         if name == "op" and tables.operator is not None:
             return tables.operator
         column = pl.col(name)
-        if name in _NUMBERS_OF_EVENTS and self.event_count <= MOST_NARROW:
+        if name in _NUMBERS_OF_EVENTS:
             column = column.cast(pl.Int32)
         return tables.columns.select(column).collect().to_series()
 
     @property
     def parents(self) -> RowNumbers:
-        """For each event the number of its parent, in 32 bits where that is enough; -1: a root."""
+        """For each event the number of its parent, in 32 bits; -1: a root."""
         known = self._derivation.parent
         return filled(self.derived_numbers("parent"), -1) if known is None else known
 
@@ -359,8 +358,7 @@ def _tables_to_derive(trace: Trace, *, with_args: bool = False) -> Tables:
     names = trace.name_rows
     often_read = trace.columns(*_OFTEN_READ)
     links = trace.read_columns(_LINKS).values()
-    narrow = pl.Int32 if trace.event_count <= MOST_NARROW else pl.Int64
-    number = pl.int_range(trace.event_count, dtype=narrow, eager=True).alias("event")
+    number = pl.int_range(trace.event_count, dtype=pl.Int32, eager=True).alias("event")
     empty = {
         name: pl.DataFrame(schema=TABLES[name])
         for name in ("args", "instants", "counters", "metadata")
@@ -390,10 +388,7 @@ def _derive(trace: Trace, steps: pl.DataFrame | None) -> DerivedTables:
             )
     if trace.derived_files is None:
         return derived
-    cached = trace.derived_files.keep(derived)
-    del derived
-    KEEPER.drop_released()
-    return cached
+    return trace.derived_files.keep(derived)
 
 
 def _needed_arguments(trace: Trace) -> pl.DataFrame:

@@ -19,7 +19,7 @@ import polars as pl
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.events import HostEvents, Stretches, feeding_lanes, host_events
 from stepscope.trace.arrays import intervals
-from stepscope.trace.arrays.blockwise import gather, rows_where
+from stepscope.trace.arrays.blockwise import gather
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.model import Trace
@@ -105,7 +105,7 @@ def _outermost(
     for one in lanes:
         is_mine = lane == one
         for code in distinct_groups(cause[is_mine]):
-            rows = rows_where(is_mine & (cause == code))
+            rows = np.flatnonzero(is_mine & (cause == code))
             ends = gather(end, rows)
             is_outer = np.ones(len(rows), np.bool_)
             is_outer[1:] = ends[1:] > np.maximum.accumulate(ends)[:-1]

@@ -37,7 +37,6 @@ from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 from stepscope.trace.arrays.nullable import are_among, distinct, filled
 from stepscope.trace.arrays.ordering import distinct_groups
-from stepscope.trace.derive.nesting import MOST_NARROW
 from stepscope.trace.model import Trace
 from stepscope.trace.session import Session, kept
 
@@ -256,7 +255,7 @@ def _read(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
     table = pl.DataFrame(
         {
             "lane_id": lane.astype(np.int32),
-            "event": row.astype(np.int32) if trace.event_count <= MOST_NARROW else row,
+            "event": row.astype(np.int32),
             "start_ns": start,
             "end_ns": end,
             "cause": own,

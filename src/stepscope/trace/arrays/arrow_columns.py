@@ -1,9 +1,9 @@
-"""Turns arrays into Polars columns without copying them.
+"""Turns slices of an array into a Polars column of strings without copying them.
 
 Columns refer to the arrays and keep them alive, by the Arrow C data interface
-(https://arrow.apache.org/docs/format/CDataInterface.html). Strings use the layout "string view":
-sixteen bytes per string with its length and either the text (up to twelve bytes) or the first four
-bytes, the index of a buffer, and an offset into it.
+(https://arrow.apache.org/docs/format/CDataInterface.html); of numbers, Polars makes such columns by
+itself. The layout is "string view": sixteen bytes per string with its length and either the text
+(up to twelve bytes) or the first four bytes, the index of a buffer, and an offset into it.
 
 Polars releases arrays by calling a function, at any time and from any thread, even during
 interpreter shutdown, when Python code can no longer run. That function is therefore compiled, and
@@ -29,12 +29,6 @@ _NULLABLE = 2
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-_LAYOUTS = {
-    np.dtype(np.int32): b"i",
-    np.dtype(np.uint32): b"I",
-    np.dtype(np.int64): b"l",
-    np.dtype(np.uint64): b"L",
-}
 
 
 class ArrowSchema(ctypes.Structure):
@@ -93,14 +87,14 @@ _release_schema_pointer = ReleaseSchema(_release_schema)
 
 
 class _Exported:
-    """A column that any Arrow library can import."""
+    """A column of strings that any Arrow library can import."""
 
-    def __init__(self, layout: bytes, length: int, buffers: list[npt.NDArray[Any] | None]) -> None:
-        addresses = (None if buffer is None else buffer.ctypes.data for buffer in buffers)
+    def __init__(self, length: int, buffers: list[npt.NDArray[Any]]) -> None:
+        addresses = (buffer.ctypes.data for buffer in buffers)
         pointers = (ctypes.c_void_p * len(buffers))(*addresses)
         self._array = ArrowArray(
             length=length,
-            null_count=0 if buffers[0] is None else -1,
+            null_count=-1,
             offset=0,
             n_buffers=len(buffers),
             n_children=0,
@@ -109,7 +103,7 @@ class _Exported:
             private_data=KEEPER.keep((buffers, pointers)),
         )
         self._schema = ArrowSchema(
-            format=layout, name=b"", flags=_NULLABLE, release=_release_schema_pointer
+            format=b"vu", name=b"", flags=_NULLABLE, release=_release_schema_pointer
         )
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
@@ -117,19 +111,6 @@ class _Exported:
             _new_capsule(ctypes.addressof(self._schema), b"arrow_schema", None),
             _new_capsule(ctypes.addressof(self._array), b"arrow_array", None),
         )
-
-
-def numbers_of(
-    name: str, values: npt.NDArray[Any], present: npt.NDArray[np.uint8] | None = None
-) -> pl.Series:
-    """Returns a column of numbers.
-
-    Args:
-        values: Contiguous numbers of 32 or 64 bits. They must not change while the column exists.
-        present: One bit per number, least significant bit first, set unless it is null; None if
-            there are no nulls.
-    """
-    return pl.Series(_Exported(_LAYOUTS[values.dtype], len(values), [present, values])).alias(name)
 
 
 def strings_of(
@@ -145,10 +126,10 @@ def strings_of(
         views: Four words per string, in the layout above. They must not change either.
         present: One bit per string, least significant bit first, set unless it is null.
     """
-    buffers: list[npt.NDArray[Any] | None] = [
+    buffers: list[npt.NDArray[Any]] = [
         present,
         np.ascontiguousarray(views),
         data,
         np.array([len(data)], np.int64),
     ]
-    return pl.Series(_Exported(b"vu", len(views), buffers)).alias(name)
+    return pl.Series(_Exported(len(views), buffers)).alias(name)

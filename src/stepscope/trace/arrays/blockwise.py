@@ -26,17 +26,3 @@ def gather(
         # Without "clip", numpy would check all rows first, which takes as long as the rest.
         np.take(table, rows[some], out=found[some], mode="clip")
     return found
-
-
-def rows_where(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.signedinteger[Any]]:
-    """Returns the rows in which a mask is set, in order, in 32 bits where that is enough."""
-    count = int(np.count_nonzero(mask))
-    found: npt.NDArray[np.signedinteger[Any]]
-    found = np.empty(count, np.int32 if len(mask) < 2**31 else np.int64)
-    at = 0
-    for first in range(0, len(mask), _AT_ONCE):
-        some = np.flatnonzero(mask[first : first + _AT_ONCE])
-        some += first
-        found[at : at + len(some)] = some
-        at += len(some)
-    return found

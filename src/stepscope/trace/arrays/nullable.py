@@ -8,8 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-_FEW = 100_000
-
 
 def nullable(values: npt.NDArray[Any], present: npt.NDArray[Any] | None, name: str) -> pl.Series:
     """Returns a column of numbers with nulls.
@@ -35,9 +33,7 @@ def filled(column: pl.Series, value: float) -> npt.NDArray[Any]:
 
 def distinct(numbers: pl.Series) -> npt.NDArray[Any]:
     """Returns the distinct values of a column of numbers but null, in order."""
-    known = numbers.drop_nulls() if numbers.has_nulls() else numbers
-    # Polars hashes very many numbers with several threads, and needs longer to begin than numpy.
-    return np.unique(known.to_numpy()) if len(known) < _FEW else known.unique().sort().to_numpy()
+    return numbers.drop_nulls().unique().sort().to_numpy()
 
 
 def gathered(column: pl.Series, rows: pl.Series) -> pl.Series:

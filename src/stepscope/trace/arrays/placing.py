@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.trace.arrays.intervals import Int64Array
-from stepscope.trace.arrays.ordering import by_group_and_time
+from stepscope.trace.arrays.ordering import by_group, by_group_and_time
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.jit import jit
 
@@ -90,9 +90,7 @@ def _by_row(
     number = np.repeat(base[:-1], np.diff(np.append(first, len(band)))) + row
     counts = np.bincount(number, minlength=int(base[-1]))
     offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
-    # numpy sorts 16-bit numbers by counting.
-    narrow = number.astype(np.uint16) if len(counts) <= 2**16 else number
-    by_row = np.argsort(narrow, kind="stable")
+    by_row = by_group(number)
     return Placement(order[by_row], drawn[by_row], np.repeat(bands, depth), offsets, left_out)
 
 

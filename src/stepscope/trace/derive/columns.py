@@ -15,13 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from stepscope.run.figures import duration
-from stepscope.trace.arrays.blockwise import gather, rows_where
+from stepscope.trace.arrays.blockwise import gather
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import filled, nullable
 from stepscope.trace.categories import (
@@ -43,7 +44,6 @@ from stepscope.trace.derive.links import (
     link_launches,
     link_operators,
 )
-from stepscope.trace.derive.narrow_columns import column, narrowed, row_numbers
 from stepscope.trace.derive.nesting import (
     Nesting,
     RowNumbers,
@@ -89,8 +89,8 @@ class DerivedTables:
     Attributes:
         columns: Row for row alongside `events`, with the columns of `schema.DERIVED`.
         narrow: The same without `event`, which is the number of the row, and with smaller types:
-            numbers of events and, where they fit, times in 32 bits, groups numbered. None if the
-            columns are in a file.
+            numbers of events and, where they fit, times in 32 bits, groups numbered. The columns
+            are the arrays themselves. None if they are in a file.
         parent: For each event the number of its parent, -1 for a root. Nearly all analyses look
             it up, so that it stays in memory when the columns are in a file; None if it was read
             from there.
@@ -136,7 +136,7 @@ def derive(
     if callable(tables):
         tables = tables()
     nesting = _nest(tables)
-    self_ns = column("self_ns", narrowed(nesting.self_ns))
+    self_ns = pl.Series("self_ns", _narrowed(nesting.self_ns))
     parent, depth, crossing = nesting.parent, nesting.depth, nesting.crossing
     around = nesting.around
     del nesting
@@ -170,12 +170,12 @@ def derive(
     narrow = pl.DataFrame(
         [
             step,
-            row_numbers("parent", parent),
-            column("depth", depth),
+            _row_numbers("parent", parent),
+            pl.Series("depth", depth),
             self_ns,
-            row_numbers("launch", launch),
-            row_numbers("op", operator),
-            row_numbers("forward", forward),
+            _row_numbers("launch", launch),
+            _row_numbers("op", operator),
+            _row_numbers("forward", forward),
             kind.alias("kind"),
             group.alias("group"),
         ]
@@ -187,6 +187,18 @@ def derive(
     )
     parent.flags.writeable = False
     return DerivedTables(wide, steps, devices, overruns, problems, narrow, parent, narrow["op"])
+
+
+def _narrowed(values: Int64Array) -> npt.NDArray[np.signedinteger[Any]]:
+    """The same numbers, in 32 bits if all of them fit."""
+    narrow = np.iinfo(np.int32)
+    fits = narrow.min <= values.min(initial=0) and values.max(initial=0) <= narrow.max
+    return values.astype(np.int32) if fits else values
+
+
+def _row_numbers(name: str, values: RowNumbers) -> pl.Series:
+    """A column of numbers of events, with nulls where they are negative."""
+    return nullable(values, values >= 0, name)
 
 
 def _steps_of_lost_work(
@@ -251,7 +263,7 @@ def _nest(tables: Tables, *, is_for_calls: bool = False) -> Nesting:
     """
     events = tables.events
     left_out = (*_NOT_NESTED, Category.USER_ANNOTATION) if is_for_calls else _NOT_NESTED
-    rows = rows_where(~mask_of(events, left_out))
+    rows = np.flatnonzero(~mask_of(events, left_out)).astype(np.int32)
     start = events["start_ns"].to_numpy()
     is_around = None if is_for_calls else is_operator(tables, step_names(tables))
     return nest(
@@ -294,7 +306,7 @@ def _step_of(
         index[loose[mine]] = step_at(steps, start[mine])
     numbers = host["step"].to_numpy().astype(np.int32) if len(host) else np.zeros(1, np.int32)
     is_in_step = index >= 0
-    return column("step", gather(numbers, index), is_in_step)
+    return nullable(gather(numbers, index), is_in_step, "step")
 
 
 def _problems(

@@ -22,7 +22,6 @@ from stepscope.trace.classify import (
     UNKNOWN_KERNEL,
     classify_by_metadata,
 )
-from stepscope.trace.derive.narrow_columns import column
 from stepscope.trace.derive.nesting import RowNumbers
 from stepscope.trace.schema import KIND, Category, Kind
 from stepscope.trace.tables import Tables
@@ -73,7 +72,7 @@ def kind_and_group(
         found = _operator_that_names(work, is_wanted, name_id, around, operator)
         row[work[found >= 0]] = len(group) + name_id[found[found >= 0]]
         group, kind = pl.concat([group, names["group"]]), pl.concat([kind, kind_as_operator])
-    rows = column("row", row)
+    rows = pl.Series("row", row)
     words = group.unique(maintain_order=True).drop_nulls()
     return group.cast(pl.Enum(words))[rows], kind[rows]
 

@@ -28,7 +28,7 @@ import polars as pl
 from stepscope.trace.arrays.blockwise import gather
 from stepscope.trace.arrays.intervals import BoolArray
 from stepscope.trace.categories import GPU_WORK, HOST_CALLS, is_one_of, mask_of
-from stepscope.trace.derive.nesting import RowNumbers, no_rows
+from stepscope.trace.derive.nesting import RowNumbers
 from stepscope.trace.schema import Category
 from stepscope.trace.tables import Tables
 
@@ -45,7 +45,7 @@ def link_launches(events: pl.DataFrame) -> tuple[RowNumbers, int]:
         The call that launched each event, -1 if unknown; and how many events have a correlation
         that matches several calls.
     """
-    launch = no_rows(len(events))
+    launch = np.full(len(events), -1, np.int32)
     wanted = ["event", "correlation", "external_id", "start_ns"]
     has_correlation = pl.col("correlation") > 0
     on_device = is_one_of((*GPU_WORK, Category.DEVICE_SYNC))
@@ -124,7 +124,7 @@ def link_operators(tables: Tables, launch: RowNumbers, around: RowNumbers) -> Ro
     events = tables.events
     is_call = mask_of(events, HOST_CALLS)
     is_device = mask_of(events, (*GPU_WORK, Category.DEVICE_SYNC))
-    operator = no_rows(len(events))
+    operator = np.full(len(events), -1, np.int32)
     np.copyto(operator, around, where=is_call)
     linked = np.nonzero(is_device & (launch >= 0))[0]
     operator[linked] = around[launch[linked]]
@@ -157,7 +157,7 @@ def link_forward(tables: Tables, args: pl.DataFrame) -> RowNumbers:
     Args:
         args: The rows of `args` with sequence numbers, and any others.
     """
-    forward = no_rows(len(tables.events))
+    forward = np.full(len(tables.events), -1, np.int32)
     _forward_by_flows(tables, forward)
     _forward_by_sequence(tables, args, forward)
     return forward

@@ -36,7 +36,7 @@ from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.jit import jit
 from stepscope.trace.schema import Category
 
-MOST_NARROW = 2**31 - 1
+MOST_ROWS = 2**31 - 1
 """Rows that can be numbered in 32 bits. No recorder writes more events, and no more are nested."""
 
 _OUTER_FIRST = (
@@ -49,12 +49,7 @@ _OUTER_FIRST = (
 
 
 RowNumbers = npt.NDArray[np.signedinteger[Any]]
-"""Numbers of rows; -1 for none. 32 bits where that is enough."""
-
-
-def no_rows(number: int) -> RowNumbers:
-    """Returns -1 for each of so many rows, in a type that holds the number of any of them."""
-    return np.full(number, -1, np.int32 if number <= MOST_NARROW else np.int64)
+"""Numbers of rows; -1 for none. Those of events have 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +57,7 @@ class Nesting:
     """The result of `nest`, row for row alongside its events."""
 
     parent: RowNumbers
-    """Row of the parent, in 32 bits; -1 for a root."""
+    """Row of the parent; -1 for a root."""
 
     depth: npt.NDArray[np.int32]
     """0 for a root."""
@@ -104,8 +99,8 @@ def nest(
         rows: The events to nest, in order; the others are roots without children. Default: all.
         chosen: Events to look for above each event.
     """
-    if len(durations) > MOST_NARROW:
-        raise OverflowError(f"more than {MOST_NARROW:,} events")
+    if len(durations) > MOST_ROWS:
+        raise OverflowError(f"more than {MOST_ROWS:,} events")
     order, new_lane = _sorted_rows(lanes, starts, durations, rank, rows)
     number = len(starts)
     columns = (

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.trace.arrays import blockwise
-from stepscope.trace.arrays.blockwise import gather, rows_where
+from stepscope.trace.arrays.blockwise import gather
 
 
 @pytest.fixture(autouse=True)
@@ -32,10 +32,3 @@ def test_values_are_those_of_the_rows(values, rows, kind, numbers):
 
 def test_no_rows_have_no_values():
     assert gather(np.zeros(0, np.int16), np.zeros(0, np.uint32)).tolist() == []
-
-
-@given(st.lists(st.booleans(), max_size=20))
-def test_rows_where_a_mask_is_set(mask):
-    found = rows_where(np.array(mask, np.bool_))
-    assert found.dtype == np.int32
-    assert found.tolist() == [row for row, is_set in enumerate(mask) if is_set]

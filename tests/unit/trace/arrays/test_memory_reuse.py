@@ -7,13 +7,8 @@ import os
 import platform
 import subprocess
 import sys
-import weakref
 
-import numpy as np
 import pytest
-
-from stepscope.trace.arrays.arrow_columns import numbers_of
-from stepscope.trace.arrays.kept_arrays import KEEPER
 
 PROGRAMME = """
 import json, resource
@@ -99,15 +94,6 @@ def test_freed_memory_can_be_returned():
         [sys.executable, "-c", RETURNED], capture_output=True, text=True, check=True
     )
     assert json.loads(answer.stdout) > 80  # of 100 MB
-
-
-def test_arrays_of_columns_that_are_gone_can_be_dropped():
-    array = np.arange(1000)
-    gone = weakref.ref(array)
-    column = numbers_of("number", array)
-    del array, column
-    KEEPER.drop_released()
-    assert gone() is None
 
 
 ENVIRONMENT = """

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.trace.arrays import nullable as module
 from stepscope.trace.arrays.nullable import are_among, distinct, filled, gathered, nullable
 
 NUMBERS = st.lists(st.none() | st.integers(0, 9), max_size=20)
@@ -41,12 +40,9 @@ def test_what_is_not_known_is_filled(known):
     assert filled(pl.Series(known, dtype=pl.Boolean), value=False).tolist() == [*map(bool, known)]
 
 
-@pytest.mark.parametrize("few", [0, 100])
 @given(NUMBERS)
-def test_distinct_numbers_are_in_order(few, numbers):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_FEW", few)
-        found = distinct(pl.Series(numbers, dtype=pl.Int64))
+def test_distinct_numbers_are_in_order(numbers):
+    found = distinct(pl.Series(numbers, dtype=pl.Int64))
     assert found.tolist() == sorted({number for number in numbers if number is not None})
 
 

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.tables import TableBuilder
 
-from stepscope.trace.derive import narrow_columns
 from stepscope.trace.derive.columns import derive
 from stepscope.trace.schema import DERIVED, DEVICE_STEPS, HOST_STEPS
 
@@ -42,8 +41,7 @@ def test_shape_and_types_follow_the_schema():
 @pytest.mark.parametrize(
     ("longest", "dtype"), [(2**31 - 1, pl.Int32), (2**31, pl.Int64)], ids=["fits", "too long"]
 )
-def test_self_times_are_narrow_where_they_fit(monkeypatch, longest, dtype):
-    monkeypatch.setattr(narrow_columns, "_MANY", 0)
+def test_self_times_are_narrow_where_they_fit(longest, dtype):
     build = TableBuilder()
     build.host("aten::mm", 10, longest + 5)
     build.host("aten::mm", 12, 5)

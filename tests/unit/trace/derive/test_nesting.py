@@ -114,7 +114,7 @@ def test_the_nearest_chosen_row_above_is_found_with_the_parents(events, draw):
 
 
 def test_more_rows_than_32_bits_number_are_refused(monkeypatch):
-    monkeypatch.setattr(nesting, "MOST_NARROW", 1)
+    monkeypatch.setattr(nesting, "MOST_ROWS", 1)
     with pytest.raises(OverflowError, match="more than 1 events"):
         nest(*columns([(0, 0, 9), (0, 1, 2)]))
 

@@ -7,7 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
+import weakref
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -15,8 +17,7 @@ from polars.testing import assert_frame_equal
 from tests.support.chrome_traces import write
 
 from stepscope.trace import model
-from stepscope.trace.arrays.kept_arrays import KEEPER
-from stepscope.trace.derive import narrow_columns
+from stepscope.trace.derive import columns
 from stepscope.trace.derive.columns import derive
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
@@ -231,18 +232,22 @@ def test_large_tables_are_read_from_the_store_once_they_are_there(
 def test_tables_that_are_cached_take_no_memory_but_for_operators_and_parents(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(narrow_columns, "_MANY", 0)  # columns keep their arrays
+    numbers: list[weakref.ref[Any]] = []
+    plain = columns.nullable
+
+    def nullable(values: Any, present: Any, name: str) -> pl.Series:
+        numbers.append(weakref.ref(values))
+        return plain(values, present, name)
+
+    monkeypatch.setattr(columns, "nullable", nullable)
     trace = load(path, store=True)
-    KEEPER.drop_released()
-    before = len(KEEPER)
     assert_as_computed(trace)
-    KEEPER.drop_released()  # of what it was compared with
-    assert len(KEEPER) == before + 1, "the operators stay, which most analyses ask for"
+    in_memory = [one for one in numbers if one() is not None]
+    assert len(in_memory) == 2, "operators and parents stay, which most analyses ask for"
     assert trace.derived_numbers("op").cast(pl.Int64).equals(trace.derived.collect()["op"])
     assert (trace.parents == trace.derived.collect()["parent"].fill_null(-1).to_numpy()).all()
     trace.close()
-    KEEPER.drop_released()
-    assert len(KEEPER) == before
+    assert all(one() is None for one in in_memory)
     assert_as_computed(trace)
 
 
