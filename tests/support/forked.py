@@ -28,7 +28,7 @@ PRELOADED = [
     "stepscope.advice.rank.diagnose_window",
     "stepscope.report.diagnosis",
     "stepscope.report.render.markdown",
-    "stepscope.trace.formats.chrome.format",
+    "stepscope.trace.formats.chrome.reader",
     "stepscope.trace.load",
 ]
 

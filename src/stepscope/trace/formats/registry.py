@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from stepscope.errors import UnreadableInputError
 from stepscope.trace.formats import pyspy
-from stepscope.trace.formats.chrome import format as chrome
+from stepscope.trace.formats.chrome import reader as chrome
 from stepscope.trace.formats.not_traces import NOT_TRACES
 from stepscope.trace.formats.nsys import format as nsys
 from stepscope.trace.formats.perfetto import format as perfetto

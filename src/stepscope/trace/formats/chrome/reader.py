@@ -14,6 +14,11 @@ from collections.abc import Callable
 
 from stepscope.errors import UnreadableInputError
 from stepscope.trace.formats.chrome.assemble import Assembler
+from stepscope.trace.formats.chrome.device_lanes import (
+    names_other_devices,
+    with_device_lanes,
+    with_unknown_lanes,
+)
 from stepscope.trace.formats.chrome.event_list import (
     BytePositions,
     ReadEvents,
@@ -33,10 +38,12 @@ from stepscope.trace.formats.chrome.tolerant.json_text import (
     without_surrogates,
 )
 from stepscope.trace.formats.chrome.tolerant.lenient_json import LenientError, read_lenient
+from stepscope.trace.formats.trace_format import Input, TraceFormat
 from stepscope.trace.problems import Problems
 from stepscope.trace.source.content import Content
 from stepscope.trace.tables import Frames, Tables
 
+_BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"  # byte order mark and space
 _LOG = logging.getLogger(__name__)
 _SEPARATORS = re.compile(r"[ \t\r\n,]*")
 _COLON = re.compile(r"[ \t\r\n]*:[ \t\r\n]*")
@@ -335,3 +342,24 @@ def _events_reader(name: str) -> ReadEvents:
         )
         return read_events_tolerantly
     return read_events_compiled
+
+
+def _read(trace: Input) -> Tables:
+    return with_device_lanes(read_tables(trace.name, trace.content, trace.problems))
+
+
+def _stream(trace: Input, take: Callable[[Frames], None]) -> Frames:
+    if names_other_devices(trace.content.peek()):
+        # What an event stands for depends on names, flows and arguments of the whole file.
+        return _read(trace).pass_on(take)
+    small = read_in_chunks(trace.name, trace.content, trace.problems, take)
+    return {**small, "problems": with_unknown_lanes(small["problems"], small["lanes"])}
+
+
+FORMAT = TraceFormat(
+    name="chrome",
+    recognises=lambda beginning: beginning.lstrip(_BEFORE_JSON)[:1] in (b"{", b"["),
+    read=_read,
+    stream=_stream,
+)
+"""Traces of Kineto, and any other Chrome traces."""

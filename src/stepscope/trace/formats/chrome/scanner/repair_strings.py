@@ -108,6 +108,16 @@ def _put_replacement(out: int) -> int:
     return out + 3
 
 
+@jit
+def _copy_character(data: Data, at: int, out: int) -> tuple[int, int, int]:
+    """Copies a character beyond ASCII, like `repair_string`."""
+    length = character_length(data, at)
+    if length == 0:
+        return at + 1, _put_replacement(out), BYTES
+    copy_some(out, data + at)
+    return at + length, out + length, 0
+
+
 @jit_inline
 def _hexadecimal(digit: int) -> int:
     return digit + (ZERO if digit < 10 else 87)
@@ -211,15 +221,8 @@ def repair_string(
             else:
                 return FAILED, out, at
         elif character >= 0x80:
-            length = character_length(data, at)
-            if length > 0:
-                copy_some(out, data + at)
-                at += length
-                out += length
-            else:
-                wrong |= BYTES
-                at += 1
-                out = _put_replacement(out)
+            at, out, found = _copy_character(data, at, out)
+            wrong |= found
         elif at >= end or mode == VALID:
             return FAILED, out, at
         else:
@@ -242,15 +245,8 @@ def _repair_bare_word(data: Data, at: int, out: int) -> tuple[int, int, int]:
     for _ in range(_LONGEST_WORD):
         character = byte_at(data, at)
         if character >= 0x80:
-            length = character_length(data, at)
-            if length > 0:
-                copy_some(out, data + at)
-                at += length
-                out += length
-            else:
-                wrong |= BYTES
-                at += 1
-                out = _put_replacement(out)
+            at, out, found = _copy_character(data, at, out)
+            wrong |= found
             continue
         if character <= SPACE or character in (
             QUOTE, COMMA, COLON, OPEN_OBJECT, CLOSE_OBJECT, OPEN_LIST, CLOSE_LIST,
