@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.trace.arrays.buffers import Buffers
 from stepscope.trace.formats.chrome.rows import (
     HAS_BYTES,
     HAS_CORRELATION,
@@ -79,8 +78,7 @@ def scanned(
     if not with_patterns:
         vocabularies.patterns.table[CREDIT] = -1
     before = vocabularies.patterns.recognised
-    buffers = Buffers()
-    scan = Scan(piece_of(text, 0, buffers), between, buffers, vocabularies).run()
+    scan = Scan(piece_of(text, 0), between, vocabularies).run()
     found = scan.rows()
     has = found.flags
     rows: dict[str, list[Any]] = {

@@ -160,7 +160,6 @@ def prefetched(items: Iterator[Item]) -> Generator[Item, None, None]:
             if item is None:
                 return
             yield item
-            del item  # so that the producer can reuse its memory
     finally:
         abandoned.set()
         thread.join(_PATIENCE_SECONDS)  # a read from a silent pipe cannot be cancelled

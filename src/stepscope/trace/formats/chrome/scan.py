@@ -21,7 +21,6 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.trace.arrays.arrow_columns import strings_of
-from stepscope.trace.arrays.buffers import Buffers
 from stepscope.trace.formats.chrome.event_list import BytePositions, Ending, Take, decode
 from stepscope.trace.formats.chrome.rows import (
     NUMBERS,
@@ -54,7 +53,6 @@ from stepscope.trace.formats.chrome.tolerant.event_text import Outcome, Stretch,
 from stepscope.trace.problems import Problems
 from stepscope.trace.source.content import Content, prefetched
 
-_ROWS = 4096  # numbers of rows are multiples of this, unless these are fewer
 _BYTES_EACH = 96  # of the smallest usual events
 _FIRST_WINDOW = 16 * 1024
 _MOST_AT_ONCE = 512
@@ -67,21 +65,19 @@ class Scan:
         self,
         piece: Piece,
         between: Between,
-        buffers: Buffers,
         vocabularies: Vocabularies,
         scale: int = 1,
     ) -> None:
-        rows = _row_capacity(piece.end // (_BYTES_EACH // min(scale, 16)))
+        rows = piece.end // (_BYTES_EACH // min(scale, 16)) + 64
         self.piece = piece
         self.data = piece.data
         self.between = between
         self.scale = scale
-        self.buffers = buffers
         self.vocabularies = vocabularies
-        self.columns = buffers.take((INT64_COLUMNS, rows), np.int64)
-        self.views = buffers.take((rows, 2), np.int64)
-        self.bytes = buffers.take((2, rows), np.uint8)
-        self.numbers = buffers.take((2, rows), np.int32)
+        self.columns = np.empty((INT64_COLUMNS, rows), np.int64)
+        self.views = np.empty((rows, 2), np.int64)
+        self.bytes = np.empty((2, rows), np.uint8)
+        self.numbers = np.empty((2, rows), np.int32)
         self.state = np.array(
             [
                 self.data.ctypes.data, piece.end, 0, between.value, 0, rows,
@@ -118,7 +114,7 @@ class Scan:
             at = int(self.state[POSITION])
             if self.status != HANDED_OVER or not can_repair(self.data, at, end):
                 return False
-            self._repaired = repaired = RepairedBlock(self.data, at, end, self.vocabularies.copies)
+            self._repaired = repaired = RepairedBlock(self.data, at, end)
         elif self.status != USED_UP:
             return False
         if not repaired.copy_next():
@@ -150,8 +146,8 @@ class Scan:
         """Scans the same piece again from the start, with larger buffers."""
         if int(self.state[ROWS]) < len(self.views):
             vocabularies = Vocabularies(self.vocabularies.scale * 4)
-            return Scan(self.piece, self.between, self.buffers, vocabularies, self.scale).run()
-        return Scan(self.piece, self.between, self.buffers, self.vocabularies, self.scale * 4).run()
+            return Scan(self.piece, self.between, vocabularies, self.scale).run()
+        return Scan(self.piece, self.between, self.vocabularies, self.scale * 4).run()
 
     def rows(self) -> Rows:
         """Returns the events scanned so far, as views of the scan's memory."""
@@ -180,12 +176,6 @@ class Scan:
             problems=problems,
             **numbers,
         )
-
-
-def _row_capacity(count: int) -> int:
-    """Returns how many rows to allocate: one of few numbers, so that buffers can be reused."""
-    rows = count + 64
-    return 1 << rows.bit_length() if rows < _ROWS else -(-rows // _ROWS) * _ROWS
 
 
 class _ByHand:
@@ -265,10 +255,9 @@ def _merged(rows: Rows, by_hand: _ByHand) -> Rows:
 class _Reader:
     """Processes scanned pieces in order, and rescans where a cut was wrong."""
 
-    def __init__(self, offset: int, content: Content, take: Take, buffers: Buffers) -> None:
+    def __init__(self, offset: int, content: Content, take: Take) -> None:
         self.content = content
         self.take = take
-        self.buffers = buffers
         self.offset = offset  # of `carry`
         self.carry = bytearray()  # grows in place: an event can reach over very many pieces
         self.wanted = 0  # size of `carry` before the next attempt
@@ -299,8 +288,8 @@ class _Reader:
             self._accept(self._again(), final=True)
 
     def _again(self) -> Scan:
-        piece = piece_of(self.carry, self.offset, self.buffers)
-        return Scan(piece, self.between, self.buffers, self.vocabularies()).run()
+        piece = piece_of(self.carry, self.offset)
+        return Scan(piece, self.between, self.vocabularies()).run()
 
     def _accept(self, scan: Scan, final: bool) -> None:
         """Takes the events of a piece, read as far as possible without the next one.
@@ -351,8 +340,7 @@ def read_events_compiled(
         threads: Number of scanning threads. Default: one per processor, at most 8.
     """
     count = threads or min(os.cpu_count() or 1, 8)
-    buffers = Buffers()
-    reader = _Reader(offset, content, take, buffers)
+    reader = _Reader(offset, content, take)
     cutter = Cutter(data, offset, content)
     waiting: deque[Future[Scan]] = deque()
     with (
@@ -361,11 +349,10 @@ def read_events_compiled(
     ):
         between = Between.START
         for piece in pieces:
-            scan = Scan(piece, between, buffers, reader.vocabularies())
+            scan = Scan(piece, between, reader.vocabularies())
             # Within the context, so that a terminal shows that the first scan compiles the scanner.
             waiting.append(pool.submit(copy_context().run, scan.run))
             between = Between.AFTER_COMMA
-            del piece, scan
             if len(waiting) > count:
                 reader.next(waiting.popleft().result())
             if reader.ended:

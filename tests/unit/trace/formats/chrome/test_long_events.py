@@ -41,9 +41,9 @@ def test_work_grows_with_the_size_of_an_event_alone(monkeypatch, value):
     blocks = [text[at : at + BLOCK_BYTES] for at in range(0, len(text), BLOCK_BYTES)]
     scanned = []
 
-    def counted(text, offset, buffers):
+    def counted(text, offset):
         scanned.append(len(text))
-        return piece_of(text, offset, buffers)
+        return piece_of(text, offset)
 
     piece_of = scan.piece_of
     monkeypatch.setattr(scan, "piece_of", counted)

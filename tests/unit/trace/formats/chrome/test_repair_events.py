@@ -22,7 +22,6 @@ from tests.support.chrome_traces import (
 from tests.support.recorder_mistakes import with_mistakes
 
 from stepscope.errors import UnreadableInputError
-from stepscope.trace.arrays.buffers import Buffers
 from stepscope.trace.formats.chrome import scan
 from stepscope.trace.formats.chrome.scanner import repair_events, repaired
 from stepscope.trace.formats.chrome.tolerant import event_text
@@ -150,7 +149,7 @@ def test_repair_stays_within_its_block() -> None:
     first = data.index(b'{\n    "ph"')
     second = data.index(b'{\n    "ph"', first + 1)
     text = np.frombuffer(data + bytes(64), np.uint8)
-    copy = repaired.RepairedBlock(text, first, second, Buffers())
+    copy = repaired.RepairedBlock(text, first, second)
     assert not copy.copy_next()
     assert copy.original(copy.end) == first
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.trace.arrays.buffers import Buffers
 from stepscope.trace.formats.chrome.scanner.repair_events import (
     AT,
     CAPACITY,
@@ -80,8 +79,7 @@ class RepairedBlock:
         data: The copy, with padding.
     """
 
-    def __init__(self, data: npt.NDArray[np.uint8], at: int, end: int, buffers: Buffers) -> None:
-        self._buffers = buffers
+    def __init__(self, data: npt.NDArray[np.uint8], at: int, end: int) -> None:
         self._end = end
         self._job = _job(data, at, end)
         self._log = np.empty((LOG_FIELDS, (end - at) // _BYTES_EACH + 64), np.int64)
@@ -91,7 +89,7 @@ class RepairedBlock:
 
     def _copy_to(self, size: int, used: int) -> None:
         units = -(-(size + PADDING) // _COPY_UNIT) + 1
-        data = self._buffers.take(units * _COPY_UNIT, np.uint8)
+        data = np.empty(units * _COPY_UNIT, np.uint8)
         data[:used] = self.data[:used]
         self.data = data
         _describe(self._job, data, used, self._log)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.trace.arrays.buffers import Buffers
 from stepscope.trace.formats.chrome.scanner.scan_bytes import PADDING
 from stepscope.trace.source.content import Content
 
@@ -18,7 +17,6 @@ _CUT = re.compile(
     rb'\}[ \t\r\n]*,[ \t\r\n]*(?=\{[ \t\r\n]*"(?:ph|cat|name|pid|tid|ts|dur|id|args)"[ \t\r\n]*:)'
 )
 _CUT_WINDOW = 4 * 1024
-_BUFFER_UNIT = 128 * 1024  # buffer sizes are multiples of this
 
 
 @dataclass(frozen=True)
@@ -48,16 +46,15 @@ class Cutter:
         self.enough = threading.Event()
         self._offset = offset
         self._content = content
-        self._buffers = Buffers()
 
     def pieces(self) -> Iterator[Piece]:
-        """Yields the pieces in order, reusing the memory of earlier ones."""
+        """Yields the pieces in order."""
         if 2 * len(self.carry) >= self._content.size:  # a block is there already
-            data = _allocate(len(self.carry), self._buffers)
+            data = _allocate(len(self.carry))
             yield self._cut(data, _fill_up(data, self.carry, 0))
         while not self.enough.is_set():
             carried = len(self.carry)
-            data = _allocate(carried + self._content.size, self._buffers)
+            data = _allocate(carried + self._content.size)
             end = carried + self._content.read_into(
                 data.data[carried : carried + self._content.size]
             )
@@ -78,9 +75,9 @@ class Cutter:
         return piece
 
 
-def _allocate(size: int, buffers: Buffers) -> npt.NDArray[np.uint8]:
+def _allocate(size: int) -> npt.NDArray[np.uint8]:
     """Returns a buffer of this size plus the padding that the scanner needs."""
-    return buffers.take(-(-(size + PADDING) // _BUFFER_UNIT) * _BUFFER_UNIT, np.uint8)
+    return np.empty(size + PADDING, np.uint8)
 
 
 def _fill_up(data: npt.NDArray[np.uint8], text: bytes | bytearray, size: int) -> int:
@@ -91,9 +88,9 @@ def _fill_up(data: npt.NDArray[np.uint8], text: bytes | bytearray, size: int) ->
     return end
 
 
-def piece_of(text: bytes | bytearray, offset: int, buffers: Buffers) -> Piece:
+def piece_of(text: bytes | bytearray, offset: int) -> Piece:
     """Copies bytes into a buffer with the padding that the scanner needs."""
-    data = _allocate(len(text), buffers)
+    data = _allocate(len(text))
     return Piece(data, _fill_up(data, text, 0), offset)
 
 

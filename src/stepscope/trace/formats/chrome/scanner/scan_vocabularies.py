@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.trace.arrays.buffers import Buffers
 from stepscope.trace.formats.chrome.rows import LanePair, NamePair, Pair, Vocabulary
 from stepscope.trace.formats.chrome.scanner.scan_bytes import (
     PADDING,
@@ -117,7 +116,6 @@ class Vocabularies:
         names: The pairs for `Rows.name`.
         lanes: The pairs for `Rows.lane`.
         scale: Size of the tables.
-        copies: Memory for repaired text.
     """
 
     def __init__(self, scale: int = 1) -> None:
@@ -129,7 +127,6 @@ class Vocabularies:
             2**9 * scale, 2**16 * scale, _read_lane
         )
         self.patterns = Patterns()
-        self.copies = Buffers()
 
     def catch_up(self) -> None:
         """Reads the words that the scanner has added."""
