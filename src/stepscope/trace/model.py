@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -364,7 +363,7 @@ def _tables_to_derive(trace: Trace, *, with_args: bool = False) -> Tables:
         for name in ("args", "instants", "counters", "metadata")
     }
     if with_args:
-        empty["args"] = trace.args.collect(engine=trace.engine)
+        empty["args"] = _needed_arguments(trace)
     return Tables(
         events=pl.DataFrame([number, *often_read, *links]),
         names=names,
@@ -378,19 +377,15 @@ def _tables_to_derive(trace: Trace, *, with_args: bool = False) -> Tables:
 def _derive(trace: Trace, steps: pl.DataFrame | None) -> DerivedTables:
     """Derives columns, steps and problems, and caches them in the trace's store, if it has one."""
     with working("Finding steps, nesting and links"):
-        if trace.store is None:
-            derived = derive(_tables_to_derive(trace, with_args=True), steps)
-        else:
-            # Arguments are most of a stored trace, and few of them are needed. Nothing here
-            # refers to the tables, so that deriving can free what it no longer needs.
-            derived = derive(
-                partial(_tables_to_derive, trace), steps, partial(_needed_arguments, trace)
-            )
+        derived = derive(_tables_to_derive(trace, with_args=True), steps)
     if trace.derived_files is None:
         return derived
     return trace.derived_files.keep(derived)
 
 
 def _needed_arguments(trace: Trace) -> pl.DataFrame:
+    """The arguments, of a stored trace only those that matter: they are most of it."""
+    if trace.store is None:
+        return trace.args.collect(engine="in-memory")
     found = trace.args.filter(needed_args()).collect(engine="streaming")
     return found if found["event"].is_sorted() else found.sort("event")

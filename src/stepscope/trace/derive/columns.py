@@ -12,8 +12,8 @@ Step of an event
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -121,39 +121,23 @@ def needed_args() -> pl.Expr:
     return pl.col("args").str.contains(_NEEDED_ARGS)
 
 
-def derive(
-    tables: Tables | Callable[[], Tables],
-    host: pl.DataFrame | None = None,
-    read_args: Callable[[], pl.DataFrame] | None = None,
-) -> DerivedTables:
+def derive(tables: Tables, host: pl.DataFrame | None = None) -> DerivedTables:
     """Derives columns, steps and problems.
 
     Args:
-        tables: The tables, or what reads them, so that columns are freed as soon as they are not
-            needed. Of `events`, `stream` and `bytes` are not needed.
-        read_args: Reads `args` in place of `tables.args`, all rows of `needed_args`.
+        tables: Of `events`, `stream` and `bytes` are not needed.
     """
-    if callable(tables):
-        tables = tables()
+    events = tables.events
     nesting = _nest(tables)
-    self_ns = pl.Series("self_ns", _narrowed(nesting.self_ns))
-    parent, depth, crossing = nesting.parent, nesting.depth, nesting.crossing
-    around = nesting.around
-    del nesting
-    launch, ambiguous = link_launches(tables.events)
-    operator = link_operators(tables, launch, around)
+    parent = nesting.parent
+    launch, ambiguous = link_launches(events)
+    operator = link_operators(tables, launch, nesting.around)
     steps, host_index = steps_and_places(tables, host)
     processes = tables.lanes.filter(~pl.col("is_gpu"))["pid"].n_unique()
-    overruns = find_overruns(tables.events, processes)
-    # There are very many events, so columns are narrow, and what links events is dropped.
-    kept = [name for name in tables.events.columns if name not in ("correlation", "external_id")]
-    tables = replace(tables, events=tables.events[kept])
-    events = tables.events
+    overruns = find_overruns(events, processes)
     is_work = mask_of(events, GPU_WORK)
-    args = tables.args if read_args is None else read_args()
-    forward = link_forward(tables, args)
-    group, kind = kind_and_group(tables, args, around, operator)
-    del around
+    forward = link_forward(tables)
+    group, kind = kind_and_group(tables, nesting.around, operator)
 
     work = np.flatnonzero(is_work)
     cause = np.where(launch[work] >= 0, launch[work], operator[work])
@@ -163,16 +147,15 @@ def derive(
     lost_in = _steps_of_lost_work(tables, launch[work], host_index)
     devices = device_steps(believable, steps, blocked_until(tables, work), lost_in)
     step = _step_of(events, steps, host_index, launch_step, linked, devices)
-    del host_index
     is_unlinked = np.zeros(len(events), np.bool_)
     is_unlinked[work[launch[work] < 0]] = True
-    problems = _problems(tables, crossing, ambiguous, is_unlinked, steps, overruns)
+    problems = _problems(tables, nesting.crossing, ambiguous, is_unlinked, steps, overruns)
     narrow = pl.DataFrame(
         [
             step,
             _row_numbers("parent", parent),
-            pl.Series("depth", depth),
-            self_ns,
+            pl.Series("depth", nesting.depth),
+            pl.Series("self_ns", _narrowed(nesting.self_ns)),
             _row_numbers("launch", launch),
             _row_numbers("op", operator),
             _row_numbers("forward", forward),

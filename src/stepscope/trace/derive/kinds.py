@@ -30,19 +30,18 @@ _COMPUTE_OR_COMMUNICATION = pl.Series([Kind.COMPUTE.value, Kind.COMMUNICATION.va
 
 
 def kind_and_group(
-    tables: Tables, args: pl.DataFrame, around: RowNumbers, operator: RowNumbers
+    tables: Tables, around: RowNumbers, operator: RowNumbers
 ) -> tuple[pl.Series, pl.Series]:
     """Returns group and kind of each event, by its metadata, then its name, then its operator.
 
     Both are columns of words that are numbered (`pl.Enum`).
 
     Args:
-        args: The arguments that may name a collective.
         around: The innermost operator around each host event; -1 for none.
         operator: The operator of each piece of GPU work; -1 for none.
     """
     events, names = tables.events, tables.names
-    naming = args.filter(pl.col("args").str.contains(COLLECTIVE_NAME, literal=True))
+    naming = tables.args.filter(pl.col("args").str.contains(COLLECTIVE_NAME, literal=True))
     category = events["category"].to_physical()[naming["event"]]
     by_metadata = classify_by_metadata(naming.filter(category == code_of(Category.KERNEL)))
     # Group and kind by row: first one row for each name, then one for each of the few events whose

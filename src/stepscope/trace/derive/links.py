@@ -151,20 +151,16 @@ def link_operators(tables: Tables, launch: RowNumbers, around: RowNumbers) -> Ro
     return operator
 
 
-def link_forward(tables: Tables, args: pl.DataFrame) -> RowNumbers:
-    """Returns the forward operator of each backward operator; -1 for other events.
-
-    Args:
-        args: The rows of `args` with sequence numbers, and any others.
-    """
+def link_forward(tables: Tables) -> RowNumbers:
+    """Returns the forward operator of each backward operator; -1 for other events."""
     forward = np.full(len(tables.events), -1, np.int32)
     _forward_by_flows(tables, forward)
-    _forward_by_sequence(tables, args, forward)
+    _forward_by_sequence(tables, forward)
     return forward
 
 
-def _forward_by_sequence(tables: Tables, args: pl.DataFrame, forward: RowNumbers) -> None:
-    counted = args.filter(pl.col("args").str.contains(SEQUENCE_NUMBER, literal=True))
+def _forward_by_sequence(tables: Tables, forward: RowNumbers) -> None:
+    counted = tables.args.filter(pl.col("args").str.contains(SEQUENCE_NUMBER, literal=True))
     if counted.is_empty():
         return
     # `event` is the row number, so rows are gathered instead of joined.

@@ -51,15 +51,6 @@ def test_self_times_are_narrow_where_they_fit(longest, dtype):
     assert column(found.columns.collect(), "self_ns") == [longest, 5]
 
 
-def test_tables_that_are_read_for_it_give_the_same():
-    build = TableBuilder()
-    build.step(4, 0, 100)
-    build.launch(12, 2, 50, 100)
-    known, read = derive(build.build()), derive(build.build)
-    assert read.columns.collect().equals(known.columns.collect())
-    assert read.device_steps.equals(known.device_steps)
-
-
 def test_launches_operators_and_steps_when_the_host_runs_ahead():
     build = TableBuilder()
     build.step(4, 0, 100)
