@@ -82,7 +82,6 @@ def replayed_finding(
     window = subject.window
     if window is None:
         return []
-    window.return_freed_memory()  # a replay needs memory of other sizes than what came before
     again = replay(changes)
     limits = subject.thresholds
     share = again.saving_share

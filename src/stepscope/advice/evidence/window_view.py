@@ -40,16 +40,11 @@ from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.timeline import Timeline, timeline
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
-from stepscope.trace.arrays.memory_reuse import return_freed_memory
 from stepscope.trace.model import Trace
 from stepscope.trace.session import Session, kept
 
 Answer = TypeVar("Answer")
 About = ParamSpec("About")
-
-_RETURNED_FROM_EVENTS = 2_000_000
-"""Of fewer events, a report takes half a gigabyte in any case, and a tenth longer if it returns
-what it frees."""
 
 
 def once(
@@ -80,15 +75,6 @@ class WindowView:
     baseline: Trace | None = None
     pace: RecordedPace | None = None
     session: Session = field(default_factory=Session, init=False, repr=False, compare=False)
-
-    def return_freed_memory(self) -> None:
-        """Return what was freed, if the trace is large.
-
-        For after work that needs much memory for a moment: it takes pieces of other sizes than
-        what comes next, which seldom fits what it leaves free.
-        """
-        if self.trace.event_count >= _RETURNED_FROM_EVENTS:
-            return_freed_memory()
 
     @kept
     def graph(self) -> StepGraph:

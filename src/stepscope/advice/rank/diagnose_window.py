@@ -74,7 +74,6 @@ class WindowDiagnosis:
             problems=problems,
         )
         summary = self._summary(subject, view, device, compared)
-        view.return_freed_memory()  # the path and idle time took more than the rules do
         return with_findings(summary, subject)
 
     def host_steps(self) -> RankSummary:
@@ -166,12 +165,10 @@ class WindowDiagnosis:
             )
             self.alone = replace(self.alone, steps=None)
         steps = view.scope.steps
-        view.return_freed_memory()  # making the graph took more than partitions do
         host = partition_host(self.trace, steps)
         device = None
         if view.has_gpu:
             device = break_down_devices(view.timeline, view.idle)
-            view.return_freed_memory()
         compared = self.alone.compared
         if compared.window not in (None, self.window.index):
             compared = replace(compared, pieces=None)  # they are of the other window

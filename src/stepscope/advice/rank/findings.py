@@ -179,7 +179,4 @@ def _saved_by_replay_ns(subject: Subject, window: WindowView, changes: Changes) 
 
 def _check(rule: str, subject: Subject) -> list[Finding]:
     with working(f"Checking {rule}"):
-        found = for_purpose(RULES[rule](subject), subject)
-    if subject.window is not None:
-        subject.window.return_freed_memory()
-    return found
+        return for_purpose(RULES[rule](subject), subject)

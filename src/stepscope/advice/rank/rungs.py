@@ -69,7 +69,6 @@ def climb(subject: Subject, findings: Sequence[Finding]) -> Ladder:
     promising = [one for one in findings if one.saving_ns]
     if not window.has_gpu and not promising:
         return Ladder(reason=_NOTHING)
-    window.return_freed_memory()  # replays need memory of other sizes than what came before
     climber = _Climber(subject, window, subject.step_ns or window.step_ns)
     climber.today()
     climber.fix(promising)

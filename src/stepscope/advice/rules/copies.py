@@ -331,7 +331,6 @@ def find_layout_copies(subject: Subject, window: WindowView) -> list[Finding]:
         Evidence("kernels per step", len(copies) / window.steps, "count"),
         *origins(window, copies, "launched by"),
     )
-    window.return_freed_memory()  # the places were found among all events
     return replayed_finding(
         subject,
         window.without(copies),

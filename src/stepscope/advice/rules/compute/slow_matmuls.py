@@ -269,7 +269,6 @@ def _slow(window: WindowView, products: pl.DataFrame, least: float) -> pl.DataFr
     That is operator, shapes, type, attained_share and flops_per_call.
     """
     report = analyse_flops(window.trace, window.scope)
-    window.return_freed_memory()
     slow = report.operators.filter(
         pl.col("attained_share") < least, ~pl.col("type").is_in(["float32", "float64"])
     ).select(

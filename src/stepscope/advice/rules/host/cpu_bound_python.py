@@ -172,7 +172,6 @@ def find_cpu_bound_python(subject: Subject) -> list[Finding]:
         Evidence("longest", int(lengths[longest]), "ns"),
     ]
     place, function = _where(window, long, longest)
-    window.return_freed_memory()  # they were found among all operators
     if place:
         evidence.append(Evidence("the longest is", place, "text"))
     graph = window.graph
