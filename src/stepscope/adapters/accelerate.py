@@ -23,7 +23,6 @@ from stepscope.adapters.profiler import Profiler
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.ranks import RankIdentity
 from stepscope.capture.steps.detector import Detector, Policy
-from stepscope.capture.steps.work import work_of
 from stepscope.errors import UsageError
 from stepscope.run.step_record import MICRO_BATCH
 
@@ -71,22 +70,19 @@ class AccelerateProfiler(Profiler):
         Yields:
             The batches, unchanged.
         """
-        asks = batches_per_step is None
-        gradients = GradientState()  # all of them share their values
         self._begin_step()
-        for batch in super().watch(loader, batches_per_step=batches_per_step or 0):
-            if asks:
-                self.session.steps.offer(work_of(batch))
-            try:
-                yield batch
-            except GeneratorExit:
-                # The loop was left from inside; after its optimizer step, that is a complete step.
-                if asks and (detector := self._core.detector) and detector.has_stepped:
-                    self.step()
-                raise
-            ends = gradients.sync_gradients or self.config.step_unit == MICRO_BATCH
-            if asks and ends and not self._core.was_stepped:
-                self.step()
+        if batches_per_step is not None:
+            return self._watch(loader, batches_per_step)
+        gradients = GradientState()  # all of them share their values
+        of_batches = self.config.step_unit == MICRO_BATCH
+
+        def ends_step() -> bool:
+            if not gradients.sync_gradients and not of_batches:
+                return False
+            self._begin_step()
+            return True
+
+        return self._watch(loader, 0, ends_step)
 
     def step(self, *, tokens: int | None = None, samples: int | None = None) -> None:
         """End the current step if the loop does so itself; see `Profiler.step`."""

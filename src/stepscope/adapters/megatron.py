@@ -69,9 +69,14 @@ class TimersWatch:
         """Listen to the timers. Python looks `()` up in the class, so the class is replaced."""
         self._kind = type(self._timers)
         watch, call = self, self._kind.__call__
+        followed: dict[str, _Timer] = {}
 
         def __call__(timers: Any, name: str, *arguments: Any, **keywords: Any) -> Any:  # noqa: N807
-            return _Timer(call(timers, name, *arguments, **keywords), name, watch)
+            timer = call(timers, name, *arguments, **keywords)
+            known = followed.get(name)
+            if known is None or known._timer is not timer:
+                known = followed[name] = _Timer(timer, name, watch)
+            return known
 
         self._timers.__class__ = type(
             self._kind.__name__, (self._kind,), {"__call__": __call__, "__slots__": ()}
@@ -88,14 +93,23 @@ class TimersWatch:
     def started(self, name: str) -> None:
         """Note that a timer has been started."""
         if self._kind is not None and name not in ACROSS_STEPS:
-            self._running.append(name)
-            self._follow()
+            running = self._running
+            running.append(name)
+            if len(running) == 1 or WAITS.isdisjoint(running):
+                self._enter(name)  # inside what is open
+            else:
+                self._follow()
 
     def stopped(self, name: str) -> None:
         """Note that a timer has been stopped."""
-        if name in self._running:
-            position = len(self._running) - 1 - self._running[::-1].index(name)
-            del self._running[position]
+        running = self._running
+        if running == [name]:  # as mostly
+            running.clear()
+            _, phase = self._open.pop()
+            phase.__exit__(None, None, None)
+        elif name in running:
+            position = len(running) - 1 - running[::-1].index(name)
+            del running[position]
             self._follow()
 
     def _follow(self) -> None:
@@ -116,10 +130,13 @@ class TimersWatch:
             _, phase = self._open.pop()
             phase.__exit__(None, None, None)
         for name in wanted[kept:]:
-            steps = self._profiler.session.steps
-            phase = steps.waiting() if name in WAITS else steps.phase(name)
-            phase.__enter__()
-            self._open.append((name, phase))
+            self._enter(name)
+
+    def _enter(self, name: str) -> None:
+        steps = self._profiler.session.steps
+        phase = steps.waiting() if name in WAITS else steps.phase(name)
+        phase.__enter__()
+        self._open.append((name, phase))
 
 
 class _Timer:

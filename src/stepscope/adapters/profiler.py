@@ -260,12 +260,27 @@ class Profiler:
         Yields:
             The batches, unchanged.
         """
+        return self._watch(loader, batches_per_step)
+
+    def _watch(
+        self,
+        loader: Iterable[_Batch],
+        batches_per_step: int,
+        ends_step: Callable[[], bool] | None = None,
+    ) -> Iterator[_Batch]:
+        """Iterate over `loader`; see `watch`.
+
+        Args:
+            ends_step: Whether the batch that was used ends a step, in place of `batches_per_step`;
+                the work of all batches is counted then.
+        """
         if self._watch_depth:
             yield from loader
             return
         core, session = self._core, self.session
         iterator: Iterator[_Batch] | None = None
-        steps_itself = batches_per_step < 1 or not session.watch_ends_steps
+        asks = ends_step is not None
+        steps_itself = asks or batches_per_step < 1 or not session.watch_ends_steps
         batches = 0
         seen: SeenLoader | None = None
         looks, counts_work, is_quiet = True, False, False
@@ -290,7 +305,7 @@ class Profiler:
                             attempt(has_workers, iterator)
                         )
                         attempt(time_first_indices, iterator)
-                        counts_work = bool(attempt(self._counts_work, loader))
+                        counts_work = asks or bool(attempt(self._counts_work, loader))
                     batch = next(iterator, _END)
                 except BaseException:
                     core.end_wait(wait, counts=False, is_own=True)
@@ -317,10 +332,14 @@ class Profiler:
                     yield batch
                 except GeneratorExit:
                     with session.contain("leaving the loop"):
+                        if asks and (detector := core.detector) and detector.has_stepped:
+                            core.end_step()  # left after its optimizer's step: a complete one
                         if not core.was_stepped:
                             core.leave_loop(is_broken_off=True)
                     raise
                 batches += 1
+                if ends_step is not None and not core.was_stepped and ends_step():
+                    core.end_step()
                 steps_itself |= core.was_stepped or not session.watch_ends_steps
                 is_quiet = False
                 if not steps_itself and batches % batches_per_step == 0:

@@ -287,7 +287,7 @@ class StepCore(StepNotes):
                         now_ns = perf_counter_ns()
                         flags, usual = self._window_bits, NOTHING
                         details: dict[str, Any] | None = None
-                        if self._has_notes or has_work:
+                        if self.has_notes or has_work:
                             self.busy += 1
                             try:
                                 phases = None
@@ -307,7 +307,7 @@ class StepCore(StepNotes):
                                     details = self._details(now_ns, None)
                                 else:
                                     self._events = []
-                                    self._has_notes, self._offered = False, None
+                                    self.has_notes, self._offered = False, None
                                     if isinstance(phases, dict):
                                         details = phases
                                     usual = (

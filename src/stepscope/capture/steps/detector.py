@@ -137,6 +137,7 @@ class Detector:
         self._is_switching = False
         self._stepped: Any = None
         self._named: weakref.ref[Any] | None = None
+        self._batch_came = self._asked(Policy.batch_came)
         self._replacements = Replacements()
         self.before_optimizer, self.after_optimizer = self._optimizer_hooks()
 
@@ -209,9 +210,9 @@ class Detector:
         self.note(ENTER, name)
 
     def leave(self) -> None:
-        """End the open phase, if any."""
+        """End the open phase, if there may be one."""
         self._optimizers = 0  # left behind by an optimizer's step that raised
-        if self.core is not None:
+        if self.core is not None and self.core.has_notes:
             self.core.note(LEAVE)
 
     def begin_forward(self) -> None:
@@ -230,20 +231,42 @@ class Detector:
 
     # -- the batches of the loop's own `watch` --------------------------------------------------
 
+    # Here, too, each further call of a function is one that every step pays for.
+
     def begin_own_fetch(self) -> None:
-        """Begin the loop's own wait for a batch."""
-        if self.listens():
-            self.leave()
-            self.own_fetches += 1
+        """Begin the loop's own wait for a batch: the open phase ends, if there may be one."""
+        try:
+            thread, core = get_ident(), self.core
+            if (
+                thread == self.thread
+                and not self.is_off
+                and (core is None or core.thread == thread)
+            ):
+                self.own_fetches += 1
+                self._optimizers = 0
+                if core is not None and core.has_notes:
+                    core.note(LEAVE)
+        except Exception as error:  # noqa: BLE001 - the training must go on
+            missed(error)
 
     def end_own_fetch(self, has_batch: bool) -> None:
         """End it. If a batch has arrived, the forward phase begins."""
-        if not self.listens():
-            return
-        self.own_fetches = max(0, self.own_fetches - 1)
-        if has_batch:
-            self.policy.batch_came(None, None)
-            self.begin_forward()
+        try:
+            thread, core = get_ident(), self.core
+            if (
+                thread == self.thread
+                and not self.is_off
+                and (core is None or core.thread == thread)
+            ):
+                if self.own_fetches:
+                    self.own_fetches -= 1
+                if has_batch:
+                    if self._batch_came is not None:
+                        self._batch_came(None, None)
+                    if core is not None and (self.calls is None or not self.calls.is_found):
+                        core.note(ENTER, FORWARD)
+        except Exception as error:  # noqa: BLE001 - the training must go on
+            missed(error)
 
     # -- what is wrapped ------------------------------------------------------------------------
 

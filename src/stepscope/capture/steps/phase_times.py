@@ -283,12 +283,18 @@ class PhaseTimes:
         try:
             usual = self._usual.get(shape)
             if usual is None and LEFT_OUT in kinds:  # such times differ as moments do
-                lasted = [n for n, kind in enumerate(kinds) if kind == LEFT_OUT]
-                if any(n and values[n] > at_ns[n] - at_ns[n - 1] for n in lasted):
-                    return None  # a phase may have begun within one
-                at_ns = (*(values[n] for n in lasted), *at_ns, 0)
-                values = tuple(None if kind == LEFT_OUT else value for kind, value, *_ in events)
-                shape = kinds, values, marks
+                lasted, others, before_ns = [], [], 0
+                for kind, value, time_ns, _ in events:
+                    if kind != LEFT_OUT:
+                        others.append(value)
+                    elif value > time_ns - before_ns:
+                        return None  # a phase may have begun within it
+                    else:
+                        lasted.append(value)
+                        others.append(None)
+                    before_ns = time_ns
+                at_ns = (*lasted, *at_ns, 0)
+                shape = kinds, tuple(others), marks
                 usual = self._usual.get(shape)
         except TypeError:  # a value without a hash
             return None

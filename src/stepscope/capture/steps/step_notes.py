@@ -95,7 +95,6 @@ class StepNotes:
         "_epoch_start_ns",
         "_events",
         "_failed",
-        "_has_notes",
         "_has_work",
         "_kind",
         "_loss",
@@ -117,6 +116,7 @@ class StepNotes:
         "begun",
         "detector",
         "device",
+        "has_notes",
         "is_on",
         "journal",
         "loaders",
@@ -149,7 +149,7 @@ class StepNotes:
         self._phase_names: dict[Any, PhaseName] = {}
         self._training_phases = 0
         # Whether the step has more to it than its times, and whether that is more than phases.
-        self._has_notes = self._has_work = False
+        self.has_notes = self._has_work = False
         self._device_phases: PhaseMarks = []
         self._wait_ns = self._wait_cpu_ns = 0
         self._epoch_start_ns = self._workers_ns = self._sampler_ns = self._own_ns = 0
@@ -174,7 +174,7 @@ class StepNotes:
         if not self.is_on:
             return
         mark = self.device.mark() if ends_phase and self.device is not None else None
-        self._has_notes = True
+        self.has_notes = True
         self._events.append((kind, value, perf_counter_ns(), mark))
         if self.recording is not None:
             self._attempt("marking a range", self._follow_ranges)
@@ -244,7 +244,7 @@ class StepNotes:
         except Exception as error:  # noqa: BLE001 - the training must go on
             self._times, self._device_phases = PhaseTimes(), []
             self._failed("timing phases", error)
-        self._has_notes = bool(self._times.open)
+        self.has_notes = bool(self._times.open)
         if not self._has_work and self._offered is None:
             return found
         self._has_work = False
@@ -272,7 +272,7 @@ class StepNotes:
         self._kind = TRAIN
         self._tokens = self._samples = self._offered = None
         if self._loss is not None:  # it was logged outside the training's steps
-            self._has_notes = self._has_work = True
+            self.has_notes = self._has_work = True
         return found
 
     def _follow_ranges(self) -> None:
@@ -321,7 +321,7 @@ class StepNotes:
         """
         entered = None
         if is_own and self.detector is not None:
-            self._attempt("detecting phases", self.detector.begin_own_fetch)
+            self.detector.begin_own_fetch()
         if self.recording is not None:
             entered = self.enter_range(DATA_WAIT_RANGE)
         now_ns, begun = perf_counter_ns(), self.begun
@@ -356,10 +356,10 @@ class StepNotes:
         if counts:
             self._wait_ns += waited_ns
             self._wait_cpu_ns += cpu_ns
-            if self._has_notes:
+            if self.has_notes:
                 self._events.append((LEFT_OUT, waited_ns, perf_counter_ns(), None))
         if is_own and self.detector is not None:
-            self._attempt("detecting phases", self.detector.end_own_fetch, counts)
+            self.detector.end_own_fetch(counts)
         return waited_ns, cpu_ns
 
     def _read_queue(self, off_cpu_ns: int) -> None:
@@ -370,9 +370,11 @@ class StepNotes:
         """
         self._off_cpu_ns, self._queued_ns = off_cpu_ns, 0
         if self._schedstat >= 0:
-            with contextlib.suppress(OSError, ValueError, IndexError):  # not all systems say it
+            try:  # in most steps of many trainings, where a context costs three calls
                 said = os.pread(self._schedstat, _SCHEDSTAT_BYTES, 0)
                 self._queued_ns = 1 + int(said.split()[1])
+            except (OSError, ValueError, IndexError):
+                pass  # not all systems say it
 
     def add_wait(self, duration_ns: int) -> None:
         """Add time up to now in which the training thread waited for its batch.
@@ -385,20 +387,20 @@ class StepNotes:
 
     def leave_out(self, duration_ns: int) -> None:
         """Exclude time that has just passed from the phases that are open."""
-        if self.is_on and self._has_notes:
+        if self.is_on and self.has_notes:
             self._events.append((LEFT_OUT, duration_ns, perf_counter_ns(), None))
 
     def leave_out_own(self, duration_ns: int) -> None:
         """The same of time that is Stepscope's own, which the step's record has apart."""
         if self.is_on:
             self.leave_out(duration_ns)
-            self._has_notes = self._has_work = True
+            self.has_notes = self._has_work = True
             self._own_ns += duration_ns
 
     def note_spent(self, name: str, duration_ns: int) -> None:
         """Note time of the step, which no open phase has, under a name of its own."""
         if self.is_on:
-            self._has_notes = True
+            self.has_notes = True
             self._events.append((SPENT, (name, duration_ns), perf_counter_ns(), None))
 
     def add_loader_time(
@@ -406,7 +408,7 @@ class StepNotes:
     ) -> None:
         """Note what parts of the wait were; see the fields of `StepRecord`."""
         if self.is_on:
-            self._has_notes = self._has_work = True
+            self.has_notes = self._has_work = True
             self._epoch_start_ns += epoch_start_ns
             self._workers_ns += workers_ns
             self._sampler_ns += sampler_ns
@@ -432,7 +434,7 @@ class StepNotes:
 
     def count(self, tokens: int | None = None, samples: int | None = None) -> None:
         """Add to the work done in the current step."""
-        self._has_notes = self._has_work = True
+        self.has_notes = self._has_work = True
         if tokens is not None:
             self._tokens = (self._tokens or 0) + int(tokens)
         if samples is not None:
@@ -447,18 +449,18 @@ class StepNotes:
         if not isinstance(loss, Real):
             raise TypeError(f"loss is a {type(loss).__name__}: give a number, as you log it")
         if isfinite(loss):
-            self._has_notes = self._has_work = True
+            self.has_notes = self._has_work = True
             self._loss = float(loss)
 
     def offer(self, work: Work) -> None:
         """Add work of the current step that counts where the loop itself counts none."""
         if self.is_on:
-            self._has_notes = True
+            self.has_notes = True
             self._offered = work if self._offered is None else added(self._offered, work)
 
     def mark(self, kind: str) -> None:
         """Set the kind of the current step."""
-        self._has_notes = self._has_work = True
+        self.has_notes = self._has_work = True
         self._kind = kind
 
     def note_exchanges(self) -> None:
@@ -524,7 +526,7 @@ class Phase(contextlib.ContextDecorator):
                 name = notes._phase_names.get(given) or notes._new_phase_name(given)
                 if notes.recording is None:
                     mark = None if notes.device is None else notes.device.mark()
-                    notes._has_notes = True
+                    notes.has_notes = True
                     notes._events.append((OPEN, name, perf_counter_ns(), mark))
                 else:
                     notes.note(OPEN, name)
@@ -543,7 +545,7 @@ class Phase(contextlib.ContextDecorator):
             if name is not None:
                 if notes.recording is None and len(notes._events) < _MOST_EVENTS:
                     mark = None if notes.device is None else notes.device.mark()
-                    notes._has_notes = True
+                    notes.has_notes = True
                     notes._events.append((CLOSE, name, perf_counter_ns(), mark))
                 else:
                     notes.note(CLOSE, name)

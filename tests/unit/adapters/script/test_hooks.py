@@ -24,7 +24,7 @@ class Core:
         self.told = told
         self.number = 0
         self.begun = None
-        self.is_on = True
+        self.is_on = self.has_notes = True
         self.thread = threading.get_ident()
         self.times = PhaseTimes()
         self.open = []

@@ -33,6 +33,7 @@ class Timer:
         self.thread = threading.get_ident()
         self.waited_ns = 0
         self.reads = []
+        self.has_notes = False
 
     @contextmanager
     def waiting(self):
