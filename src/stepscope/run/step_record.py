@@ -17,6 +17,8 @@ from stepscope.run.step_ring import USUAL_PHASES, read_ring
 
 DATA_WAIT_RANGE = "stepscope.data_wait"
 """Name in a trace of the wait of `profiler.watch` for the next batch."""
+SHOWN_RANGES = {DATA_WAIT_RANGE: "wait for the batch"}
+"""What answers call ranges that Stepscope writes: no name of ours is a part of a training."""
 
 FORWARD, BACKWARD, OPTIMIZER = USUAL_PHASES
 COMMUNICATION = "communication"

@@ -8,6 +8,8 @@ compile one small function of a model that otherwise runs eagerly.
 
 from __future__ import annotations
 
+from enum import Enum
+
 import numpy as np
 import polars as pl
 
@@ -15,8 +17,9 @@ from stepscope.advice.evidence.window_view import WindowView, once
 from stepscope.analysis import fusion
 from stepscope.analysis.calls.fusible import ATTENTION, PATTERNS, Fusible
 from stepscope.analysis.calls.parents import parents_of_events
-from stepscope.analysis.calls.runtime_calls import launches_graphs
+from stepscope.analysis.calls.runtime_calls import GraphPlace, graph_places, launches_graphs
 from stepscope.analysis.selection.names import names_that
+from stepscope.run.figures import sentence
 from stepscope.trace.arrays.blockwise import gather
 from stepscope.trace.arrays.intervals import BoolArray
 from stepscope.trace.arrays.nullable import filled
@@ -33,18 +36,62 @@ _IN_USE = 0.1
 more kernels than the compiled passes before it."""
 
 
+class Mode(Enum):
+    """How the code of a window reaches its device."""
+
+    EAGER = "eager"
+    COMPILED = "compiled"
+    CAPTURED = "captured"  # in CUDA graphs, without torch.compile
+
+
+def mode_of(window: WindowView) -> Mode:
+    """How a notable share of the window runs, else eagerly."""
+    if _compiled_share(window) >= _IN_USE:
+        return Mode.COMPILED
+    return Mode.CAPTURED if runs_graphs(window) else Mode.EAGER
+
+
 def runs_compiled_code(window: WindowView) -> bool:
     """Whether a notable share of the window is code that torch.compile made."""
-    return _compiled_share(window) >= _IN_USE
+    return mode_of(window) is Mode.COMPILED
+
+
+@once
+def runs_graphs(window: WindowView) -> bool:
+    """Whether a notable share of the GPU work, by number or by time, is launched as CUDA graphs."""
+    work = window.work
+    if not window.has_gpu or not launches_graphs(window.trace):
+        return False
+    return _share_of_work(work, graph_places(window.trace, work) != GraphPlace.NONE) >= _IN_USE
 
 
 def graphs_to_launch(window: WindowView) -> str:
     """Advice on cheaper launches: CUDA graphs, worded for what runs already."""
-    if not runs_compiled_code(window):
-        return "torch.compile(mode='reduce-overhead') or CUDA graphs"
-    if launches_graphs(window.trace):
+    if runs_graphs(window):
         return "more of the step in the CUDA graphs"
-    return "CUDA graphs for the compiled code (mode='reduce-overhead')"
+    if runs_compiled_code(window):
+        return "CUDA graphs for the compiled code (mode='reduce-overhead')"
+    return "torch.compile(mode='reduce-overhead') or CUDA graphs"
+
+
+def less_python(window: WindowView, is_inference: bool) -> str:
+    """Advice on the Python around the operators of a small step, worded for what runs already."""
+    mode = mode_of(window)
+    if mode is Mode.EAGER:
+        if is_inference:
+            return "torch.compile takes some of the Python away."
+        return "torch.compile and a fused optimizer take some of the Python away."
+    between = "the CUDA graphs" if mode is Mode.CAPTURED else "the calls of compiled code"
+    advice = f"Run less Python between {between}, and use a fused optimizer."
+    if is_inference:
+        advice = f"Run less Python between {between}."
+    if window.has_gpu:
+        advice += f" {sentence(_IN_ONE_CALL[runs_graphs(window)].format(graphs_to_launch(window)))}"
+    return f"{advice}{what_is_left_out(window)}"
+
+
+_IN_ONE_CALL = {False: "{} launch a whole pass in one call.", True: "put {}."}
+"""What graphs do for the host; by whether there are some."""
 
 
 def what_is_left_out(window: WindowView) -> str:
@@ -52,7 +99,7 @@ def what_is_left_out(window: WindowView) -> str:
     if not runs_compiled_code(window):
         return ""
     logs = "graph_breaks,recompiles"
-    if launches_graphs(window.trace):
+    if runs_graphs(window):
         logs += ",cudagraphs"
     return f" torch.compile is in use: TORCH_LOGS={logs} names what it leaves out."
 
@@ -71,9 +118,14 @@ def _compiled_share(window: WindowView) -> float:
         is_range_of = gather(ranges, window.trace.columns("name_id")["name_id"].to_numpy())
         begin = filled(work.select(pl.coalesce("launch", "op")).to_series(), -1)
         is_compiled |= nearest_of(parents_of_events(window.trace), begin, is_range_of) >= 0
+    return _share_of_work(work, is_compiled)
+
+
+def _share_of_work(work: pl.DataFrame, is_meant: BoolArray) -> float:
+    """The share that some rows have, by number or by time."""
     dur = work["dur_ns"].to_numpy()
-    by_time = float(np.sum(dur, where=is_compiled)) / max(1, int(dur.sum()))
-    return max(by_time, float(np.mean(is_compiled)))
+    by_time = float(np.sum(dur, where=is_meant)) / max(1, int(dur.sum()))
+    return max(by_time, float(np.mean(is_meant))) if len(dur) else 0.0
 
 
 _LEAST_SHARE = 0.01

@@ -21,6 +21,7 @@ from stepscope.analysis.calls.call_sites import (
 )
 from stepscope.analysis.timeline import DeviceSets
 from stepscope.run.figures import duration, significant
+from stepscope.run.step_record import SHOWN_RANGES
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 from stepscope.trace.model import Trace
 
@@ -195,7 +196,7 @@ class MainThreadWork:
     def _first_name(self, spans: Spans, *keys: Int64Array) -> Iterator[str]:
         """The name of the first of some spans, by the last key, then the ones before; if any."""
         first = spans.event[np.lexsort(keys)][:1]
-        yield from self._window.names_of(pl.Series(first))
+        yield from self._window.names_of(pl.Series(first)).replace(SHOWN_RANGES)
 
 
 def _latest(times: Int64Array) -> BoolArray:

@@ -12,11 +12,12 @@ from dataclasses import replace
 from stepscope.advice.evidence.compiled_code import (
     graphs_to_launch,
     runs_compiled_code,
+    runs_graphs,
     what_is_left_out,
 )
 from stepscope.advice.evidence.subject import Subject
 from stepscope.advice.finding import Finding
-from stepscope.advice.rules.host.cpu_bound_python import EAGER
+from stepscope.advice.rules.host.cpu_bound_python import is_about_sleep, is_of_small_steps
 from stepscope.run.figures import sentence
 
 _GRAPHS_OF_ENGINES = {
@@ -78,7 +79,9 @@ def _launch_bound(_finding: Finding, subject: Subject) -> str:
 def _many_small_kernels(_finding: Finding, subject: Subject) -> str:
     window, engine = subject.window, subject.purpose.engine
     is_compiled = window is not None and runs_compiled_code(window)
-    graphs = _GRAPHS_OF_ENGINES.get(engine, "a CUDA graph of the forward pass")
+    has_graphs = window is not None and runs_graphs(window)
+    own = f"a CUDA graph of {'more of ' if has_graphs else ''}the forward pass"
+    graphs = _GRAPHS_OF_ENGINES.get(engine, own)
     return (
         f"Fuse them: {'' if is_compiled else 'torch.compile, '}fused normalisations, rotary "
         f"embeddings and activations; or launch them by {graphs}; or give each kernel more work "
@@ -87,36 +90,55 @@ def _many_small_kernels(_finding: Finding, subject: Subject) -> str:
 
 
 def _cpu_bound_python(finding: Finding, subject: Subject) -> str:
+    graphs = _GRAPHS_OF_ENGINES.get(subject.purpose.engine)
+    if is_of_small_steps(finding):
+        if graphs is None:
+            return finding.advice
+        return (
+            f"Give each step more work, with more requests at once, and check that it runs in "
+            f"{graphs}. If the step is short enough for you, nothing is wrong."
+        )
     stacks = (
         " Record with stacks to see the lines." if "Record with stacks" in finding.advice else ""
     )
-    if finding.title.startswith(EAGER):
+    if is_about_sleep(finding):
+        return f"{_of_a_sleeping_thread(subject)}{stacks}"
+    return f"{_beside_the_model(subject)}{stacks}"
+
+
+def _of_a_sleeping_thread(subject: Subject) -> str:
+    if subject.purpose.engine:
         return (
-            "Give each step more work, with a larger batch. torch.compile takes some of the Python "
-            "away. If the step is short enough for you, nothing is wrong."
+            "If no request was waiting, nothing is wrong. Else see what the engine's loop waits "
+            "for: the tokeniser, another rank, or the client's answers."
         )
-    return f"{_beside_the_gpu(subject)}{stacks}"
+    return (
+        "Take sleeps and polling out of the loop, and have what it waits for ready in time: read "
+        "the next inputs in another thread or process while the model computes. If it waits for "
+        "requests and none is there, nothing is wrong."
+    )
 
 
-def _beside_the_gpu(subject: Subject) -> str:
-    """How inputs get ready while the GPU works on others."""
+def _beside_the_model(subject: Subject) -> str:
+    """How inputs get ready while the model computes others."""
     purpose = subject.purpose
     if purpose.engine:
         return (
             "Take that Python off the engine's loop: tokenise, detokenise and post-process in "
-            "other processes, and let the engine schedule the next step while the GPU works "
+            "other processes, and let the engine schedule the next step while the model computes "
             "(asynchronous scheduling)."
         )
     if purpose.library == _PIPELINE:
         return (
-            "Prepare inputs beside the GPU: call the pipeline on a dataset or generator, with its "
-            "own arguments num_workers=... and batch_size=..., so that its loader's workers do the "
-            "preprocessing of the next batches. Decode and resize ahead of time what repeats."
+            "Prepare inputs while the model computes: call the pipeline on a dataset or generator, "
+            "with its own arguments num_workers=... and batch_size=..., so that its loader's "
+            "workers do the preprocessing of the next batches. Decode and resize ahead of time "
+            "what repeats."
         )
     if purpose.library == _SENTENCES:
         return (
-            "Prepare inputs beside the GPU: pass many sentences to one encode(batch_size=...), or "
-            "tokenise them ahead of time."
+            "Prepare inputs while the model computes: pass many sentences to one "
+            "encode(batch_size=...), or tokenise them ahead of time."
         )
     return (
         "Prepare the next inputs and handle the last results in another thread or process while "
@@ -126,7 +148,7 @@ def _beside_the_gpu(subject: Subject) -> str:
 
 def _input_bound(finding: Finding, subject: Subject) -> str:
     if subject.purpose.library in (_PIPELINE, _SENTENCES) or subject.purpose.engine:
-        return _beside_the_gpu(subject)
+        return _beside_the_model(subject)
     return finding.advice.replace("the training needs one", "the main thread needs one")
 
 

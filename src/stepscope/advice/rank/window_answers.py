@@ -35,6 +35,7 @@ from stepscope.analysis.questions import question
 from stepscope.analysis.selection.rows import Beginning, tables_in
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import StepscopeError
+from stepscope.run.step_record import SHOWN_RANGES
 from stepscope.terminal.plain_text import shorten_name
 from stepscope.terminal.working import working
 from stepscope.trace.arrays.intervals import clip, covered, merge
@@ -155,7 +156,8 @@ def _events(trace: Trace, start_ns: int, end_ns: int) -> pl.DataFrame:
         .filter(pl.Series(overlaps[first:last]))
         .join(names, on="name_id", how="left", maintain_order="left")
         .select(
-            "lane_id", "device", "stream", "name",
+            "lane_id", "device", "stream",
+            name=pl.col("name").replace(SHOWN_RANGES),
             category=pl.col("category").cast(pl.String),
             kind=pl.col("kind").cast(pl.String),
             start_ns=pl.max_horizontal("start_ns", pl.lit(start_ns)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from stepscope.advice.evidence.compiled_code import runs_compiled_code, what_is_left_out
 from stepscope.advice.evidence.locations import origins, waiting_sites
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject, about_gpu_work, plain_finding
@@ -306,8 +307,10 @@ _CHANNELS_LAST = (
 _STRIDES = (
     "Find the contiguous(), clone() and reshape() calls named in the evidence and drop those that "
     "the next operator does not need: scaled_dot_product_attention and matrix products take "
-    "strided tensors, and torch.compile fuses the copies that remain."
+    "strided tensors"
 )
+_FUSED = {False: ", and torch.compile fuses the copies that remain.", True: "."}
+"""What fuses the copies that are needed; by whether torch.compile is in use."""
 
 
 @about_gpu_work
@@ -339,7 +342,11 @@ def find_layout_copies(subject: Subject, window: WindowView) -> list[Finding]:
         assumption="none of these copies is needed, on the GPU or on the host",
         is_upper_bound=True,
         evidence=evidence,
-        advice=_CHANNELS_LAST if is_about_convolutions else _STRIDES,
+        advice=(
+            _CHANNELS_LAST
+            if is_about_convolutions
+            else f"{_STRIDES}{_FUSED[runs_compiled_code(window)]}{what_is_left_out(window)}"
+        ),
     )
 
 

@@ -270,6 +270,8 @@ class HostTimes:
         wait_cpu_share: Share of the wait for input in which it ran on a CPU or waited for one
             because it made the batch itself; None without a wait, or if the record does not have
             it.
+        asleep_ns: Time in which it neither ran, nor waited for a CPU or for input (see `asleep`);
+            None if unknown.
         gc_ns: Time in pauses of Python's garbage collector.
         gc_called_ns: The part of it in collections that code requested.
         gc_worst_ns: The longest such time in one step.
@@ -280,6 +282,7 @@ class HostTimes:
     cpu_ns: int | None = None
     queued_ns: int | None = None
     wait_cpu_share: float | None = None
+    asleep_ns: int | None = None
     gc_ns: int = 0
     gc_worst_ns: int = 0
     gc_called_ns: int = 0
@@ -321,11 +324,25 @@ def host_times(records: Sequence[StepRecord]) -> HostTimes:
         cpu_ns=_mean([record.cpu_ns for record in records]),
         queued_ns=_mean([_queued_ns(record) for record in records]),
         wait_cpu_share=share,
+        asleep_ns=_mean([asleep(record) for record in records]),
         gc_ns=round(sum(record.gc_ns for record in records) / len(records)),
         gc_called_ns=round(sum(record.gc_called_ns for record in records) / len(records)),
         gc_worst_ns=max(record.gc_ns for record in records),
         is_on_device=any(record.device_ns is not None for record in records),
     )
+
+
+def asleep(record: StepRecord) -> int | None:
+    """The time of a step in which the training thread neither ran, nor waited for a CPU or input.
+
+    None if the record does not have these, and where it has times of a device: the host of one
+    waits for it.
+    """
+    queued_ns = _queued_ns(record)
+    if record.cpu_ns is None or queued_ns is None or record.device_ns is not None:
+        return None
+    waited_ns = max(0, input_wait(record) - record.data_wait_cpu_ns)
+    return max(0, record.dur_ns - record.cpu_ns - queued_ns - waited_ns)
 
 
 def _queued_ns(record: StepRecord) -> int | None:

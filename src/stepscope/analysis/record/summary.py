@@ -15,6 +15,7 @@ from stepscope.analysis.record.step_patterns import (
     HostTimes,
     LevelShift,
     StepCycle,
+    asleep,
     begins_epoch,
     compile_times,
     compiled_again_at_start,
@@ -359,7 +360,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         recorded_host=host_times(recorded),
         waiting_steps=tuple(_beyond_median(steady, slow, input_wait, median_ns)),
         queued_steps=tuple(queued),
-        sleeping_steps=tuple(_beyond_median(steady, slow, _slept, median_ns)),
+        sleeping_steps=tuple(_beyond_median(steady, slow, _asleep, median_ns)),
         queued_excess_ns=sum(queued.values()),
         cycle=cycle,
         updates=updates,
@@ -522,12 +523,8 @@ def _queued(record: StepRecord) -> int:
     return record.queued_ns or 0
 
 
-def _slept(record: StepRecord) -> int:
-    """The time off the CPU that is no wait for one and none for input; 0 if unknown."""
-    if record.cpu_ns is None or record.queued_ns is None or record.device_ns is not None:
-        return 0
-    waited_ns = max(0, input_wait(record) - record.data_wait_cpu_ns)
-    return max(0, record.dur_ns - record.cpu_ns - record.queued_ns - waited_ns)
+def _asleep(record: StepRecord) -> int:
+    return asleep(record) or 0
 
 
 def _in_cycle_without_queue(

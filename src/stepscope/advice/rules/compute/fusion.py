@@ -9,6 +9,7 @@ from stepscope.advice.evidence.compiled_code import (
     fusible_of,
     notable_patterns,
     rows_of_notable_patterns,
+    runs_compiled_code,
     what_is_left_out,
 )
 from stepscope.advice.evidence.locations import origins
@@ -219,12 +220,18 @@ def find_unfused_elementwise(subject: Subject, window: WindowView) -> list[Findi
         ),
         evidence=tuple(evidence),
         advice=(
-            "Fuse the chains: torch.compile the model or the modules named in the "
-            "evidence, or use fused operators (torch.nn.functional.rms_norm, fused rotary "
-            f"embeddings, SwiGLU kernels).{what_is_left_out(window)}"
+            f"Fuse the chains: {_compile(window)}, or use fused operators "
+            "(torch.nn.functional.rms_norm, fused rotary embeddings, SwiGLU kernels)."
+            f"{what_is_left_out(window)}"
         ),
         is_upper_bound=measured < _MOSTLY,
     )
+
+
+def _compile(window: WindowView) -> str:
+    if runs_compiled_code(window):
+        return "bring what runs eagerly into the compiled code"
+    return "torch.compile the model or the modules named in the evidence"
 
 
 def _chains(window: WindowView, least_ns: int, least_share: float) -> pl.DataFrame:

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.advice.evidence.compiled_code import fusible_of
+from stepscope.advice.evidence.compiled_code import (
+    fusible_of,
+    runs_compiled_code,
+    what_is_left_out,
+)
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject, about_gpu_work
 from stepscope.advice.evidence.window_view import WindowView, once
@@ -245,19 +249,26 @@ def find_slow_random_numbers(subject: Subject) -> list[Finding]:
             Evidence("calls per step", int(drawing["count"].sum()) / window.steps, "count"),
             Evidence("operators", names, "text"),
         ),
-        advice=_DROPOUT if is_dropout else _OTHERS,
+        advice=_with_fewer_numbers(window, is_dropout=is_dropout),
     )
 
 
 _DROPOUTS = ("aten::dropout", "aten::native_dropout")
-_OTHERS = (
-    "A CPU draws most random numbers on one thread. Draw fewer, draw them once for several steps, "
-    "or prepare them in DataLoader workers; torch.compile draws them in parallel within fused "
-    "loops."
-)
-_DROPOUT = (
-    "A CPU draws a number for each element of dropout's mask, mostly on one thread. Use "
-    "torch.compile, which draws in parallel within fused loops; drop whole channels of images "
-    "(nn.Dropout2d), which needs far fewer numbers; place dropout where tensors are smaller; or "
-    "leave it out where p is 0 and in evaluation (model.eval())."
-)
+
+
+def _with_fewer_numbers(window: WindowView, *, is_dropout: bool) -> str:
+    use = "Bring it into the compiled code" if runs_compiled_code(window) else "Use torch.compile"
+    compiled = f"{use}, which draws in parallel within fused loops"
+    if is_dropout:
+        advice = (
+            "A CPU draws a number for each element of dropout's mask, mostly on one thread. "
+            f"{compiled}; drop whole channels of images (nn.Dropout2d), which needs far fewer "
+            "numbers; place dropout where tensors are smaller; or leave it out where p is 0 and in "
+            "evaluation (model.eval())."
+        )
+    else:
+        advice = (
+            "A CPU draws most random numbers on one thread. Draw fewer, draw them once for several "
+            f"steps, or prepare them in DataLoader workers. {compiled}."
+        )
+    return f"{advice}{what_is_left_out(window)}"

@@ -21,7 +21,7 @@ the step longer alike: where much of the step lies outside all phases, and Pytho
 that in the window, the program does something there (`_outside_phases`). `slow-phase` has it if a
 phase that it reports holds at least half, unless the function is known. And in a step of a few
 milliseconds whose stretches are short in most steps, no Python is slow: eager-mode overhead
-dominates, and the finding says that.
+dominates, or Python around compiled code or CUDA graphs, and the finding says that.
 
 Without Python frames nobody knows that a stretch is Python: the finding then says that the host
 delays the step, and that the cause was not recorded; or, if the step record shows that the thread
@@ -35,6 +35,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
+from stepscope.advice.evidence.compiled_code import Mode, less_python, mode_of
 from stepscope.advice.evidence.locations import MainThreadWork
 from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject, plain_finding
@@ -57,30 +58,31 @@ from stepscope.trace.arrays.intervals import Intervals
 def _sleeping_per_step(subject: Subject, window: WindowView) -> tuple[int, int] | None:
     """What a step takes beyond running, waiting for a CPU and known waits: at least, at most.
 
-    In ns, from the step record (Linux). Known waits are those for input and, by the trace, for
-    other ranks. Where the trace does not show these, a rank that makes the others wait does so at
-    most in its phases: at least is what it takes outside of them. None, for unknown, where a GPU
-    works, whose host waits for it.
+    In ns, from the step record (`HostTimes.asleep_ns`). Known waits are those for input and, by the
+    trace, for other ranks. Where the trace does not show these, a rank that makes the others wait
+    does so at most in its phases: at least is what it takes outside of them. None, for unknown,
+    where a GPU works, whose host waits for it.
     """
     summary = subject.steps
-    if summary is None or summary.host.is_on_device or window.has_gpu:
+    if summary is None or summary.host.asleep_ns is None or window.has_gpu:
         return None
-    host = summary.host
-    if host.cpu_ns is None or host.queued_ns is None:
-        return None
-    running_ns = host.cpu_ns + host.queued_ns
-    for_input_ns = round(summary.wait_ns * (1 - min(1.0, host.wait_cpu_share or 0.0)))
-    most_ns = max(0, summary.mean_ns - running_ns - for_input_ns)
+    most_ns = summary.host.asleep_ns
     if subject.has_peers and not shows_collectives(window.trace):
         least_ns = 0
         if subject.is_late and any(one.name in _SYNCHRONISING for one in summary.phases):
-            least_ns = max(0, _outside_phases_ns(summary) - running_ns)
+            least_ns = max(0, _asleep_outside_phases_ns(summary))
         return least_ns, most_ns
     graph = window.graph
     waits = graph.host.of(HostCause.COMMUNICATION, lanes=(graph.main_lane,))
     waiting_ns = window.per_step(intervals.clip(waits, *window.window).total_ns)
     known_ns = max(0, most_ns - waiting_ns)
     return known_ns, known_ns
+
+
+def _asleep_outside_phases_ns(summary: StepSummary) -> int:
+    """What it sleeps outside all phases at least: as if it ran and waited for a CPU only there."""
+    host = summary.host
+    return _outside_phases_ns(summary) - (host.cpu_ns or 0) - (host.queued_ns or 0)
 
 
 def _outside_phases_ns(summary: StepSummary) -> int:
@@ -107,13 +109,16 @@ _NO_STACKS_BACKWARD = (
     "with stacks to see which."
 )
 _IN_BACKWARD = "between operators of backward"
-EAGER = "eager-mode overhead"
+_EAGER = "eager-mode overhead"
+_AROUND = {
+    Mode.COMPILED: "Python around the compiled code",
+    Mode.CAPTURED: "Python around the CUDA graphs",
+}
+_SMALL = (_EAGER, *_AROUND.values())
+"""How the titles of the findings about steps that are just small begin."""
 _DOMINATES = 1 / 3
-_MORE_WORK = (
-    "Give each step more work, with a larger batch. torch.compile and a fused optimizer take some "
-    "of the Python away. If the step is short enough for you, nothing is wrong."
-)
-_SLEEPING = "the training thread sleeps or waits outside operators, and not for a CPU"
+_SLEEPS = "the training thread sleeps or waits"
+_SLEEPING = f"{_SLEEPS} outside operators, and not for a CPU"
 _ADVICE_SLEEPING = (
     "Take sleeps out of the step, and hand reads and requests to DataLoader workers or to a thread "
     "beside the training. Where it waits for such a thread, make that one quicker, or use several."
@@ -124,6 +129,11 @@ _MOSTLY, _MAINLY, _HARDLY = 0.9, 0.75, 0.1
 _STACKS = "Record with stacks to see the lines."
 _BETWEEN = "between operators"
 _BEFORE_FORWARD = "between the optimizer's step and forward, where loops make batches and log,"
+_BETWEEN_PASSES = (
+    "between two passes through the model, where loops make inputs and handle results,"
+)
+_OUTSIDE = "outside all phases per step"
+_QUEUED = "waiting for a CPU per step"
 _UNRECORDED = "host between operators per step, cause not recorded"
 _ANYWHERE = "outside operators"
 _SYNCHRONISING = frozenset({BACKWARD, COMMUNICATION})
@@ -188,19 +198,19 @@ def find_cpu_bound_python(subject: Subject) -> list[Finding]:
         title, advice = _without_stacks(subject, window, long, function)
         assumption = "the long stretches between operators are gone"
     if _mostly_sleeping(subject, window, long):
-        title = f"the training thread sleeps or waits {where}"
+        title = f"{_SLEEPS} {where}"
         advice = _ADVICE_SLEEPING if window.has_stacks else f"{_SLEEPING_WHERE} {_STACKS}"
         assumption = "it no longer sleeps there, and what it waits for is ready in time"
     found = replayed_finding(
         subject,
         unchanged(graph).scale_host(long, 0.0, lanes=(graph.main_lane,)),
         rule="cpu-bound-python",
-        title=_overhead(outside_ns / max(1, window.step_ns)) if is_small else title,
+        title=_overhead(window, outside_ns) if is_small else title,
         assumption=assumption,
         evidence=tuple(evidence),
         steps=tuple(int(graph.steps[i]) for i in np.nonzero(uneven)[0]) if graph.steps else (),
         most_ns=_most_ns(subject, window, long),
-        advice=_MORE_WORK if is_small else advice,
+        advice=_more_work(subject, window) if is_small else advice,
     )
     if is_small and not window.has_gpu:
         return [replace(one, severity=Severity.LOW) for one in found]
@@ -215,7 +225,7 @@ def _without_stacks(
         return f"the host delays the step {_IN_BACKWARD}", _NO_STACKS_BACKWARD
     where = function or _BETWEEN
     if function is None and _lie_before_forward(window, long):
-        where = _BEFORE_FORWARD
+        where = _before_forward(subject)
     sleeping = _sleeping_per_step(subject, window)
     if sleeping is not None and sleeping[1] <= _HARDLY * window.per_step(long.total_ns):
         return f"Python or a library runs {where} and delays the step", _RUNS
@@ -244,9 +254,33 @@ def _most_ns(subject: Subject, window: WindowView, long: Intervals) -> int | Non
     return round(min(outside_ns, _outside_phases_ns(summary)) + inside_ns)
 
 
-def _overhead(share: float) -> str:
+def is_of_small_steps(finding: Finding) -> bool:
+    """Whether such a finding says that no Python is slow: there is little else in the step."""
+    return finding.title.startswith(_SMALL)
+
+
+def is_about_sleep(finding: Finding) -> bool:
+    """Whether such a finding says that the thread sleeps or waits, and runs no Python."""
+    return finding.title.startswith(_SLEEPS)
+
+
+def _overhead(window: WindowView, outside_ns: int) -> str:
+    share = outside_ns / max(1, window.step_ns)
     dominates = " dominates" if share >= _DOMINATES else ""
-    return f"{EAGER}{dominates}: {percent(share)} of the step passes between operators"
+    what = _AROUND.get(mode_of(window), _EAGER)
+    return f"{what}{dominates}: {percent(share)} of the step passes between operators"
+
+
+def _more_work(subject: Subject, window: WindowView) -> str:
+    less = less_python(window, subject.purpose.is_inference)
+    return (
+        f"Give each step more work, with a larger batch. {less} If the step is short enough for "
+        "you, nothing is wrong."
+    )
+
+
+def _before_forward(subject: Subject) -> str:
+    return _BETWEEN_PASSES if subject.purpose.is_inference else _BEFORE_FORWARD
 
 
 def _lie_before_forward(window: WindowView, long: Intervals) -> bool:
@@ -281,23 +315,55 @@ def _of_a_sleeping_thread(subject: Subject, window: WindowView, long: Intervals)
         places.add(_place(ran, int(inside.starts[longest]), int(inside.ends[longest])))
     if len(of_steps) < _FEWEST_STEPS or of_steps.min() < _MOSTLY * sleeping_ns or len(places) != 1:
         return []
-    share = sleeping_ns / max(1, summary.mean_ns)
-    advice = _ADVICE_SLEEPING if window.has_stacks else f"{_SLEEPING_WHERE} {_STACKS}"
+    return _by_the_record(
+        subject,
+        summary,
+        title=_SLEEPING,
+        saving_ns=sleeping_ns,
+        spent=(Evidence("neither running nor waiting for a CPU, per step", sleeping_ns, "ns"),),
+        beside=(
+            Evidence(_QUEUED, summary.host.queued_ns or 0, "ns"),
+            Evidence("the longest stretch is", places.pop(), "text"),
+        ),
+        assumption="it no longer sleeps or waits there; what the CPUs are busy with stays",
+        advice=_ADVICE_SLEEPING if window.has_stacks else f"{_SLEEPING_WHERE} {_STACKS}",
+    )
+
+
+def _by_the_record(
+    subject: Subject,
+    summary: StepSummary,
+    *,
+    title: str,
+    saving_ns: int,
+    spent: tuple[Evidence, ...],
+    assumption: str,
+    advice: str,
+    beside: tuple[Evidence, ...] = (),
+) -> list[Finding]:
+    """The finding about a part of the thread's time that the record measures over all its steps.
+
+    Args:
+        saving_ns: That part of the mean step.
+        spent: How long it is.
+        beside: What else is known of the thread.
+    """
+    share = saving_ns / max(1, summary.mean_ns)
+    basis = "step record" if subject.window is None else "step record and trace"
     return plain_finding(
         subject,
         rule="cpu-bound-python",
-        title=_SLEEPING,
-        severity=severity_of(share, limits),
+        title=title,
+        severity=severity_of(share, subject.thresholds),
         step_ns=summary.mean_ns,
-        saving_ns=sleeping_ns,
-        assumption="it no longer sleeps or waits there; what the CPUs are busy with stays",
+        saving_ns=saving_ns,
+        assumption=assumption,
         evidence=(
-            Evidence("neither running nor waiting for a CPU, per step", sleeping_ns, "ns"),
+            *spent,
             Evidence("share of the step", share, "share"),
-            Evidence("waiting for a CPU per step", summary.host.queued_ns or 0, "ns"),
-            Evidence("the longest stretch is", places.pop(), "text"),
+            *beside,
             Evidence("mean step", summary.mean_ns, "ns"),
-            Evidence("measured by", "step record and trace", "text"),
+            Evidence("measured by", basis, "text"),
         ),
         advice=advice,
     )
@@ -310,33 +376,25 @@ def _asleep_by_record(subject: Subject) -> list[Finding]:
     a late rank, so outside of them it does not wait for these.
     """
     summary, limits = subject.steps, subject.thresholds
-    if summary is None or summary.host.is_on_device or subject.job_devices:
+    if summary is None or summary.host.asleep_ns is None or subject.job_devices:
         return []
-    cpu_ns, queued_ns = summary.host.cpu_ns, summary.host.queued_ns
-    if cpu_ns is None or queued_ns is None or (subject.world_size > 1 and not subject.is_late):
+    if subject.world_size > 1 and not subject.is_late:
         return []
     if not {FORWARD, BACKWARD}.issubset(phase.name for phase in summary.phases):
         return []
-    outside_ns = _outside_phases_ns(summary)
-    sleeping_ns = outside_ns - cpu_ns - queued_ns
-    share = sleeping_ns / max(1, summary.mean_ns)
-    if share < limits.saving_medium:
+    sleeping_ns = _asleep_outside_phases_ns(summary)
+    if sleeping_ns < limits.saving_medium * summary.mean_ns:
         return []
-    return plain_finding(
+    return _by_the_record(
         subject,
-        rule="cpu-bound-python",
-        title="the training thread sleeps or waits outside all phases, and not for a CPU",
-        severity=severity_of(share, limits),
-        step_ns=summary.mean_ns,
+        summary,
+        title=f"{_SLEEPS} outside all phases, and not for a CPU",
         saving_ns=sleeping_ns,
-        assumption="it no longer sleeps or waits there",
-        evidence=(
-            Evidence("outside all phases per step", outside_ns, "ns"),
+        spent=(
+            Evidence(_OUTSIDE, _outside_phases_ns(summary), "ns"),
             Evidence("neither running nor waiting for a CPU, per step at least", sleeping_ns, "ns"),
-            Evidence("share of the step", share, "share"),
-            Evidence("mean step", summary.mean_ns, "ns"),
-            Evidence("measured by", "step record", "text"),
         ),
+        assumption="it no longer sleeps or waits there",
         advice=f"{_SLEEPING_WHERE} Record a window of this rank with stacks to see the lines.",
     )
 
@@ -363,22 +421,15 @@ def _outside_phases(subject: Subject, window: WindowView, long: Intervals) -> li
     if 2 * int(has_some.sum()) < len(has_some):
         return []
     before = _lie_before_forward(window, outside)
-    where = _BEFORE_FORWARD if before else "outside all phases"
-    return plain_finding(
+    where = _before_forward(subject) if before else "outside all phases"
+    return _by_the_record(
         subject,
-        rule="cpu-bound-python",
+        summary,
         title=f"Python or a library runs {where} for {percent(share)} of the step",
-        severity=severity_of(share, limits),
-        step_ns=summary.mean_ns,
         saving_ns=rest_ns,
+        spent=(Evidence(_OUTSIDE, rest_ns, "ns"),),
+        beside=(Evidence(f"{_QUEUED}, in all", summary.host.queued_ns or 0, "ns"),),
         assumption="it is done elsewhere, or no longer; what the CPUs are busy with stays",
-        evidence=(
-            Evidence("outside all phases per step", rest_ns, "ns"),
-            Evidence("share of the step", share, "share"),
-            Evidence("waiting for a CPU per step, in all", summary.host.queued_ns or 0, "ns"),
-            Evidence("mean step", summary.mean_ns, "ns"),
-            Evidence("measured by", "step record and trace", "text"),
-        ),
         advice=_RUNS,
     )
 

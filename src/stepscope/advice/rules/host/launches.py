@@ -9,6 +9,7 @@ from stepscope.advice.evidence.compiled_code import (
     graphs_to_launch,
     rows_of_notable_patterns,
     runs_compiled_code,
+    runs_graphs,
     what_is_left_out,
 )
 from stepscope.advice.evidence.locations import waiting_sites
@@ -176,8 +177,9 @@ def find_many_small_kernels(subject: Subject, window: WindowView) -> list[Findin
         ),
         advice=(
             f"Fuse them: {'' if runs_compiled_code(window) else 'torch.compile, '}fused optimizers "
-            "and normalisations, foreach functions; or capture the step in a CUDA graph; or give "
-            f"each kernel more work with a larger batch.{what_is_left_out(window)}"
+            "and normalisations, foreach functions; or capture "
+            f"{'more of ' if runs_graphs(window) else ''}the step in a CUDA graph; or give each "
+            f"kernel more work with a larger batch.{what_is_left_out(window)}"
         ),
     )
 
