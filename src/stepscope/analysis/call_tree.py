@@ -23,6 +23,7 @@ from stepscope.analysis.calls.parents import Paths, number_paths, own_events, pa
 from stepscope.analysis.selection.gpu_work import events_in_steps, gpu_work
 from stepscope.analysis.selection.names import is_step, names_that
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.run.step_record import SHOWN_RANGES
 from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.categories import is_one_of
 from stepscope.trace.derive.ancestors import nearest
@@ -159,7 +160,7 @@ def build_call_tree(
             **sums,
         }
     ).join(
-        trace.name_rows[["name_id", "name", "category"]],
+        trace.name_rows.select("name_id", pl.col("name").replace(SHOWN_RANGES), "category"),
         on="name_id",
         how="left",
         maintain_order="left",

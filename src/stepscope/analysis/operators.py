@@ -32,6 +32,7 @@ from stepscope.analysis.calls.operator_forest import (
 from stepscope.analysis.calls.recomputation import Recomputed, find_recomputed
 from stepscope.analysis.selection.gpu_work import gpu_work, in_steps
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.run.step_record import SHOWN_RANGES
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.model import Trace
@@ -207,6 +208,7 @@ def _aggregate(trace: Trace, columns: pl.DataFrame, keys: list[str]) -> pl.DataF
         .filter((pl.col("count") > 0) | (pl.col("kernels") > 0) | (pl.col("device_total_ns") > 0))
         .collect()
         .join(names, on="name_id", how="left")
+        .with_columns(pl.col("name").replace(SHOWN_RANGES))
     )
     shapes = [column for column in SHAPES if column in found.columns]
     schema = dict(list(OPERATORS.items())[:1] + [(c, SHAPES[c]) for c in shapes])

@@ -146,6 +146,19 @@ def _beside_the_model(subject: Subject) -> str:
     )
 
 
+def _synchronisation(_finding: Finding, subject: Subject) -> str:
+    if subject.purpose.engine:
+        return (
+            "Let the engine schedule and launch the next step before the host reads this one's "
+            "tokens (asynchronous scheduling), and keep sampling on the GPU."
+        )
+    return (
+        "Keep results on the GPU: read tokens, scores and stop conditions (.item(), .cpu(), print, "
+        "if on a tensor, nonzero) once for several passes, or copy them with non_blocking=True and "
+        "read them while the next pass runs; and drop torch.cuda.synchronize()."
+    )
+
+
 def _input_bound(finding: Finding, subject: Subject) -> str:
     if subject.purpose.library in (_PIPELINE, _SENTENCES) or subject.purpose.engine:
         return _beside_the_model(subject)
@@ -212,6 +225,7 @@ _ADVICE: Mapping[str, Callable[[Finding, Subject], str | None] | str | None] = {
     "launch-bound": _launch_bound,
     "many-small-kernels": _many_small_kernels,
     "cpu-bound-python": _cpu_bound_python,
+    "synchronisation": _synchronisation,
     "input-bound": _input_bound,
     "pageable-copies": _pageable_copies,
     "full-precision-matmuls": _full_precision,

@@ -21,6 +21,11 @@ Definitions
     growth        Allocations in the first half of at least three steps and in none later.
     search        A convolution that tries algorithms: it launches far more than others of its
                   name, or waits for the device again and again in between.
+    autotuning    Kernels of Triton that are timed to choose among their configurations: at least
+                  `TIMED` launches in a row, each between two records of events, of one kernel and
+                  what clears the cache before it. With them go the loads of the configurations and
+                  the other launches of the same kernels around them, up to the last wait for the
+                  device.
 
 Rows never overlap on a thread, so what they take beyond the usual adds up.
 """
@@ -63,6 +68,11 @@ _FEW = 2
 """How many slow calls of a name, neither first of their kind nor at the beginning, are few."""
 _SEARCH_LAUNCHES = 8
 _SEARCH_WAITS = 2
+TIMED = 12
+"""So many timed launches in a row are a benchmark of a kernel: some ten times each at least."""
+_MOST_TIMED_NAMES = 3
+_RECORDS = r"EventRecord"
+_CLEARS = r"(?i)fill|memset|zero"
 _SEARCH_TIMES = 5
 _QUEUED_NS = 1_000_000
 
@@ -83,6 +93,7 @@ GROWTH = "growth of the allocator"
 CREATION = "creation of streams and handles"
 GRAPHS = "set-up of graphs"
 SEARCH = "search for the fastest algorithm"
+AUTOTUNING = "autotuning of kernels"
 FIRST_RUN = "first run of an operator"
 OTHER_CALL = "a slow call"
 
@@ -146,7 +157,7 @@ def _all_one_offs(trace: Trace) -> pl.DataFrame:
     host = trace.steps.filter(~pl.col("is_empty"))
     steps = _Steps(host["start_ns"].to_numpy(), host["end_ns"].to_numpy())
     known = _Known(trace, work, busy, steps, _known_from(trace, work))
-    searches = _searches(known)
+    searches = pl.concat([_searches(known), _autotuning(known)])
     found = pl.concat([_calls(known), _operators(known)])
     if len(searches):
         inside = np.zeros(len(found), np.bool_)
@@ -464,3 +475,105 @@ def _searches(known: _Known) -> pl.DataFrame:
     names = trace.name_rows["name"]
     what = [names[int(name[row])] for row in rows]
     return _table(trace, ops[rows], usual[rows], [SEARCH] * len(rows), what)
+
+
+def _autotuning(known: _Known) -> pl.DataFrame:
+    """Stretches in which kernels are timed, to choose among their configurations."""
+    trace = known.trace
+    records = events_named(trace, is_call() & pl.col("name").str.contains(_RECORDS))
+    launched = known.work.filter(pl.col("launch").is_not_null())
+    if len(records) < TIMED or launched.is_empty():
+        return pl.DataFrame(schema=ONE_OFFS)
+    launches, first = np.unique(launched["launch"].to_numpy().astype(np.int64), return_index=True)
+    kernels = launched["name_id"].to_numpy().astype(np.int64)[first]
+    lane_of = trace.columns("lane_id")["lane_id"].to_numpy()
+    waits = events_named(trace, is_call() & (pl.col("group") == "sync"))
+    loads = events_named(trace, is_call() & (pl.col("group") == "module_load"))
+    names = trace.name_rows["name"]
+    rows: list[tuple[int, int, int, int, int, str, str]] = []
+    keys, begun = [], []
+    for lane in distinct_groups(lane_of[records]):
+        mine = lane_of[launches] == lane
+        found = _timed_stretches(
+            trace,
+            launches[mine],
+            kernels[mine],
+            *(some[lane_of[some] == lane] for some in (records, loads, waits)),
+        )
+        for event, kernel, start, end in found:
+            if end - start >= FLOOR_NS and start >= known.known_from_ns:
+                rows.append((event, int(lane), start, end, 0, AUTOTUNING, names[kernel]))
+                keys.append(kernel)
+                begun.append(start)
+    if not rows:
+        return pl.DataFrame(schema=ONE_OFFS)
+    table = pl.DataFrame(rows, schema=ONE_OFFS, orient="row")
+    if len(known.steps) < 2:
+        return table
+    key = np.array(keys, np.int64)
+    is_first = np.array([one not in keys[:at] for at, one in enumerate(keys)])
+    slow = _Candidates(key, key, is_first, np.zeros(len(key)), np.array(begun, np.int64))
+    return table.filter(pl.Series(_do_not_recur(slow, known.steps)))
+
+
+def _timed_stretches(
+    trace: Trace,
+    launches: Int64Array,
+    kernels: Int64Array,
+    records: Int64Array,
+    loads: Int64Array,
+    waits: Int64Array,
+) -> list[tuple[int, int, int, int]]:
+    """The stretches of one thread: the first launch or load, the kernel, start and end.
+
+    Args:
+        launches: Calls that launch work, and its name for each.
+        records: Calls that record events.
+        loads: Calls that load modules.
+        waits: Calls that wait for the device.
+    """
+    starts, ends = times_of(trace, launches)
+    order = np.argsort(starts, kind="stable")
+    launches, kernels, starts, ends = launches[order], kernels[order], starts[order], ends[order]
+    marks = np.sort(times_of(trace, records)[0])
+    count = np.searchsorted(marks, starts)
+    if len(starts) < TIMED:
+        return []
+    between = np.diff(count) > 0
+    timed = np.append(count[0] > 0, between) & np.append(between, len(marks) > count[-1])
+    benches = [
+        (first, last)
+        for first, last in _runs(timed)
+        if last - first >= TIMED and len(np.unique(kernels[first:last])) <= _MOST_TIMED_NAMES
+    ]
+    if not benches:
+        return []
+    measured = np.unique(np.concatenate([kernels[first:last] for first, last in benches]))
+    is_clearing = names_that(trace, pl.col("name").str.contains(_CLEARS))
+    found = []
+    load_starts, wait_ends = times_of(trace, loads)[0], times_of(trace, waits)[1]
+    wait_starts = times_of(trace, waits)[0]
+    for first, last in _runs(np.isin(kernels, measured)):
+        inside = [one for one in benches if first <= one[0] and one[1] <= last]
+        if not inside:
+            continue
+        before = int(ends[first - 1]) if first else int(np.iinfo(np.int64).min)
+        after = int(starts[last]) if last < len(starts) else int(np.iinfo(np.int64).max)
+        event, start = int(launches[first]), int(starts[first])
+        early = np.flatnonzero((load_starts >= before) & (load_starts < start))
+        if len(early):
+            event, start = int(loads[early[0]]), int(load_starts[early].min())
+        end = int(ends[inside[-1][1] - 1])
+        late = (wait_starts >= end) & (wait_starts < after)
+        end = int(wait_ends[late].min()) if late.any() else end
+        tried = kernels[inside[0][0] : inside[-1][1]]
+        tried = tried[~is_clearing[tried]] if not is_clearing[tried].all() else tried
+        ids, times = np.unique(tried, return_counts=True)
+        found.append((event, int(ids[times.argmax()]), start, end))
+    return found
+
+
+def _runs(are: BoolArray) -> list[tuple[int, int]]:
+    """The places at which runs of true values begin, and those after their ends."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], are.astype(np.int8), [0]))))
+    return [(int(first), int(last)) for first, last in edges.reshape(-1, 2)]

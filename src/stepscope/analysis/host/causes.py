@@ -5,7 +5,7 @@ A moment belongs to the first cause that it lies in:
 
 1. profiler: the recorder's own overhead.
 2. compilation: the stages of `torch.compile`, and the loading of modules, except as a one-off call
-   outside these stages; calls of compiled code are none.
+   or in one outside these stages; calls of compiled code are none.
 3. garbage collection: pauses of Python's collector.
 4. annotated phase: an annotation named as saving a checkpoint, evaluation, validation, logging or
    metrics, with everything inside it.
@@ -151,7 +151,7 @@ def _causes(names: pl.DataFrame) -> list[int]:
         ),
         (
             HostCause.COMPILATION,
-            name.str.contains(_COMPILATION) | (called & (group == "module_load")),
+            compiles() | (called & (group == "module_load")),
         ),
         (HostCause.GARBAGE_COLLECTION, name.str.contains(_GARBAGE)),
         (HostCause.PHASE, is_annotation & name.str.contains(_PHASES)),
@@ -171,6 +171,11 @@ def _causes(names: pl.DataFrame) -> list[int]:
 
 _BATCH_FUNCTION = rf"\.py\(\d+\): ({'|'.join(sorted(BATCH_FUNCTIONS))})$"
 _KNOWN = KnownNames(_causes, "name", "category", "group")
+
+
+def compiles() -> pl.Expr:
+    """Of rows of `names`: whether the event is a stage of a compiler; loading kernels is none."""
+    return pl.col("name").fill_null("").str.contains(_COMPILATION)
 
 
 def is_input_wait() -> pl.Expr:

@@ -273,18 +273,31 @@ def _read(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
     if not frames:
         added += [(lane, _backward(trace, lane), HostCause.BACKWARD) for lane in lanes]
     one_offs = one_off_calls(trace, lanes=lanes)
-    table = _without_one_off_loads(table, one_offs)
+    is_load = names_that(trace, pl.col("group") == "module_load")[name_id[row]]
+    table = _without_one_off_loads(table, one_offs, is_load)
     return HostEvents(_with(table, added, one_offs), has_stacks=frames)
 
 
-def _without_one_off_loads(table: pl.DataFrame, one_offs: pl.DataFrame) -> pl.DataFrame:
-    """Without the loads of modules that are one-off calls, unless a compiler's range has them."""
+def _without_one_off_loads(
+    table: pl.DataFrame, one_offs: pl.DataFrame, is_load: BoolArray
+) -> pl.DataFrame:
+    """Without loads of modules that are one-off calls, or in one, and in no compiler's range.
+
+    Args:
+        is_load: Which rows of the table are loads.
+    """
+    lane, start, end = (table[name].to_numpy() for name in ("lane_id", "start_ns", "end_ns"))
     compiles = table["cause"] == int(HostCause.COMPILATION)
-    loads = compiles & table["event"].is_in(one_offs["event"].cast(table.schema["event"]).to_list())
-    if not loads.any():
+    loads = compiles & pl.Series(is_load)
+    if not loads.any() or one_offs.is_empty():
         return table
     apart = loads.to_numpy().copy()
-    lane, start, end = (table[name].to_numpy() for name in ("lane_id", "start_ns", "end_ns"))
+    once = one_offs["lane_id"].to_numpy()
+    for one in distinct_groups(lane[apart]):
+        spans = intervals.merge(
+            one_offs["start_ns"].to_numpy()[once == one], one_offs["end_ns"].to_numpy()[once == one]
+        )
+        apart[lane == one] &= intervals.contains(spans, start[lane == one])
     ranges = (compiles & ~loads).to_numpy()
     for one in distinct_groups(lane[apart]):
         mine = ranges & (lane == one)

@@ -24,7 +24,7 @@ IDLE_LABELS: dict[str, str] = {
     "annotated_phase": "idle: annotated phase",
     "op_dispatch": "idle: launches and dispatch",
     "cpu_operators": "idle: operators on the CPU",
-    "compilation": "idle: compilation",
+    "compilation": "idle: compiling or loading kernels",
     "garbage_collection": "idle: garbage collection",
     "waiting_for_communication": "idle: waiting for communication",
     "profiler": "idle: profiler",

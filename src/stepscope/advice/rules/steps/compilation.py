@@ -9,8 +9,9 @@ from stepscope.advice.evidence.replayed import replayed_finding
 from stepscope.advice.evidence.subject import Subject, plain_finding
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, Severity, seen, severity_of
+from stepscope.analysis.calls.one_off import AUTOTUNING, one_off_calls
 from stepscope.analysis.graph.replay import unchanged
-from stepscope.analysis.host.causes import HostCause
+from stepscope.analysis.host.causes import HostCause, compiles
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.run.figures import duration, percent
 from stepscope.trace.arrays import intervals
@@ -30,6 +31,15 @@ _ONCE = (
     "What remains, compile before the loop, and keep the cache (TORCHINDUCTOR_CACHE_DIR) between "
     "runs."
 )
+_LOADED = "what was loaded once is used in every step"
+_ADVICE_ON_LOADS = (
+    "A kernel is loaded when it first runs in a process, so these steps run kernels that did not "
+    "run before. Triton makes one for each combination of types, constants and divisibility of the "
+    "arguments: keep what changes few (padded sizes, do_not_specialize), and run all of them "
+    "before the loop. If torch.compile makes them, TORCH_LOGS=recompiles names what changes."
+)
+_ONCE_LOADED = "a kernel is loaded when it first runs, not in every step"
+_ONCE_COMPILED = "code is compiled when it or its shapes are new, not in every step"
 _COMPILER = r"compile_inner"
 """The range of one compilation of one frame by TorchDynamo."""
 
@@ -38,9 +48,10 @@ def find_recompilation(subject: Subject) -> list[Finding]:
     """Recompilation: step after step compiles code again, instead of using what was compiled.
 
     Measured from the ranges of torch.compile and the loading of modules on the threads that launch.
-    It recurs if at least a third of the recorded steps, at least two and one of the last two among
-    them, spend a notable share of their time compiling. Otherwise it is `compilation-in-window`:
-    code that was new. The saving assumes that what was compiled once is used in every step.
+    Where most of that is the loading of kernels outside these ranges, which is no compiling, the
+    finding says so. It recurs if at least a third of the recorded steps, at least two and one of
+    the last two among them, spend a notable share of their time compiling. Otherwise it is
+    `compilation-in-window`: code that was new. The saving assumes that what was compiled once is used in every step.
 
     Most compilations happen outside the recorded window, and the step record has those of every
     step. It recurs there if at least three steady steps compile, one of them in their second half,
@@ -105,7 +116,7 @@ def _once(subject: Subject, summary: StepSummary) -> list[Finding]:
         rule="recompilation",
         title=f"{which} compiled code again, {how_long} {duration(found.worst_ns)}",
         severity=Severity.MEDIUM if share >= limits.slow_first_steps_medium else Severity.LOW,
-        reason="code is compiled when it or its shapes are new, not in every step",
+        reason=_ONCE_COMPILED,
         evidence=(
             Evidence("compiling in these steps", found.total_ns, "ns"),
             Evidence("the same in steady steps", found.lost_ns / usual_ns, "factor"),
@@ -126,24 +137,36 @@ def _from_trace(subject: Subject) -> list[Finding]:
     graph = window.graph
     heavy = _heavy_steps(window, subject.thresholds.compilation)
     count = len(window.host_events(pl.col("name").str.contains(_COMPILER)))
+    loads = _mostly_loads(window)
+    does, spent = ("load new kernels", _LOADING) if loads else ("compile code again", _COMPILING)
     return replayed_finding(
         subject,
         unchanged(graph).scale_host(moments),
         rule="recompilation",
-        title=f"{int(heavy.sum())} of {len(heavy)} recorded steps compile code again",
-        assumption=_ASSUMPTION,
+        title=f"{int(heavy.sum())} of {len(heavy)} recorded steps {does}",
+        assumption=_LOADED if loads else _ASSUMPTION,
         evidence=(
-            Evidence("compiling, per step", window.per_step(moments.total_ns), "ns"),
-            Evidence("steps that compile", int(heavy.sum()), "count"),
+            Evidence(f"{spent}, per step", window.per_step(moments.total_ns), "ns"),
+            Evidence(f"steps that {'load' if loads else 'compile'}", int(heavy.sum()), "count"),
             *seen("compilations per step", count / window.steps, "count"),
         ),
         steps=tuple(int(graph.steps[row]) for row in np.nonzero(heavy)[0]),
-        advice=_ADVICE,
+        advice=_ADVICE_ON_LOADS if loads else _ADVICE,
     )
 
 
+_COMPILING, _LOADING = "compiling", "loading kernels"
+
+
+def _mostly_loads(window: WindowView) -> bool:
+    """Whether most of it is the loading of kernels in no stage of a compiler."""
+    moments = compiling(window)
+    stages = window.spans(window.host_events(compiles()))
+    return 2 * intervals.difference(moments, stages).total_ns > moments.total_ns
+
+
 def compiling(window: WindowView) -> Intervals:
-    """The moments in which threads of the window compile or load compiled code."""
+    """The moments in which threads of the window compile code or load kernels."""
     return intervals.clip(window.graph.host.of(HostCause.COMPILATION), *window.window)
 
 
@@ -176,7 +199,8 @@ def find_compilation_in_window(subject: Subject) -> list[Finding]:
 
     Measured from the ranges of torch.compile and the loading of modules on the threads that launch.
     Code is compiled when it or its shapes are new, so such a window does not represent the run. If
-    compilation recurs step after step, it is `recompilation`.
+    compilation recurs step after step, it is `recompilation`. Where most of the time goes into the
+    loading of kernels outside these ranges, the finding says so.
     """
     window = subject.window
     if window is None:
@@ -190,14 +214,21 @@ def find_compilation_in_window(subject: Subject) -> list[Finding]:
         return []
     per_step = intervals.covered(moments, graph.step_starts_ns, graph.step_ends_ns)
     steps = tuple(int(graph.steps[i]) for i in np.nonzero(per_step)[0]) if graph.steps else ()
+    loads = _mostly_loads(window)
+    tuned = one_off_calls(window.trace, window.window).filter(pl.col("kind") == AUTOTUNING)
+    tuned_ns = intervals.intersection(moments, window.spans(tuned)).total_ns
     return plain_finding(
         subject,
         rule="compilation-in-window",
-        title=f"{percent(share)} of the recorded time is compilation",
+        title=(
+            f"{percent(share)} of the recorded time is "
+            f"{'the loading of kernels' if loads else 'compilation'}"
+        ),
         severity=Severity.MEDIUM,
-        reason="code is compiled when it or its shapes are new, not in every step",
+        reason=_ONCE_LOADED if loads else _ONCE_COMPILED,
         evidence=(
-            Evidence("compiling, in the window", moments.total_ns, "ns"),
+            Evidence(f"{_LOADING if loads else _COMPILING}, in the window", moments.total_ns, "ns"),
+            *([] if not tuned_ns else [Evidence("of which autotuning", tuned_ns, "ns")]),
             Evidence(_SHARE, share, "share"),
             Evidence("steps with it", len(steps), "count"),
         ),

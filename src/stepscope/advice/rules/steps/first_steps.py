@@ -12,6 +12,7 @@ from stepscope.advice.evidence.subject import Subject, about_gpu_work, plain_fin
 from stepscope.advice.evidence.window_view import WindowView
 from stepscope.advice.finding import Evidence, Finding, Severity, seen, short
 from stepscope.analysis.calls.one_off import (
+    AUTOTUNING,
     CONTEXT,
     GROWTH,
     MODULES,
@@ -25,6 +26,7 @@ from stepscope.analysis.record.summary import StepSummary
 from stepscope.analysis.selection.gpu_work import recorded_work
 from stepscope.analysis.selection.outlier_steps import FIRST_FACTOR, START_UP_FACTOR
 from stepscope.run.figures import duration, significant
+from stepscope.trace.arrays import intervals
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,12 @@ _ADVICE_OF = {
     SEARCH: (
         "torch.backends.cudnn.benchmark searches once per shape: keep shapes fixed, or turn it off."
     ),
+    AUTOTUNING: (
+        "Each configuration is timed once for each key, such as a shape: keep shapes few, keep the "
+        "results between runs (Triton: cache_results of triton.autotune; torch.compile: "
+        "TORCHINDUCTOR_CACHE_DIR), and run each shape once before the loop. The kernels that it "
+        "times still count as work of the GPU: a later window shows the step without them."
+    ),
     GROWTH: "The allocator keeps what it got: later steps reuse it.",
 }
 
@@ -220,6 +228,8 @@ def _title_of_costs(rows: pl.DataFrame, before_ns: int, total_ns: int) -> str:
     what = f"{largest['kind']} ({short(largest['what'])}, {duration(largest['cost'])})"
     if before_ns:
         return f"{duration(before_ns)} pass before the first GPU work; {what} is the longest call"
+    if len(rows) == 1 and largest["kind"] == AUTOTUNING:
+        return f"{what.rsplit(', ', 1)[0]}) takes {duration(largest['cost'])}, once"
     if len(rows) == 1:
         return f"one call takes {duration(largest['cost'])}, once: {what.rsplit(', ', 1)[0]})"
     return f"one-off costs of {duration(total_ns)} in {len(rows)} calls, the longest: {what}"
@@ -234,6 +244,10 @@ def _rows(subject: Subject, window: WindowView) -> pl.DataFrame:
     rows = one_off_calls(window.trace, within)
     named = {step for finding in find_slow_first_steps(subject) for step in finding.steps}
     inside = one_offs_of_steps(window, named)["event", "start_ns"]
+    # What a compiler does is compilation, with the loads and the autotuning in it.
+    compiled = window.graph.host.of(HostCause.COMPILATION)
+    is_compiled = intervals.contains(compiled, rows["start_ns"].to_numpy())
+    rows = rows.filter(~pl.Series(is_compiled, dtype=pl.Boolean))
     return rows.join(inside, on=["event", "start_ns"], how="anti", maintain_order="left")
 
 

@@ -14,7 +14,7 @@ export const CAUSES = /** @type {Record<string, [string, number]>} */ ({
   annotated_phase: ["idle: annotated phase", 21],
   op_dispatch: ["idle: launches and dispatch", 22],
   cpu_operators: ["idle: operators on the CPU", 35],
-  compilation: ["idle: compilation", 25],
+  compilation: ["idle: compiling or loading kernels", 25],
   garbage_collection: ["idle: garbage collection", 26],
   waiting_for_communication: ["idle: waiting for communication", 27],
   profiler: ["idle: profiler", 28],
