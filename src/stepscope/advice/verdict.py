@@ -13,6 +13,7 @@ from stepscope.advice.job.late_ranks import Lateness, is_cause, is_slow_link
 from stepscope.advice.rank.compute_summary import ComputeSummary
 from stepscope.advice.rank.summary import RankSummary
 from stepscope.advice.thresholds import Thresholds
+from stepscope.analysis.calls.one_off import AUTOTUNING
 from stepscope.analysis.record.summary import BY_RECORD, StepSummary
 from stepscope.analysis.selection.partition import INPUT, OTHER
 from stepscope.run.figures import duration, percent, plural, rank_names, sentence, shortened_list
@@ -83,7 +84,9 @@ def verdict_of(
         if text.startswith(_NOTHING):
             text = f"{once.id}: {once.title}. Apart from that, {text.removeprefix(_NOTHING)}"
         else:
-            text += f". Left out of this: {once.title}"
+            # What autotuning times is work of the GPU like any other.
+            is_part = AUTOTUNING in once.title
+            text += f". {'Part' if is_part else 'Left out'} of this: {once.title}"
     outside = _outside(findings, text)
     if outside is None and steps is not None and (beside := _beside(steps)):
         text += f". {beside}"

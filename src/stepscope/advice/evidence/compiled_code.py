@@ -31,6 +31,8 @@ _RUNS_COMPILED = (
     # forward and backward passes, and the range around a graph of the default backend.
     r"^Torch-Compiled Region|^CompiledFunction(Backward)?$|^## Call CompiledFxGraph"
 )
+_FUSED_OPTIMIZER = r"^aten::_fused_\w+_$|(?i)FusedOptimizer|fused_?(adam|sgd|lamb)"
+"""Torch's fused operators and their kernels, and those of Apex, DeepSpeed and TransformerEngine."""
 _IN_USE = 0.1
 """Share of the window from which compiled code counts. An optimizer that runs eagerly launches many
 more kernels than the compiled passes before it."""
@@ -65,6 +67,14 @@ def runs_graphs(window: WindowView) -> bool:
     return _share_of_work(work, graph_places(window.trace, work) != GraphPlace.NONE) >= _IN_USE
 
 
+@once
+def has_fused_optimizer(window: WindowView) -> bool:
+    """Whether an optimizer updates all parameters in a few fused calls already."""
+    name = pl.col("name")
+    is_fused = name.str.contains(_FUSED_OPTIMIZER)
+    return bool(names_that(window.trace, is_fused.fill_null(value=False)).any())
+
+
 def graphs_to_launch(window: WindowView) -> str:
     """Advice on cheaper launches: CUDA graphs, worded for what runs already."""
     if runs_graphs(window):
@@ -80,10 +90,12 @@ def less_python(window: WindowView, is_inference: bool) -> str:
     if mode is Mode.EAGER:
         if is_inference:
             return "torch.compile takes some of the Python away."
+        if has_fused_optimizer(window):
+            return "torch.compile takes some of the Python away."
         return "torch.compile and a fused optimizer take some of the Python away."
     between = "the CUDA graphs" if mode is Mode.CAPTURED else "the calls of compiled code"
     advice = f"Run less Python between {between}, and use a fused optimizer."
-    if is_inference:
+    if is_inference or has_fused_optimizer(window):
         advice = f"Run less Python between {between}."
     if window.has_gpu:
         advice += f" {sentence(_IN_ONE_CALL[runs_graphs(window)].format(graphs_to_launch(window)))}"

@@ -7,6 +7,7 @@ import polars as pl
 
 from stepscope.advice.evidence.compiled_code import (
     graphs_to_launch,
+    has_fused_optimizer,
     rows_of_notable_patterns,
     runs_compiled_code,
     runs_graphs,
@@ -105,10 +106,15 @@ def find_launch_bound(subject: Subject, window: WindowView) -> list[Finding]:
             Evidence("pieces of GPU work per step", window.per_step(len(window.work)), "count"),
         ),
         advice=(
-            f"Reduce the number of launches: {graphs_to_launch(window)}, fused optimizers and "
-            f"operators, or more work per launch (a larger batch).{what_is_left_out(window)}"
+            f"Reduce the number of launches: {graphs_to_launch(window)}, fused "
+            f"{_optimizers(window)}operators, or more work per launch (a larger batch)."
+            f"{what_is_left_out(window)}"
         ),
     )
+
+
+def _optimizers(window: WindowView) -> str:
+    return "" if has_fused_optimizer(window) else "optimizers and "
 
 
 def _launches(window: WindowView) -> int:
@@ -176,8 +182,8 @@ def find_many_small_kernels(subject: Subject, window: WindowView) -> list[Findin
             Evidence("most often", short(top["name"][0]), "text"),
         ),
         advice=(
-            f"Fuse them: {'' if runs_compiled_code(window) else 'torch.compile, '}fused optimizers "
-            "and normalisations, foreach functions; or capture "
+            f"Fuse them: {'' if runs_compiled_code(window) else 'torch.compile, '}fused "
+            f"{_optimizers(window)}normalisations, foreach functions; or capture "
             f"{'more of ' if runs_graphs(window) else ''}the step in a CUDA graph; or give each "
             f"kernel more work with a larger batch.{what_is_left_out(window)}"
         ),

@@ -51,7 +51,8 @@ def find_recompilation(subject: Subject) -> list[Finding]:
     Where most of that is the loading of kernels outside these ranges, which is no compiling, the
     finding says so. It recurs if at least a third of the recorded steps, at least two and one of
     the last two among them, spend a notable share of their time compiling. Otherwise it is
-    `compilation-in-window`: code that was new. The saving assumes that what was compiled once is used in every step.
+    `compilation-in-window`: code that was new. The saving assumes that what was compiled once is
+    used in every step.
 
     Most compilations happen outside the recorded window, and the step record has those of every
     step. It recurs there if at least three steady steps compile, one of them in their second half,
