@@ -14,6 +14,7 @@ from tests.support.step_records import step_records, write_run
 
 from stepscope.advice.diagnosis import diagnose
 from stepscope.advice.finding import Finding
+from stepscope.analysis.record.step_patterns import asleep, host_times
 from stepscope.opening.reader import RankRun, open_run
 from stepscope.run.step_record import StepRecord
 
@@ -207,3 +208,101 @@ def test_a_rank_without_a_window_sleeps_by_its_record(tmp_path, ranks, cpu_ms, p
     assert (finding.rank, finding.saving_ns) == (ranks - 1, ms(saves_ms))
     assert "sleeps or waits outside all phases" in finding.title
     assert diagnosis.verdict.startswith("cpu-bound-python")
+
+
+def _of_an_inference(outside_ms: float) -> GpuTrace:
+    t = GpuTrace(device_name=None)
+    for _ in range(STEPS):
+        with t.step():
+            t.python(ms(outside_ms))
+            with t.annotate("forward"):
+                for _ in range(10):
+                    t.op("aten::addmm").python(ms((100 - outside_ms) / 10))
+    return t
+
+
+@pytest.mark.parametrize(
+    ("cpu_ms", "queued_ms", "title", "advised"),
+    [
+        pytest.param(
+            60,
+            0,
+            "the main thread sleeps or waits outside operators",
+            "Take sleeps and polling out of the loop",
+            id="sleeps",
+        ),
+        pytest.param(
+            100,
+            0,
+            "Python or a library runs between two passes through the model, where loops make "
+            "inputs and handle results, and delays the step",
+            "Prepare the next inputs",
+            id="runs",
+        ),
+        pytest.param(
+            20,
+            80,
+            "Python or a library runs between two passes through the model, where loops make "
+            "inputs and handle results, for 40% of the step",
+            "Prepare the next inputs",
+            id="on busy CPUs",
+        ),
+        pytest.param(
+            None,
+            None,
+            "the host delays the step between two passes through the model, where loops make "
+            "inputs and handle results; the cause was not recorded",
+            "Prepare the next inputs",
+            id="unknown",
+        ),
+    ],
+)
+def test_an_inference_has_words_of_its_own(
+    tmp_path, monkeypatch, cpu_ms, queued_ms, title, advised
+):
+    records = step_records(
+        [100.0] * 40, cpu_ms=cpu_ms, queued_ms=queued_ms, phases_ms={"forward": 60.0}
+    )
+    path = tmp_path / "trace.pt.trace.json"
+    path.write_bytes(dump(_of_an_inference(40)))
+    monkeypatch.setattr(RankRun, "steps", tuple(records))
+    diagnosis = diagnose(open_run(str(path)))
+    check_diagnosis(diagnosis)
+    (finding,) = (one for one in diagnosis.findings if one.id == "cpu-bound-python")
+    assert finding.title == title
+    assert advised in finding.advice
+    said = f"{finding.title} {finding.assumption} {finding.advice}"
+    assert "training" not in said
+    assert "optimizer" not in said
+
+
+def test_a_thread_that_waits_between_an_engines_steps_may_have_no_request(tmp_path):
+    t = GpuTrace(annotate_steps=False)
+    with t.frame("vllm/v1/engine/core.py(600): run_busy_loop"):
+        for number in range(8):
+            with t.annotate(f"execute_context_0(0)_generation_{number}({number})"):
+                t.op("aten::mm").launch("sm90_xmma_gemm", ms(3))
+            t.sync()
+            with t.frame("queue.py(154): get"):
+                t.python(ms(0.1))
+                with t.frame("<built-in method acquire of _thread.lock object at 0x7f>"):
+                    t.python(ms(14))
+    path = tmp_path / "trace.pt.trace.json"
+    path.write_bytes(dump(t))
+    found = diagnose(open_run(str(path))).findings
+    (finding,) = (one for one in found if one.id == "cpu-bound-python")
+    assert finding.title == "the main thread sleeps or waits in queue.py(154): get"
+    assert finding.advice.startswith("If no request was waiting, nothing is wrong.")
+
+
+def test_what_a_thread_sleeps_is_one_number_of_the_record():
+    """The mean of the steps, each by itself: one that ran all the time does not hide another."""
+    records = [
+        *step_records([100.0] * 20, cpu_ms=20, queued_ms=30, waits_ms=10, wait_cpu_ms=4),
+        *step_records([40.0] * 20, cpu_ms=60, queued_ms=0),
+    ]
+    assert [asleep(one) for one in (records[0], records[-1])] == [ms(44), 0]
+    assert host_times(records).asleep_ns == ms(22)
+    unknown = step_records([100.0], queued_ms=3)
+    assert asleep(unknown[0]) is None
+    assert host_times([*records, *unknown]).asleep_ns is None

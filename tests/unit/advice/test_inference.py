@@ -29,7 +29,7 @@ from stepscope.opening.reader import open_run
 from stepscope.report.diagnosis import to_json as diagnosis_to_dict
 from stepscope.report.diagnosis.sentences import work
 
-OF_TRAININGS = r"optimizer|DataLoader|gradient|training|checkpointing|DDP|FSDP|GradScaler"
+OF_TRAININGS = r"optimizer|losses|DataLoader|gradient|training|checkpointing|DDP|FSDP|GradScaler"
 
 
 @pytest.fixture
@@ -141,6 +141,13 @@ def _slow_python(t: GpuTrace, _step: int) -> None:
     products(t)
 
 
+def _reads_results(t: GpuTrace, _step: int) -> None:
+    for _ in range(3):
+        t.python(us(500))
+        t.op("aten::mm", **MM).launch(GEMM, us(900))
+        t.item()
+
+
 def _waits_for_input(t: GpuTrace, _step: int) -> None:
     t.data_wait(ms(16))
     products(t)
@@ -158,6 +165,7 @@ PLANTS = {
     "full-precision-matmuls": _full_precision,
     "cpu-bound-python": _slow_python,
     "memory-far-below-limit": _little_memory,
+    "synchronisation": _reads_results,
 }
 
 

@@ -10,9 +10,13 @@ from tests.support.viewer import training
 
 from stepscope.advice.rank.window_answers import MOST_SLICES, thread_title, typical_step
 from stepscope.advice.rank.window_details import BUCKETS
+from stepscope.analysis.call_tree import build_call_tree
+from stepscope.analysis.operators import analyse_operators
 from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.timeline import timeline
 from stepscope.trace.load import load
+
+RANGES = "main thread: ranges"
 
 
 def steps_of(*waits_ms, kernels=4, kernel_us=200):
@@ -91,6 +95,25 @@ def test_of_what_is_nested_only_the_outermost_is_drawn():
     names = {one.name for one in lanes_of(found)["main thread: operators"].slices}
     assert "aten::linear" in names
     assert "aten::addmm" not in names
+
+
+def test_ranges_that_stepscope_writes_have_no_name_of_its_own():
+    t = GpuTrace()
+    for _ in range(3):
+        with t.step():
+            with t.annotate("stepscope.data_wait"):
+                t.python(ms(5))
+            with t.annotate("my phase"):
+                t.op("aten::mm").launch("sgemm", us(100))
+            t.sync()
+    trace = t.load()
+    names = {one.name for one in lanes_of(typical_step(trace, (0, 1, 2)))[RANGES].slices}
+    assert names >= {"wait for the batch", "my phase"}
+    assert not any(name.startswith("stepscope.") for name in names)
+    tables = (analyse_operators(trace, Scope()).table, build_call_tree(trace).nodes)
+    for table in tables:
+        assert "wait for the batch" in table["name"].to_list()
+        assert not table["name"].str.starts_with("stepscope.").any()
 
 
 def test_without_steps_there_is_none():

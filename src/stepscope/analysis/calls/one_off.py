@@ -513,7 +513,10 @@ def _autotuning(known: _Known) -> pl.DataFrame:
     key = np.array(keys, np.int64)
     is_first = np.array([one not in keys[:at] for at, one in enumerate(keys)])
     slow = _Candidates(key, key, is_first, np.zeros(len(key)), np.array(begun, np.int64))
-    return table.filter(pl.Series(_do_not_recur(slow, known.steps)))
+    once = _do_not_recur(slow, known.steps)
+    # What nothing else comes between from step to step recurs as well.
+    once &= known.steps.of(slow.start) == known.steps.of(table["end_ns"].to_numpy() - 1)
+    return table.filter(pl.Series(once))
 
 
 def _timed_stretches(
