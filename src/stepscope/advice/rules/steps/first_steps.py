@@ -164,7 +164,7 @@ _ADVICE_OF = {
     ),
     AUTOTUNING: (
         "Each configuration is timed once for each key, such as a shape: keep shapes few, keep the "
-        "results between runs (Triton: cache_results of triton.autotune; torch.compile: "
+        "results between runs (Triton: TRITON_CACHE_AUTOTUNING=1; torch.compile: "
         "TORCHINDUCTOR_CACHE_DIR), and run each shape once before the loop. The kernels that it "
         "times still count as work of the GPU: a later window shows the step without them."
     ),
