@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from tests.support.planted import (
 )
 from tests.support.rendered import diagnosis_to_markdown
 
+from stepscope.advice import rules
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.rank import inference
 from stepscope.advice.rules import RULES
@@ -187,6 +190,24 @@ def test_inference_gets_no_advice_for_trainings(judge, rule):
 
 def test_each_advice_is_a_rules():
     assert set(inference._ADVICE) <= set(RULES)
+
+
+def test_what_any_rule_says_of_a_training_has_words_for_inference():
+    said = {text for text in _texts_of_rules() if re.search(r"\btrain(ing|ed)\b", text)}
+    assert len(said) > 10
+    for text in said:
+        assert not re.search(r"\btrain(ing|ed)\b", inference._neutral(text)), text
+
+
+def _texts_of_rules() -> Iterator[str]:
+    """All that the rules may say: the texts in their modules that are no docstrings."""
+    for source in Path(rules.__file__).parent.rglob("*.py"):
+        tree = ast.parse(source.read_text(encoding="utf-8"))
+        notes = {id(one.value) for one in ast.walk(tree) if isinstance(one, ast.Expr)}
+        for part in ast.walk(tree):
+            is_text = isinstance(part, ast.Constant) and isinstance(part.value, str)
+            if is_text and id(part) not in notes:
+                yield part.value
 
 
 def test_a_librarys_loader_has_the_librarys_arguments(judge):

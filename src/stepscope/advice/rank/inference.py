@@ -48,6 +48,7 @@ def for_purpose(findings: Sequence[Finding], subject: Subject) -> list[Finding]:
                     finding,
                     title=_neutral(finding.title),
                     assumption=_neutral(finding.assumption),
+                    saving_reason=_neutral(finding.saving_reason),
                     advice=_neutral(advice),
                 )
             )
@@ -55,10 +56,23 @@ def for_purpose(findings: Sequence[Finding], subject: Subject) -> list[Finding]:
 
 
 def _neutral(text: str) -> str:
-    """Words about the thread that runs the loop, which trains nothing here."""
-    return text.replace("the training thread", "the main thread").replace(
-        "beside the training", "beside the main thread"
-    )
+    """The same of a loop that trains nothing."""
+    for of_training, of_inference in _WORDS:
+        text = text.replace(of_training, of_inference)
+    return text
+
+
+_WORDS = (
+    ("the training thread", "the main thread"),
+    ("beside the training", "beside the main thread"),
+    ("the training itself", "the loop itself"),
+    ("the training's own work", "the loop's own work"),
+    ("the training CPUs of its own", "the program CPUs of its own"),
+    ("what is trained", "what is computed"),
+    ("a longer training", "a longer run"),
+    ("the training process", "the main process"),
+)
+"""What the findings of all rules say of a training, and what is said of inference instead."""
 
 
 def _launch_bound(_finding: Finding, subject: Subject) -> str:
