@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.planted import GEMM, MM, dump, products
@@ -90,6 +91,24 @@ def test_autotuning_in_one_pass_is_named_as_a_whole(judge):
     # The time before its first load is not known to be its own.
     assert finding.evidence[0].value == pytest.approx(took_ns - ms(2), rel=0.001)
     assert f"Part of this: {finding.title}" in diagnosis.verdict
+
+
+def test_a_choice_among_kernels_is_one_stretch():
+    """As torch.compile chooses with mode='max-autotune': each candidate has a name of its own."""
+    t = GpuTrace(annotate_steps=False)
+    products(t, 5)
+    for candidate in range(5):
+        t.call("cuModuleLoadData", ms(2))
+        t.sync()
+        for _ in range(30):
+            t.op("aten::zero_").launch(FILL, us(60))
+            t.record_event()
+            t.launch(f"triton_mm_{candidate}", us(150))
+            t.record_event()
+        t.sync()
+    products(t, 5)
+    (row,) = one_off_calls(t.load()).filter(pl.col("kind") == AUTOTUNING).iter_rows(named=True)
+    assert row["end_ns"] - row["start_ns"] > 5 * 30 * us(210)
 
 
 def test_autotuning_in_a_stage_of_the_compiler_is_a_part_of_that(judge):

@@ -70,6 +70,8 @@ _WORDS = (
     ("the training CPUs of its own", "the program CPUs of its own"),
     ("what is trained", "what is computed"),
     ("a longer training", "a longer run"),
+    ("a rollout, evaluation, saving", "longer inputs, a prefill, saving"),
+    ("(an asynchronous checkpoint, another thread)", "(in another thread)"),
     ("the training process", "the main process"),
 )
 """What the findings of all rules say of a training, and what is said of inference instead."""

@@ -32,6 +32,7 @@ Rows never overlap on a thread, so what they take beyond the usual adds up.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -544,9 +545,11 @@ def _timed_stretches(
         return []
     between = np.diff(count) > 0
     timed = np.append(count[0] > 0, between) & np.append(between, len(marks) > count[-1])
+    # The host waits for each measurement before the next one, of another kernel maybe.
+    waited = np.diff(np.searchsorted(np.sort(times_of(trace, waits)[0]), starts)) > 0
     benches = [
         (first, last)
-        for first, last in _runs(timed)
+        for first, last in _runs(timed, np.flatnonzero(waited) + 1)
         if last - first >= TIMED and len(np.unique(kernels[first:last])) <= _MOST_TIMED_NAMES
     ]
     if not benches:
@@ -576,7 +579,18 @@ def _timed_stretches(
     return found
 
 
-def _runs(are: BoolArray) -> list[tuple[int, int]]:
-    """The places at which runs of true values begin, and those after their ends."""
+def _runs(are: BoolArray, cuts: Int64Array | None = None) -> list[tuple[int, int]]:
+    """The places at which runs of true values begin, and those after their ends.
+
+    Args:
+        cuts: Places at which a run ends and the next one begins.
+    """
     edges = np.flatnonzero(np.diff(np.concatenate(([0], are.astype(np.int8), [0]))))
-    return [(int(first), int(last)) for first, last in edges.reshape(-1, 2)]
+    found = [(int(first), int(last)) for first, last in edges.reshape(-1, 2)]
+    if cuts is None:
+        return found
+    parts = []
+    for first, last in found:
+        inside = cuts[(cuts > first) & (cuts < last)].tolist()
+        parts += pairwise([first, *inside, last])
+    return parts

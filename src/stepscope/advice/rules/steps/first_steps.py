@@ -155,6 +155,11 @@ _ADVICE = (
     "Nothing in the step needs to change. Warm up before you measure or serve, and record later "
     "steps (a schedule with wait and warmup)."
 )
+_LEFT_OUT = {
+    False: "these calls are left out of the step",
+    True: "what the host does in it is left out of the step",
+}
+"""By whether autotuning is part of it."""
 _MODULES = "Modules are loaded when a kernel is first launched; {} loads them at the start."
 _EAGER_CUDA, _EAGER_HIP = "CUDA_MODULE_LOADING=EAGER", "HIP_ENABLE_DEFERRED_LOADING=0"
 _ADVICE_OF = {
@@ -209,7 +214,7 @@ def find_one_off_costs(subject: Subject, window: WindowView) -> list[Finding]:
         rule="one-off-costs",
         title=_title_of_costs(rows, before_ns, total_ns),
         severity=Severity.LOW if share >= _MUCH else Severity.INFO,
-        reason="it is paid once; these calls are left out of the step and of all savings",
+        reason=f"it is paid once; {_LEFT_OUT[AUTOTUNING in kinds]} and of all savings",
         evidence=(
             Evidence("in all", total_ns, "ns"),
             Evidence("share of the recorded time", share, "share"),
