@@ -74,6 +74,7 @@ class HostCause(IntEnum):
 
 
 _LABELS = {
+    HostCause.COMPILATION: "compiling or loading kernels",
     HostCause.PHASE: "annotated phase",
     HostCause.ONE_OFF: "one-off call",
     HostCause.COMMUNICATION: "waiting for communication",

@@ -34,6 +34,7 @@ REFILLING_PYTHON_NS = 200_000
 OF_THE_HOST: dict[HostCause, str] = {cause: cause.word.replace(" ", "_") for cause in HostCause} | {
     # Two that the critical path tells apart: launching calls and the operators around them keep
     # the device waiting alike, and so do annotations of either kind.
+    HostCause.COMPILATION: "compilation",
     HostCause.LAUNCH: "op_dispatch",
     HostCause.DISPATCH: "op_dispatch",
     HostCause.ANNOTATION: "annotated_phase",

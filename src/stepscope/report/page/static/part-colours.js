@@ -29,7 +29,7 @@ const COLOUR_OF = /** @type {Record<string, number>} */ ({
   compute: 1, "exposed communication": 2, "exposed copies": 3, forward: 1, "between forward and backward": 33, backward: 5, optimizer: 8, recomputed: 6,
   communication: 2, "sends and receives": 2, saving: 21, evaluation: 3, compilation: 25, input: 17, other: 0, idle: 16, "op dispatch": 22, python: 23,
   // The causes on a critical path.
-  copy: 3, fill: 4, dispatch: 22, launch: 8, operators: 5, synchronisation: 18, allocation: 19, "garbage collection": 26, "operators on the CPU": 35,
+  copy: 3, fill: 4, dispatch: 22, launch: 8, operators: 5, synchronisation: 18, allocation: 19, "garbage collection": 26, "compiling or loading kernels": 25, "operators on the CPU": 35,
   "pageable copy": 20, annotation: 6, "annotated phase": 21, "one-off call": 30, "waiting for communication": 27, profiler: 28, "host, cause not recorded": 32,
   "between operators of backward": 31, "launch latency": 16, "device gap": 29, "other wait": 24,
   // Kinds of kernels, as `colours.py` has them, and copies.
