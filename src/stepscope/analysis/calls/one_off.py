@@ -589,7 +589,7 @@ def _runs(are: BoolArray, cuts: Int64Array | None = None) -> list[tuple[int, int
     found = [(int(first), int(last)) for first, last in edges.reshape(-1, 2)]
     if cuts is None:
         return found
-    parts = []
+    parts: list[tuple[int, int]] = []
     for first, last in found:
         inside = cuts[(cuts > first) & (cuts < last)].tolist()
         parts += pairwise([first, *inside, last])
