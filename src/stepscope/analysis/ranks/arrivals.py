@@ -7,8 +7,9 @@ Backends of the CPU (gloo, MPI, UCC) record a collective on the thread that did 
 process group. Which group it belongs to follows from the threads: every process group has a pool of
 two, created with the group. Where the file lists one group only, all collectives are its own.
 Otherwise pools and groups are paired in the order in which they were created. Where that does not
-come out even, the group stays unknown (null). Where the file lists no group at all, there is
-nothing to tell apart.
+come out even, the group stays unknown (null), unless all groups have the same ranks: then these are
+known, and the collectives of all groups count as those of one (DeepSpeed makes a second group of
+all ranks). Where the file lists no group at all, there is nothing to tell apart.
 """
 
 from __future__ import annotations
@@ -232,6 +233,9 @@ def _groups(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
         place_of = dict.fromkeys(lanes, 0)
     elif described and len(lanes) == _POOL * len(described):
         place_of = {lane: place // _POOL for place, lane in enumerate(lanes)}
+    elif len({ranks for _, ranks in described}) == 1:
+        described = [("/".join(name for name, _ in described), described[0][1])]
+        place_of = dict.fromkeys(lanes, 0)
     elif not threads["number"].has_nulls():
         pools = _pools(threads["number"].to_list())
         if len(described) == max(pools, default=-1) + 1:

@@ -85,6 +85,24 @@ def test_a_group_that_nothing_tells_is_not_guessed(tmp_path):
     assert read.answered().excluded == {UNKNOWN_GROUP: 4}
 
 
+def test_groups_of_the_same_ranks_need_not_be_told_apart(tmp_path):
+    other = {**WORLD, "pg_name": "1", "pg_desc": "undefined"}
+    for number, threads in enumerate(((10, 10, 10, 10), (10, 12, 12, 10))):
+        used = [(at, *event[1:]) for at, event in zip(threads, EVENTS, strict=True)]
+        (tmp_path / str(number)).mkdir()
+        trace = cpu_trace(tmp_path / str(number), used, (WORLD, other))
+        found = read_cpu_collectives(trace)
+        assert found["group"].to_list() == ["0/1"] * 4
+        assert found["group_ranks"].to_list() == ["[0, 1, 2, 3]"] * 4
+        read = read_arrivals(0, trace)
+        assert arrivals_of([read])["group"].to_list() == ["0/1 [0, 1, 2, 3]"] * 4
+        assert read.answered().excluded == {}
+    # With all threads of both pools, nothing is left open.
+    assert read_cpu_collectives(cpu_trace(tmp_path, EVENTS, (WORLD, other)))["group"].to_list() == [
+        "0", "1", "0", "1"
+    ]  # fmt: skip
+
+
 def test_without_a_list_of_groups_there_is_nothing_to_tell_apart(tmp_path):
     read = read_arrivals(0, cpu_trace(tmp_path, EVENTS, ()))
     assert arrivals_of([read])["group"].to_list() == [""] * 4
