@@ -155,14 +155,15 @@ def own_timeline(profiler, folder):
 
 def test_where_torchs_own_timeline_fails_phases_are_drawn(tmp_path, monkeypatch):
     def fail(*_, **more):
-        raise AssertionError("no such tensor")
+        raise AssertionError("no such tensor" + " {id=7}" * 1000)  # torch lists all of them
 
     monkeypatch.setattr(torch.profiler.profile, "export_memory_timeline", fail)
     window = train(tmp_path, memory_timeline="torch")
     (failed,) = artifacts_of(window, "memory_timeline_torch")
-    assert failed.problem == (
-        "memory is drawn by phase, as torch found no categories: AssertionError: no such tensor"
+    assert failed.problem.startswith(
+        "memory is drawn by phase, as torch found no categories: AssertionError: no such tensor {"
     )
+    assert len(failed.problem) < 200
     assert not (rank_directory(tmp_path) / failed.path).exists()
     (page,) = artifacts_of(window, "memory_timeline")
     assert BEFORE in (rank_directory(tmp_path) / page.path).read_text()

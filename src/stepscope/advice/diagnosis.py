@@ -47,7 +47,7 @@ from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UnreadableInputError
 from stepscope.opening.discover import TRACE_SUFFIXES
-from stepscope.opening.reader import Run, one_job, open_run
+from stepscope.opening.reader import Run, one_job, open_run, open_window
 from stepscope.skew.rank_skew import ARRIVALS, RECORDED_WAITS, RankSkew, rank_skew
 
 if TYPE_CHECKING:
@@ -114,7 +114,8 @@ def diagnose(
     Of unrelated traces (`Run.unrelated`), the newest is judged.
 
     Args:
-        run: The run, or its path as `open_run` takes it.
+        run: The run, or its path as `open_run` takes it. A trace file of a run stands for that
+            window of its ranks.
         thresholds: Limits above which findings are reported.
         scope: Steps of the recorded windows, devices and GPU events that count. With steps, the
             step record is not used, because it covers other steps.
@@ -127,7 +128,7 @@ def diagnose(
         UsageError: The scope names what no trace of the run has.
     """
     limits, asked = thresholds or Thresholds(), scope or Scope()
-    run = one_job(run if isinstance(run, Run) else open_run(run))
+    run = one_job(run if isinstance(run, Run) else open_window(run) or open_run(run))
     with each() as read:
         alone = [ComparedRankTask(rank, asked) for rank in run.ranks]
         compared_ranks = answers(read, alone) if len(alone) > 1 else []

@@ -76,7 +76,12 @@ class WindowAnnouncer:
         self._print(f"window {plan.index}: {doing}{self._as_logged(plan)}{cause}")
 
     def saved(self, record: WindowRecord, placed: Sequence[Path]) -> None:
-        """Report a window whose files exist, with those that a layout put beside the run."""
+        """Report a window whose files exist, with those that a layout put beside the run.
+
+        Of a scheduled one that the end of the loop left without a step, only a line here says so.
+        """
+        if record.state == "empty" and record.cause == "schedule" and self._announces(record.index):
+            self._print(f"window {record.index}: no step recorded ({record.reason})")
         if record.state not in {"complete", "partial"} or not self._announces(record.index):
             return
         what = "saved"

@@ -142,6 +142,7 @@ def identity_of_run(run: Run) -> list[Any]:
         [rank.rank for rank in run.ranks],
         run.unrelated,
         run.others,
+        run.empty,
         [identity_of(path) for path in traces],
         [*_files_below(run.path)] if is_recorded else [],
     ]

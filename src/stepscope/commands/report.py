@@ -83,12 +83,12 @@ def command(
 ) -> None:
     """Show where the step's time goes, why, and what to change.
 
-    PATH is a run directory, a directory of runs (the newest is used), a trace file, a directory of
-    traces, a quoted glob, a URL, or - for a trace on standard input. Traces that are
-    ranks of one run give one report; every other path gets its own. Of a directory of unrelated
-    traces, the newest is used. A memory snapshot, or a directory with one of each rank, gets a
-    report about memory. For a py-spy recording, shows the functions that took
-    the time; for a file of metrics, how busy and full the GPUs were.
+    PATH is a run directory, a directory of runs (the newest is used), a trace file (of a run:
+    that window of its ranks), a directory of traces, a quoted glob, a URL, or - for a trace on
+    standard input. Traces that are ranks of one run give one report; every other path gets its own.
+    Of a directory of unrelated traces, the newest is used. A memory snapshot, or a directory with
+    one of each rank, gets a report about memory. For a py-spy recording, shows the functions that
+    took the time; for a file of metrics, how busy and full the GPUs were.
     """
     if table is not None and not output.picks_table:
         able = " or ".join(one.format.name for one in OUTPUTS["diagnosis"] if one.picks_table)
@@ -118,7 +118,7 @@ def command(
             drawn.write(summarise_metrics(metrics), sink, Layout(names=names))
         _print_replaced_names(names)
         return
-    runs = resolve_runs(rest) if rest else []
+    runs = resolve_runs(rest, with_record=True) if rest else []
     check_one_document(len(snapshots) + len(runs), output)
     layout = Layout(table=table, is_full=is_full, names=names)
     with sink_for(file) as sink:

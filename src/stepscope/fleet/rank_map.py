@@ -62,13 +62,13 @@ class RankMap:
     Attributes:
         verdict: Who makes the others wait beyond chance, as `stragglers` says it; empty where
             ranks are not compared.
-        slowest_rank: The rank with the most own time; of healthy ranks too, one has the most.
+        slowest_by_own_time: The rank with the most of it; of healthy ranks too, one has the most.
         parts: Columns `SPREAD`.
         steps: Columns `rank_steps.STEPS`, `own_ns` and `wait_ns`, by rank and step.
     """
 
     verdict: str
-    slowest_rank: int | None
+    slowest_by_own_time: int | None
     mean_step_ns: int | None
     look_at: tuple[int, ...]
     ranks: pl.DataFrame
@@ -89,7 +89,7 @@ def rank_map(job: Job, stragglers: Stragglers | None = None) -> RankMap:
     parts = _spread(ranks)
     return RankMap(
         verdict=_verdict(job, stragglers),
-        slowest_rank=int(ranks["rank"][0]),
+        slowest_by_own_time=int(ranks["rank"][0]),
         mean_step_ns=_mean(steps["wall_ns"]),
         look_at=_look_at(ranks, parts),
         ranks=ranks,

@@ -133,6 +133,7 @@ class Run:
         trials: What trials of fixes brought, if it records a script that `stepscope try` tried
             them on.
         others: How many older runs are in the folder that was opened.
+        empty: How many newer ones there have ended and recorded nothing: they are left out.
     """
 
     path: Path
@@ -144,6 +145,7 @@ class Run:
     unrelated: int = 0
     trials: TrialsRecord | None = None
     others: int = 0
+    empty: int = 0
 
     @property
     def sampled(self) -> tuple[Path, ...]:
@@ -178,7 +180,8 @@ def open_run(path: str | os.PathLike[str]) -> Run:
     For a run at an fsspec URL (`s3://bucket/profiles/RUN`), manifests, step records and traces are
     fetched to the user's cache directory, which STEPSCOPE_CACHE overrides.
 
-    A directory of several runs opens as its newest one. Trace files outside a run directory (other
+    A directory of several runs opens as its newest one, without those that have ended and recorded
+    nothing (`Run.empty`), unless all have. Trace files outside a run directory (other
     tools' layouts, TensorBoard log directories) become the windows of their ranks, which are
     determined from their names, or from the traces' headers. Traces for which neither tells the
     rank are unrelated: each gets a number of its own, and `Run.unrelated` says how many there are.
@@ -206,12 +209,46 @@ def open_run(path: str | os.PathLike[str]) -> Run:
             "save what it delivers to a file, and give its name"
         )
     try:
-        home, others = _find_run(root)
+        home, others, empty = _find_run(root)
     except OSError as error:
         raise UnreadableInputError(
             f"{root}: cannot be listed: {error.strerror or error}"
         ) from error
-    return _open_loose(root) if home is None else replace(_open_home(home), others=others)
+    if home is None:
+        return _open_loose(root)
+    return replace(_open_home(home), others=others, empty=empty)
+
+
+def open_window(path: str | os.PathLike[str]) -> Run | None:
+    """The run that a trace file is a window of, with that window of each rank; None if it is none.
+
+    What the run knows beside the trace, such as its step record and the other ranks, is known of
+    the window as well.
+    """
+    file = Path(path)
+    if is_url(str(path)) or len(file.absolute().parents) < _DEPTH or not file.is_file():
+        return None
+    home = file.absolute().parents[_DEPTH - 1]
+    try:
+        run = _open_home(home) if _is_run(home) else None
+        mine = [
+            window
+            for window in (() if run is None else run.windows)
+            if window.trace_path is not None and window.trace_path.samefile(file)
+        ]
+    except OSError:
+        return None
+    if run is None or not mine:
+        return None
+    ranks = (
+        replace(rank, windows=tuple(one for one in rank.windows if one.index == mine[0].index))
+        for rank in run.ranks
+    )
+    return replace(run, ranks=tuple(ranks))
+
+
+_DEPTH = 3
+"""How many folders of a run a window's trace lies in, the run itself included."""
 
 
 @contextmanager
@@ -235,13 +272,40 @@ def one_job(run: Run) -> Run:
     return replace(run, ranks=(chosen,))
 
 
-def _find_run(root: Path) -> tuple[Path | None, int]:
-    """`root` itself, the run that contains it, or the newest run in it; and how many others."""
+def _find_run(root: Path) -> tuple[Path | None, int, int]:
+    """`root` itself, the run that contains it, or the newest in it that has recorded anything.
+
+    Returns:
+        The run; how many older ones there are, and how many newer ones that are empty.
+    """
     for candidate in (root, root.parent, root.parent.parent):
         if _is_run(candidate):
-            return candidate, 0
+            return candidate, 0, 0
     runs = [child for child in root.iterdir() if child.is_dir() and _is_run(child)]
-    return max(runs, key=_age_key, default=None), max(len(runs) - 1, 0)
+    runs.sort(key=_age_key, reverse=True)
+    empty = next((place for place, run in enumerate(runs) if not _is_empty(run)), 0)
+    return (runs[empty] if runs else None), max(len(runs) - 1 - empty, 0), empty
+
+
+def _is_empty(run: Path) -> bool:
+    """Whether a run has ended and recorded nothing that can be judged.
+
+    One that still runs is not: its first step may be under way.
+    """
+    layout = RunLayout(run)
+    ranks = [RankLayout(one) for one in run.iterdir() if RunLayout.rank_of(one.name) is not None]
+    if not ranks or layout.trials.exists() or layout.external.exists():
+        return False
+    for rank in ranks:
+        try:
+            state = read_record(rank.manifest, RankManifest).state
+        except UnreadableInputError:
+            return False  # it opens, and says what is wrong with it
+        is_judged = rank.steps.is_file() and rank.steps.stat().st_size > 0
+        kept = (rank.ring, rank.snapshots, *rank.censuses, *rank.root.glob("window-*"))
+        if state == "running" or is_judged or any(path.exists() for path in kept):
+            return False
+    return True
 
 
 def _is_run(directory: Path) -> bool:

@@ -29,6 +29,8 @@ def document(listing: RunListing, _layout: Layout) -> Iterator[Block]:
         facts[1] = ("Traces", f"{run.unrelated}, not known to be ranks of one run")
     if run.others:
         facts.append(("Older runs", f"{run.others}, in {run.path.parent}"))
+    if run.empty:
+        facts.append(("Newer runs", f"{run.empty}, which recorded nothing"))
     yield Facts(tuple(facts), _LABEL_WIDTH)
     rows = [
         (

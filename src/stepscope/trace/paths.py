@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.opening.discover import has_wildcard
-from stepscope.opening.reader import RankRun, Run, one_job, open_files, open_run
+from stepscope.opening.reader import RankRun, Run, one_job, open_files, open_run, open_window
 from stepscope.opening.remote import is_directory
 from stepscope.run.files import exists
 from stepscope.run.layout import MANIFEST_FILE, METRICS_FILE, RUN_FILE
@@ -258,13 +258,21 @@ def resolve_traces(
     return found
 
 
-def resolve_runs(paths: tuple[str, ...]) -> list[Run]:
+def resolve_runs(paths: tuple[str, ...], *, with_record: bool = False) -> list[Run]:
     """The runs that several paths stand for, in order.
 
     Files that are ranks of one run are one run, so that a pattern may be quoted or not.
+
+    Args:
+        with_record: A file that is a window of a run stands for that window of the run's ranks,
+            with all that was recorded beside it.
     """
     files, together = ranks_of_one_run(paths)
-    others = [resolve_path(path).run for path in paths if path not in files]
+    others = [
+        (open_window(path) if with_record else None) or resolve_path(path).run
+        for path in paths
+        if path not in files
+    ]
     return others if together is None else [together, *others]
 
 

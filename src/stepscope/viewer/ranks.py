@@ -137,7 +137,7 @@ class JobRanks:
             ],
             "world_size": self.job.world_size,
             "verdict": self.problem if self.stragglers is None else self.stragglers.verdict,
-            "slowest_rank": self.map.slowest_rank,
+            "slowest_rank": self.map.slowest_by_own_time,
             "mean_step_ns": self.map.mean_step_ns,
             "causes": causes,
             "parts": self.map.parts.to_dicts(),

@@ -138,6 +138,23 @@ def test_the_record_tells_workers_cpus_and_what_loading_uses():
     assert told["step with these workers alone"] == 40 * MS
 
 
+@pytest.mark.parametrize(
+    ("cpus", "cpu_ms", "devices", "is_at_most"),
+    [(2, 48, (), True), (8, 48, (), True), (256, 48, (), False), (2, 48, ("H200",), False),
+     (2, 12, (), False)],
+)  # fmt: skip
+def test_workers_that_take_cpus_from_the_training_save_at_most_the_wait(
+    cpus, cpu_ms, devices, is_at_most
+):
+    """10 of 50 ms are waits. On 8 CPUs two workers may cost 40 / 3 ms, on 256 a 42nd of that."""
+    steps = step_records([50] * 20, waits_ms=10, cpu_ms=cpu_ms, wait_cpu_ms=9 if cpu_ms > 12 else 1)
+    loader = LoaderRecord(workers=0, cpus=cpus)
+    subject = Subject(0, summarise_steps(steps), loader=loader, job_devices=devices)
+    (finding,) = find_input_bound(subject)
+    assert finding.is_upper_bound is is_at_most
+    assert ("computes on the same CPUs" in finding.advice) is is_at_most
+
+
 def made_in_the_loop(cpu_ms: float, queued_ms: float = 0.0, cpus: int | None = 2) -> Subject:
     """Steps of 50 ms, 40 of which the loop spends in its own phase "data"."""
     columns = {"cpu_ms": cpu_ms, "queued_ms": queued_ms, "phases_ms": {"data": 40.0}}

@@ -100,6 +100,29 @@ def test_busy_cpus_stand_above_a_phase_that_is_slow_in_some_steps(
     assert specific_first([phase, replace(busy, rank=1)])[0] is phase
 
 
+@pytest.mark.parametrize("phase", ["backward", "communication", "forward"])
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("saving_ns", "is_enough"), [(15, True), (14, False)])
+def test_busy_cpus_of_any_rank_stand_above_phases_in_which_ranks_wait(
+    phase, rank, saving_ns, is_enough
+):
+    """Whoever waits for a CPU holds up the others, in whose records nobody waits for one."""
+    slow = replace(
+        _finding("slow-phase", 0, 60),
+        title=f"the phase '{phase}' is far slower in 5 of 53 steps",
+        evidence=(Evidence(SPIKES_LABEL, 60, "ns"),),
+    )
+    found = [slow, _finding("busy-cpus", rank, saving_ns), _finding("input-bound", 1, 1)]
+    placed = specific_first(found)
+    assert (placed[0].id == "busy-cpus") is (is_enough and phase != "forward")
+    if placed[0].id == "busy-cpus" and rank == 1:
+        assert placed[0].placed == (
+            "above slow-phase, because rank 0 may wait there for rank 1, whose CPUs are busy"
+        )
+    rest = [one.id for one in found if one.id != placed[0].id]
+    assert [one.id for one in placed[1:]] == rest
+
+
 @pytest.mark.parametrize("other", ["input-bound", "many-small-kernels"])
 @pytest.mark.parametrize("is_paced", [False, True])
 @pytest.mark.parametrize(("saving_ns", "is_first"), [(29, False), (40, True), (59, True)])

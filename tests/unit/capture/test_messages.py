@@ -59,6 +59,15 @@ def test_a_saved_window_names_steps_pause_size_and_files(announcer, capsys):
     )
 
 
+def test_a_window_that_the_end_of_the_loop_left_empty_has_a_line_as_well(announcer, capsys):
+    ended = "the loop ended in step 4, 3 of 3 steps early"
+    announcer.saved(WindowRecord(0, "empty", 3, reason=ended), [])
+    assert capsys.readouterr().err == f"stepscope: window 0: no step recorded ({ended})\n"
+    # The line at the end of the run says what became of one that was asked for.
+    announcer.saved(WindowRecord(0, "empty", 3, cause="signal", reason=ended), [])
+    assert capsys.readouterr().err == ""
+
+
 def test_the_files_that_a_guide_promises_come_with_their_paths(announcer, tmp_path, capsys):
     announcer.saved(saved(reason="the loop ended"), [tmp_path / "out" / "trace.json"])
     first, second = capsys.readouterr().err.splitlines()

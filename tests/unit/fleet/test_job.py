@@ -144,7 +144,7 @@ def test_processes_read_what_this_one_reads(tmp_path):
 def test_the_map_shows_the_slow_rank_and_its_parts_add_up(tmp_path):
     job = read_job(written(tmp_path, {f"rank{rank}.json": document(rank) for rank in range(4)}))
     found = rank_map(job)
-    assert found.slowest_rank == SLOW
+    assert found.slowest_by_own_time == SLOW
     assert found.look_at[0] == SLOW
     assert dict(found.ranks.schema) == RANKS
     assert found.ranks["rank"][0] == SLOW

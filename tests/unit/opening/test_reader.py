@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 
 import orjson
 import pytest
 
 from stepscope import open_run
 from stepscope.errors import UnreadableInputError
+from stepscope.opening.reader import open_window
 from stepscope.run.manifest import (
     ArtifactRecord,
     JobRecord,
     RankManifest,
     WindowRecord,
+    read_record,
     write_record,
 )
 from stepscope.run.step_record import StepRecord, encode_step
@@ -60,6 +63,84 @@ def test_a_directory_of_runs_opens_the_newest(tmp_path):
     assert open_run(tmp_path).path == newest
     assert open_run(tmp_path).others == 2
     assert open_run(newest).others == 0
+
+
+def test_a_trace_of_a_run_is_that_window_of_its_ranks_with_their_records(tmp_path):
+    home = make_run(tmp_path, ranks=(0, 1))
+    trace = next((home / "rank00001").rglob("trace.json*"))
+    run = open_window(trace)
+    assert run is not None
+    assert (run.path, run.job, [one.rank for one in run.ranks]) == (
+        home,
+        open_run(home).job,
+        [0, 1],
+    )
+    assert run.ranks[1].steps == open_run(home).ranks[1].steps != ()
+    # Of several windows, the one that was named.
+    manifest = home / "rank00001" / "manifest.json"
+    first = read_record(manifest, RankManifest).windows[0]
+    (home / "rank00001" / "window-0001").mkdir()
+    later = home / "rank00001" / "window-0001" / trace.name
+    later.write_bytes(trace.read_bytes())
+    artifact = ArtifactRecord("trace", f"window-0001/{trace.name}")
+    second = dataclasses.replace(first, index=1, artifacts=(artifact,))
+    write_record(manifest, RankManifest(1, windows=(first, second)))
+    for file, index in ((trace, 0), (later, 1)):
+        run = open_window(file)
+        assert run is not None
+        assert [(one.rank, one.index) for one in run.windows if one.rank] == [(1, index)]
+    # A file that the run did not record is a trace of its own, and so is one elsewhere.
+    stray = home / "rank00001" / "window-0001" / "mine.json"
+    stray.write_bytes(trace.read_bytes())
+    copy = tmp_path / "copy.json"
+    copy.write_bytes(trace.read_bytes())
+    for file in (stray, copy, home, tmp_path / "none.json", "s3://bucket/trace.json"):
+        assert open_window(file) is None
+
+
+def make_empty_run(root, name, created_ns, state="finished"):
+    home = make_run(root, name, created_ns=created_ns)
+    directory = home / "rank00000"
+    shutil.rmtree(directory)
+    directory.mkdir()
+    (directory / "steps.jsonl").touch()
+    write_record(directory / "manifest.json", RankManifest(0, state=state, ended="no step"))
+    return home
+
+
+def test_a_newer_run_that_recorded_nothing_is_left_out_and_counted(tmp_path):
+    make_run(tmp_path, "a", created_ns=5)
+    full = make_run(tmp_path, "b", created_ns=6)
+    empty = make_empty_run(tmp_path, "c", 7)
+    make_empty_run(tmp_path, "d", 8)
+    run = open_run(tmp_path)
+    assert (run.path, run.others, run.empty) == (full, 1, 2)
+    assert open_run(empty).path == empty
+    assert open_run(full).empty == 0
+    # What only an unreadable manifest says, or what may still record, is opened all the same.
+    (empty / "rank00000" / "manifest.json").write_text("{")
+    run = open_run(tmp_path)
+    assert (run.path, run.others, run.empty) == (empty, 2, 1)
+    running = make_empty_run(tmp_path, "e", 9, state="running")
+    assert open_run(tmp_path).path == running
+
+
+@pytest.mark.parametrize(
+    "left",
+    ["rank00000/snapshots", "rank00000/window-0000", "rank00000/steps.ring", "external"],
+)
+def test_a_run_with_anything_to_show_is_not_empty(tmp_path, left):
+    make_run(tmp_path, "a", created_ns=5)
+    newest = make_empty_run(tmp_path, "b", 6)
+    (newest / left).mkdir()
+    assert open_run(tmp_path).path == newest
+
+
+def test_of_runs_that_recorded_nothing_the_newest_opens(tmp_path):
+    make_empty_run(tmp_path, "a", 5)
+    newest = make_empty_run(tmp_path, "b", 6)
+    run = open_run(tmp_path)
+    assert (run.path, run.others, run.empty) == (newest, 1, 0)
 
 
 def test_a_run_without_run_json_opens_and_says_so(tmp_path):

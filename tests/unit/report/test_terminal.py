@@ -48,6 +48,17 @@ def screen(path, width=88, printed=print_diagnosis):
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
 
 
+def test_one_step_a_second_is_no_plural(tmp_path):
+    assert "1 step/s  ·" in screen(write_run(tmp_path, {0: step_records([1000.0] * 12)}))
+
+
+def test_the_first_line_counts_newer_runs_that_recorded_nothing(tmp_path):
+    run = open_run(write_run(tmp_path, {0: slow_input()}))
+    for empty, ending in ((1, "1 newer one has recorded nothing"), (2, "2 newer ones have ")):
+        line = sentences.header(diagnose(dataclasses.replace(run, others=1, empty=empty)))
+        assert f"of {2 + empty} runs in {run.path.parent}: {ending}" in line
+
+
 EXPECTED = """\
 RUN
 1 rank  ·  2 CPUs, no GPU in use

@@ -12,6 +12,8 @@ collector: a host that runs ahead hides them.
 
 A phase that is far slower in some steps may be so because its threads wait for a CPU. The record
 has such waits of the training thread alone, so `busy-cpus` comes first where it saves half as much.
+In backward and communication, ranks wait for each other, and threads that the record knows nothing of
+communicate: there `busy-cpus` of any rank comes first, even where it saves a quarter as much.
 
 Ranks that train together wait for the one that stalls, so one pause is a stall on all of them, and
 collectives that take far longer on those that wait. What it is seen by on these is a symptom. The
@@ -26,6 +28,7 @@ from dataclasses import replace
 
 from stepscope.advice.finding import Finding, raise_severity
 from stepscope.run.figures import rank_names
+from stepscope.run.step_record import BACKWARD, COMMUNICATION
 
 IDLE_LABEL = "GPU idle for late launches"
 """The evidence of `launch-bound`: a share of the device's time."""
@@ -46,6 +49,10 @@ _GPU_WAITS_FOR = frozenset(
     }
 )
 _BUSY_CPUS = "busy-cpus"
+PHASES_WITH_WAITS = (f"'{BACKWARD}'", f"'{COMMUNICATION}'")
+"""Phases in which ranks wait for others, as titles name them."""
+_OF_WAITS = 0.25
+"""Of the saving of such a phase: what `busy-cpus` must save to be behind it."""
 _TIE = 0.05
 """Of the step: what a saving that is an upper bound is beyond a sure one at most to come second."""
 _SYMPTOMS = {
@@ -71,6 +78,9 @@ def specific_first(findings: Sequence[Finding], paced: Collection[int] = ()) -> 
         if one.id == "slow-phase" and all(item.label != SPIKES_LABEL for item in one.evidence):
             continue  # slow in every step that has it
         specific, share = _SYMPTOMS[one.id]
+        has_waits = _has_waits_for_ranks(one, findings)
+        if has_waits:
+            share = _OF_WAITS
         waits_ns = math.inf
         if one.id == _LAUNCHES and one.rank not in paced:
             waits_ns = _waits_for_launches(one)
@@ -78,7 +88,7 @@ def specific_first(findings: Sequence[Finding], paced: Collection[int] = ()) -> 
         causes = [
             place
             for place in range(here + 1, len(order))
-            if (other := findings[order[place]]).rank == one.rank
+            if ((other := findings[order[place]]).rank == one.rank or has_waits)
             and (
                 other.id in specific
                 or (other.id in _GPU_WAITS_FOR and (other.saving_ns or 0) > waits_ns)
@@ -91,6 +101,8 @@ def specific_first(findings: Sequence[Finding], paced: Collection[int] = ()) -> 
             other = findings[order[place]]
             if _forbids_a_graph(one, other):
                 why = "no CUDA graph can hold its calls"
+            elif other.rank != one.rank:
+                why = f"rank {one.rank} may wait there for rank {other.rank}, whose CPUs are busy"
             elif other.id == _BUSY_CPUS:
                 why = "the threads of the phase may wait for a CPU, too"
             elif other.id not in specific:
@@ -101,6 +113,15 @@ def specific_first(findings: Sequence[Finding], paced: Collection[int] = ()) -> 
     return tuple(
         replace(findings[place], placed=reasons[place]) if place in reasons else findings[place]
         for place in order
+    )
+
+
+def _has_waits_for_ranks(one: Finding, findings: Sequence[Finding]) -> bool:
+    """Whether a phase is slow in some steps in which its rank may wait for another."""
+    return (
+        one.id == "slow-phase"
+        and any(name in one.title for name in PHASES_WITH_WAITS)
+        and any(other.rank != one.rank for other in findings)
     )
 
 

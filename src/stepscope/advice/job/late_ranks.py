@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from stepscope.advice.evidence.specific_causes import PHASES_WITH_WAITS
 from stepscope.advice.finding import (
     NO_BATCH_PACE,
     Finding,
@@ -23,7 +24,6 @@ from stepscope.advice.rules import OF_COMMUNICATION, OF_COMPUTE
 from stepscope.advice.rules.communication.ranks import is_late
 from stepscope.advice.thresholds import Thresholds
 from stepscope.run.figures import duration, rank_names, significant
-from stepscope.run.step_record import BACKWARD, COMMUNICATION
 from stepscope.skew.course import (
     EveryNth,
     Rising,
@@ -42,8 +42,6 @@ _OF_SINGLE_COLLECTIVES = "abnormal-collective"
 _RANK_WAITING = "rank-waiting"
 _FOLLOWS = "below smaller savings, because it comes from unequal work"
 _UNEQUAL = "the ranks wait for the one with the most work in the step"
-_WAITED_IN = (f"'{BACKWARD}'", f"'{COMMUNICATION}'")
-"""Phases in which ranks wait for others, as titles name them."""
 _MOSTLY = 0.5
 
 
@@ -303,7 +301,7 @@ def _is_slow_by_waiting(one: Finding, late: Lateness) -> bool:
     if not isinstance(late.skew.course, EveryNth) or one.rank in late.ranks or not one.steps:
         return False
     is_of_all = one.id == "uneven-steps"
-    is_of_waits = one.id == "slow-phase" and any(name in one.title for name in _WAITED_IN)
+    is_of_waits = one.id == "slow-phase" and any(name in one.title for name in PHASES_WITH_WAITS)
     if not is_of_all and not is_of_waits:
         return False
     at = late.skew.course.steps[0] % late.skew.course.every

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,7 +38,9 @@ from stepscope.analysis.selection.outlier_steps import (
 from stepscope.analysis.selection.partition import INPUT, OTHER, Part, Partition
 from stepscope.run.step_record import (
     BACKWARD,
+    CHECKPOINT,
     END_OF_EPOCH,
+    EVALUATION,
     FORWARD,
     OPTIMIZER,
     SAVING,
@@ -127,6 +130,11 @@ class PhaseTimes:
     worst_ns: int
     is_rare: bool = False
     """Whether fewer than half of the steps have it."""
+
+
+BEFORE_TRAINING = "evaluation before training"
+"""Kind of the evaluations before the first step, such as Lightning's sanity check: they come once,
+however long the training is, and are none of those that the training makes."""
 
 
 @dataclass(frozen=True)
@@ -346,7 +354,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         slow_steps=tuple(record.step for record in slow),
         slow_excess_ns=tuple(record.dur_ns - median_ns for record in slow),
         recording_factor=_recording_factor(train, plain, recorded, cycle or updates),
-        other_kinds=_other_kinds(other),
+        other_kinds=_other_kinds(other, _evaluations_before(records)),
         stalled_step=None if stall is None else stall.step,
         stalled_ns=0 if stall is None else stall.dur_ns,
         stalled_gc_ns=0 if stall is None else stall.gc_ns,
@@ -554,13 +562,24 @@ def _beyond_median(
     return found
 
 
-def _other_kinds(records: Iterable[StepRecord]) -> tuple[OtherKind, ...]:
+def _evaluations_before(records: Sequence[StepRecord]) -> list[StepRecord]:
+    """The evaluations that a record begins with: no step of the training came before."""
+    not_training = (EVALUATION, CHECKPOINT, END_OF_EPOCH)
+    early = itertools.takewhile(lambda record: record.kind in not_training, records)
+    return [record for record in early if record.kind == EVALUATION]
+
+
+def _other_kinds(
+    records: Iterable[StepRecord], before_training: Sequence[StepRecord]
+) -> tuple[OtherKind, ...]:
+    early = set(map(id, before_training))
     times: dict[str, list[int]] = {}
     for record in records:
         ending_ns = min(record.phases.get(END_OF_EPOCH, 0), record.dur_ns)
         if ending_ns:
             times.setdefault(END_OF_EPOCH, []).append(ending_ns)
-        times.setdefault(record.kind, []).append(record.dur_ns - ending_ns)
+        kind = BEFORE_TRAINING if id(record) in early else record.kind
+        times.setdefault(kind, []).append(record.dur_ns - ending_ns)
     kinds = (OtherKind(kind, len(own), sum(own)) for kind, own in times.items())
     return tuple(sorted(kinds, key=lambda other: -other.total_ns))
 

@@ -39,6 +39,8 @@ from stepscope.run.files import replacing
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
 log = logging.getLogger("stepscope")
+_MOST_OF_ERROR = 120
+"""Characters of a message of torch's that are shown."""
 
 
 class WindowLostError(Exception):
@@ -297,7 +299,10 @@ def _torch_memory_timeline(profiler: Any, directory: Path) -> list[ArtifactRecor
             finally:
                 written.unlink(missing_ok=True)
     except Exception as error:  # noqa: BLE001 - torch asserts on real models
-        problem = f"memory is drawn by phase, as torch found no categories: {describe_error(error)}"
+        why = describe_error(error)
+        if len(why) > _MOST_OF_ERROR:  # torch's assertions list every tensor
+            why = f"{why[:_MOST_OF_ERROR].rstrip()} …"
+        problem = f"memory is drawn by phase, as torch found no categories: {why}"
         return [ArtifactRecord("memory_timeline_torch", TORCH_TIMELINE, problem=problem)]
     return []
 

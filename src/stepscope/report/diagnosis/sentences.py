@@ -60,7 +60,12 @@ def header(diagnosis: Diagnosis) -> str:
             parts.append(f"torch {job.versions['torch']}")
         parts.append(job.devices[0] if job.devices else f"{job.cpu_count} CPUs, no GPU in use")
     run = diagnosis.run
-    if run.others:
+    if run.empty:
+        count = run.others + 1 + run.empty
+        left_out = units.plural(run.empty, "newer one")
+        has = "has" if run.empty == 1 else "have"
+        parts.append(f"of {count} runs in {run.path.parent}: {left_out} {has} recorded nothing")
+    elif run.others:
         parts.append(f"the newest of {run.others + 1} runs in {run.path.parent}")
     return "  ·  ".join(parts)
 
@@ -172,14 +177,15 @@ def besides(summary: StepSummary) -> str:
 
 def speeds(summary: StepSummary) -> list[tuple[str, str]]:
     """How fast the steps are, each a label and a text; the longest step is the last."""
-    found = [("steps/s", significant(1e9 / summary.mean_ns))] if summary.mean_ns else []
+    found = [("step", significant(1e9 / summary.mean_ns))] if summary.mean_ns else []
     for unit, rate in (
-        ("tokens/s", summary.tokens_per_second),
-        ("samples/s", summary.samples_per_second),
+        ("token", summary.tokens_per_second),
+        ("sample", summary.samples_per_second),
     ):
         if rate is not None:
             found.append((unit, units.count(round(rate))))
-    return [*found, ("longest step", units.duration(summary.worst_ns))]
+    rates = [(f"{unit}/s" if text == "1" else f"{unit}s/s", text) for unit, text in found]
+    return [*rates, ("longest step", units.duration(summary.worst_ns))]
 
 
 def between_ranks(diagnosis: Diagnosis) -> str:

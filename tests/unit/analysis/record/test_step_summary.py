@@ -9,9 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.step_records import MS, step_records
 
-from stepscope.analysis.record.summary import ExcludedSteps, OtherKind, is_uneven, summarise_steps
+from stepscope.analysis.record.summary import (
+    BEFORE_TRAINING,
+    ExcludedSteps,
+    OtherKind,
+    is_uneven,
+    summarise_steps,
+)
 from stepscope.analysis.selection.partition import Part, Partition, fitted_to_step
-from stepscope.run.step_record import END_OF_EPOCH, StepRecord
+from stepscope.run.step_record import CHECKPOINT, END_OF_EPOCH, StepRecord
 
 
 def test_parts_that_do_not_add_up_are_refused():
@@ -23,6 +29,30 @@ def test_no_complete_training_step_gives_nothing():
     assert summarise_steps([]) is None
     assert summarise_steps([StepRecord(0, 0, 10, is_partial=True)]) is None
     assert summarise_steps([StepRecord(0, 0, 10, kind="evaluation")]) is None
+
+
+def test_evaluations_before_the_first_step_are_none_of_the_training():
+    """Such as Lightning's sanity check: it comes once, however long the training is."""
+    early = [
+        StepRecord(0, 0, 70 * MS, kind="evaluation"),
+        StepRecord(0, 0, 9 * MS, kind=CHECKPOINT),
+    ]
+    steps = step_records([100] * 10)
+    late = StepRecord(10, 0, 900 * MS, kind="evaluation")
+    summary = summarise_steps([*early, *steps, late])
+    assert summary is not None
+    assert summary.other_kinds == (
+        OtherKind("evaluation", 1, 900 * MS),
+        OtherKind(BEFORE_TRAINING, 1, 70 * MS),
+        OtherKind(CHECKPOINT, 1, 9 * MS),
+    )
+    assert summary.observed_ns == (1000 + 900 + 70 + 9) * MS
+    # What comes after a step is the training's own, as is what comes where its start was not seen.
+    unseen = StepRecord(0, 0, 5 * MS, kind="the first step, seen in part")
+    for first in (steps[0], unseen):
+        summary = summarise_steps([first, *early, *steps[1:]])
+        assert summary is not None
+        assert OtherKind("evaluation", 1, 70 * MS) in summary.other_kinds
 
 
 def test_the_end_of_the_first_epoch_is_no_part_of_its_evaluation():

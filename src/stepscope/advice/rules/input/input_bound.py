@@ -8,7 +8,9 @@ start of an epoch are of another kind and left out, as nobody can prepare the fi
 epoch begins: `slow-epoch-start` has them. A wait of less than 50 µs per step is none that advice
 ends: a batch that a worker has ready takes as long to receive. The saving assumes that batches are
 prepared beside the step. Each step then lasts as long as it does now without its wait, but for what
-it costs to receive a batch from another process.
+it costs to receive a batch from another process. On a CPU the workers share the CPUs with the
+operators, whose threads are not recorded and may use all of them: where they would lose notably,
+the saving is the most that it can be.
 
 In a trace with GPU work the steps are replayed without the wait, because the host may wait while
 the GPU works. Where the window began with batches or work in store, its steps are shorter than the
@@ -38,6 +40,12 @@ ALONE_LABEL = "step with these workers alone"
 TRANSFER_LABEL = "receiving a batch from a worker, about"
 _AT_STARTS = "left out: waits at the start of epochs, per step"
 _RECORD, _HOST, _REPLAY = "step record", "trace", "trace, replayed"
+_NOTABLE_LOSS = 0.1
+"""Of the saving: what a training on CPUs may lose to workers before the saving is no sure one."""
+_SAME_CPUS = (
+    " The training computes on the same CPUs, and loses what the workers take of them: `stepscope "
+    "try` measures what is left."
+)
 _SHARE_LABELS = {
     _RECORD: "share of waiting in the step",
     _HOST: "share of waiting in the step",
@@ -58,6 +66,7 @@ def find_input_bound(subject: Subject) -> list[Finding]:
         return []
     facts = facts_of(subject)
     loader = advise(facts, step_ns - _at_starts_ns(subject, measured[3]), saved_ns)
+    takes_cpus = _takes_cpus(subject, facts, loader, step_ns, saved_ns)
     saving_ns: int | None = max(0, saved_ns - loader.transfer_ns)
     if loader.no_saving:
         saving_ns = None
@@ -72,12 +81,31 @@ def find_input_bound(subject: Subject) -> list[Finding]:
             assumption=loader.assumption + _describe_pace(subject, measured),
             predicted_step_ns=None if saving_ns is None else step_ns - saving_ns,
             evidence=_evidence(subject, measured, _of_the_loader(facts, loader)),
-            advice=loader.advice,
+            advice=loader.advice + (_SAME_CPUS if takes_cpus else ""),
             changes=_changes(subject) if saving_ns or is_behind_waits else None,
             is_behind_waits=is_behind_waits,
-            is_upper_bound=loader.needs_cheaper,
+            is_upper_bound=loader.needs_cheaper or takes_cpus,
         )
     ]
+
+
+def _takes_cpus(
+    subject: Subject, facts: LoaderFacts, loader: LoaderAdvice, step_ns: int, saved_ns: int
+) -> bool:
+    """Whether more workers may take CPUs away from a training that computes on them.
+
+    At worst its operators use all CPUs that the present workers leave.
+    """
+    now, window = facts.workers or 0, subject.window
+    is_on_gpu = bool(subject.job_devices) or (window is not None and window.has_gpu)
+    if subject.steps is not None:
+        is_on_gpu |= subject.steps.host.is_on_device
+    if is_on_gpu or not facts.burns_cpu or loader.workers is None or loader.workers <= now:
+        return False
+    if facts.cpus is None or facts.cpus <= loader.workers:
+        return facts.cpus is not None
+    longer = (loader.workers - now) / (facts.cpus - loader.workers)
+    return longer * (step_ns - saved_ns) >= _NOTABLE_LOSS * saved_ns
 
 
 def _describe_pace(subject: Subject, measured: _Measured) -> str:
