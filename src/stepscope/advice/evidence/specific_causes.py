@@ -12,8 +12,8 @@ collector: a host that runs ahead hides them.
 
 A phase that is far slower in some steps may be so because its threads wait for a CPU. The record
 has such waits of the training thread alone, so `busy-cpus` comes first where it saves half as much.
-In backward and communication, ranks wait for each other, and threads that the record knows nothing of
-communicate: there `busy-cpus` of any rank comes first, even where it saves a quarter as much.
+In backward and communication, ranks wait for each other, and threads communicate that the record
+knows nothing of: there `busy-cpus` of any rank comes first, even where it saves a quarter as much.
 
 Ranks that train together wait for the one that stalls, so one pause is a stall on all of them, and
 collectives that take far longer on those that wait. What it is seen by on these is a symptom. The
