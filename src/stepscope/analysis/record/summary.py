@@ -578,8 +578,13 @@ def _other_kinds(
         ending_ns = min(record.phases.get(END_OF_EPOCH, 0), record.dur_ns)
         if ending_ns:
             times.setdefault(END_OF_EPOCH, []).append(ending_ns)
+        saving_ns = 0
+        if record.kind == EVALUATION:  # the Trainer of transformers saves right after it
+            saving_ns = min(record.phases.get(SAVING, 0), record.dur_ns - ending_ns)
+        if saving_ns:
+            times.setdefault(CHECKPOINT, []).append(saving_ns)
         kind = BEFORE_TRAINING if id(record) in early else record.kind
-        times.setdefault(kind, []).append(record.dur_ns - ending_ns)
+        times.setdefault(kind, []).append(record.dur_ns - ending_ns - saving_ns)
     kinds = (OtherKind(kind, len(own), sum(own)) for kind, own in times.items())
     return tuple(sorted(kinds, key=lambda other: -other.total_ns))
 

@@ -17,7 +17,7 @@ from stepscope.analysis.record.summary import (
     summarise_steps,
 )
 from stepscope.analysis.selection.partition import Part, Partition, fitted_to_step
-from stepscope.run.step_record import CHECKPOINT, END_OF_EPOCH, StepRecord
+from stepscope.run.step_record import CHECKPOINT, END_OF_EPOCH, SAVING, StepRecord
 
 
 def test_parts_that_do_not_add_up_are_refused():
@@ -53,6 +53,18 @@ def test_evaluations_before_the_first_step_are_none_of_the_training():
         summary = summarise_steps([first, *early, *steps[1:]])
         assert summary is not None
         assert OtherKind("evaluation", 1, 70 * MS) in summary.other_kinds
+
+
+def test_a_checkpoint_right_after_an_evaluation_is_no_part_of_it():
+    """As the Trainer of transformers makes it where both are due after the same step."""
+    phases = {"forward": 30 * MS, SAVING: 700 * MS}
+    both = StepRecord(10, 0, 900 * MS, kind="evaluation", phases=phases)
+    summary = summarise_steps([*step_records([100] * 10), both])
+    assert summary is not None
+    assert summary.other_kinds == (
+        OtherKind(CHECKPOINT, 1, 700 * MS),
+        OtherKind("evaluation", 1, 200 * MS),
+    )
 
 
 def test_the_end_of_the_first_epoch_is_no_part_of_its_evaluation():
