@@ -113,9 +113,8 @@ def short_saving(finding: Finding, whose: str = "") -> str:
         return f"saves {_of_job(finding.saving_of_job)}"
     if finding.saving_ns is None or finding.predicted_step_ns is None:
         return f"{whose}saving: not estimated"
-    now_ns = finding.saving_ns + finding.predicted_step_ns
     saved = f"{finding.up_to}{units.duration(finding.saving_ns)}"
-    return f"saves {saved} of {whose}{units.duration(now_ns)}"
+    return f"saves {saved} of {whose}{units.duration(finding.step_ns)}"
 
 
 def saving(finding: Finding) -> str:
@@ -124,11 +123,10 @@ def saving(finding: Finding) -> str:
         return f"{_of_job(finding.saving_of_job)}: {finding.saving_reason}"
     if finding.saving_ns is None or finding.predicted_step_ns is None:
         return f"not estimated: {finding.saving_reason}"
-    now_ns = finding.saving_ns + finding.predicted_step_ns
     whole = "in the whole file" if finding.is_of_whole_file else "per step"
     return (
-        f"{finding.up_to}{units.duration(finding.saving_ns)} {whole}: {units.duration(now_ns)} → "
-        f"{units.duration(finding.predicted_step_ns)}"
+        f"{finding.up_to}{units.duration(finding.saving_ns)} {whole}: "
+        f"{units.duration(finding.step_ns)} → {units.duration(finding.predicted_step_ns)}"
     )
 
 

@@ -70,8 +70,7 @@ def promised_ratio(finding: Finding) -> float | None:
     """The step after a finding's fix over the step before; None if it promises nothing."""
     if finding.saving_ns is None or finding.predicted_step_ns is None:
         return None
-    before_ns = finding.predicted_step_ns + finding.saving_ns
-    return finding.predicted_step_ns / before_ns if before_ns > 0 else None
+    return finding.predicted_step_ns / finding.step_ns if finding.step_ns > 0 else None
 
 
 def _kept_ratio(
@@ -85,8 +84,7 @@ def _kept_ratio(
     if batch_ns is not None and steps is not None and loader is not None:
         saved_ns = steps.epoch_starts.kept_workers_save(loader.workers, batch_ns)
         kept_ns = saved_ns / len(steps.steps)
-    step_ns = starts.predicted_step_ns + (starts.saving_ns or 0)
-    return 1 - kept_ns / step_ns if step_ns > 0 else None
+    return 1 - kept_ns / starts.step_ns if starts.step_ns > 0 else None
 
 
 def untried_of(

@@ -194,9 +194,8 @@ def _finding(one: ShownFinding, findings: Findings) -> dict[str, Any]:
     if share is not None:
         rank = f"rank {finding.rank}'s" if whose else "the"
         whose = f" of {rank} recorded time"
-    now_ns = (finding.saving_ns or 0) + (finding.predicted_step_ns or 0)
-    if finding.saving_ns and now_ns:
-        share = finding.saving_ns / now_ns
+    if finding.saving_ns:
+        share = finding.saving_share
     return {
         "id": finding.id,
         "title": sentence(finding.title),
