@@ -81,7 +81,7 @@ def test_forward_links_agree_with_the_flows(name):
     tables = read_tables(name)
     by_sequence = np.full(len(tables.events), -1)
     by_flow = by_sequence.copy()
-    links._forward_by_sequence(tables, tables.args, by_sequence)
+    links._forward_by_sequence(tables, by_sequence)
     links._forward_by_flows(tables, by_flow)
     both = (by_sequence >= 0) & (by_flow >= 0)
     assert np.array_equal(by_sequence[both], by_flow[both])

@@ -283,7 +283,7 @@ def test_torch_compile_is_not_advised_where_it_is_in_use(judge, form, with_graph
             for _ in range(150):
                 t.op("aten::add_", before=us(30), after=us(20)).launch(ADD, us(4))
         if with_graphs:
-            t.graph_launch([(ADD, us(4))] * 3)
+            t.graph_launch([(ADD, us(4))] * 30)
 
     diagnosis = judge(job(body, steps=8))
     for rule in ("launch-bound", "many-small-kernels"):

@@ -43,7 +43,7 @@ _RECORD, _HOST, _REPLAY = "step record", "trace", "trace, replayed"
 _NOTABLE_LOSS = 0.1
 """Of the saving: what a training on CPUs may lose to workers before the saving is no sure one."""
 _SAME_CPUS = (
-    " The training computes on the same CPUs, and loses what the workers take of them: `stepscope "
+    " The model computes on the same CPUs, and loses what the workers take of them: `stepscope "
     "try` measures what is left."
 )
 _SHARE_LABELS = {

@@ -252,7 +252,7 @@ def _repair_container(
                 put_word(out, 0, NULL)
                 out += 4
             else:
-                at, out, found = repair_word(data, at, out, mode)
+                at, out, found = repair_word(data, at, out, last, mode, not is_event)
             if at < 0:
                 return at, out, found
             wrong |= found
@@ -281,7 +281,7 @@ def _repair_value(
     if character in (COMMA, CLOSE_OBJECT, CLOSE_LIST):
         put_word(out, 0, NULL)
         return at, out + 4, SYNTAX
-    return repair_word(data, at, out, mode)
+    return repair_word(data, at, out, last, mode, True)
 
 
 @jit

@@ -263,8 +263,32 @@ def _repair_bare_word(data: Data, at: int, out: int) -> tuple[int, int, int]:
 
 
 @jit
-def repair_word(data: Data, at: int, out: int, mode: int) -> tuple[int, int, int]:
-    """Copies a number or a word, like `repair_string`. Words that JSON has not become strings."""
+def _repair_long_number(data: Data, at: int, out: int, last: int) -> tuple[int, int, int]:
+    """Copies a number as a string, like `repair_string`: Python refuses very long ones."""
+    put_byte(out, 0, QUOTE)
+    out += 1
+    while out <= last:
+        character = byte_at(data, at)
+        if not is_digit(character) and character not in (46, 43, MINUS, 69, 101):  # .+-Ee
+            if not _ends_value(character):
+                return FAILED, out, at
+            put_byte(out, 0, QUOTE)
+            return at, out + 1, SYNTAX
+        put_byte(out, 0, character)
+        at += 1
+        out += 1
+    return FULL, out, 0
+
+
+@jit
+def repair_word(
+    data: Data, at: int, out: int, last: int, mode: int, is_alone: bool
+) -> tuple[int, int, int]:
+    """Copies a number or a word, like `repair_string`. Words that JSON has not become strings.
+
+    Args:
+        is_alone: Whether it is no part of an event: then very long numbers become strings, too.
+    """
     after = number_end(data, at)
     if after >= 0 and (mode == VALID or _ends_value(byte_at(data, after))):
         copy_bytes(out, data + at, after - at)
@@ -281,9 +305,11 @@ def repair_word(data: Data, at: int, out: int, mode: int) -> tuple[int, int, int
     if mode == VALID:
         return FAILED, out, at
     after, copied, wrong = _repair_bare_word(data, at, out)
-    if after == at or not _ends_value(byte_at(data, after)):
-        return FAILED, out, after
-    return after, copied, wrong
+    if after > at and _ends_value(byte_at(data, after)):
+        return after, copied, wrong
+    if is_alone and (is_digit(byte_at(data, at)) or byte_at(data, at) == MINUS):
+        return _repair_long_number(data, at, out, last)
+    return FAILED, out, after
 
 
 @jit
