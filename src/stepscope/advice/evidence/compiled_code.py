@@ -88,9 +88,7 @@ def less_python(window: WindowView, is_inference: bool) -> str:
     """Advice on the Python around the operators of a small step, worded for what runs already."""
     mode = mode_of(window)
     if mode is Mode.EAGER:
-        if is_inference:
-            return "torch.compile takes some of the Python away."
-        if has_fused_optimizer(window):
+        if is_inference or has_fused_optimizer(window):
             return "torch.compile takes some of the Python away."
         return "torch.compile and a fused optimizer take some of the Python away."
     between = "the CUDA graphs" if mode is Mode.CAPTURED else "the calls of compiled code"
