@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from pathlib import Path
 
 import pytest
+from tests.support.entered import fewest_entered
 from tests.support.runs import manifest_of, steps_in_trace
 from tests.support.training import SmallTraining, bare_losses, batches
 
@@ -48,23 +47,11 @@ def test_waiting_is_told_from_working(tmp_path):
 
 def test_a_batch_enters_the_loop_the_end_of_its_step_the_ring_and_the_end_of_its_wait(tmp_path):
     """Each further function costs every step of a training microseconds."""
-    root, entered = str(Path(stepscope.__file__).parent), []
-
-    def note(frame, event, _):
-        if event == "call" and frame.f_code.co_filename.startswith(root):
-            entered[-1].append(frame.f_code.co_name)
-
     with stepscope.Profiler(output_dir=tmp_path, window_recorder="none") as profiler:
         batches = profiler.watch(iter(int, 1))
-        for _ in range(50):
-            next(batches)
-        for _ in range(20):
-            entered.append([])
-            sys.setprofile(note)
-            next(batches)
-            sys.setprofile(None)
-    # A batch in which the system took the thread off its CPU reads its clocks again.
-    assert sorted(min(entered, key=len)) == ["_watch", "end_step", "end_wait", "put"]
+        # A batch in which the system took the thread off its CPU reads its clocks again.
+        entered = fewest_entered(lambda: next(batches))
+    assert entered == ["_watch", "end_step", "end_wait", "put"]
 
 
 def test_a_wait_is_not_busy_and_making_a_batch_is(tmp_path):

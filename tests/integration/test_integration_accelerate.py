@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from tests.support.entered import fewest_entered
 from tests.support.frameworks import loaders, skip_without
 from tests.support.launching import HEAD, two_ranks
 from tests.support.runs import manifest_of, steps_in_trace
 
-import stepscope
 from stepscope import open_run
 from stepscope.errors import UsageError
 
@@ -177,24 +175,12 @@ accelerator.end_training()
 
 def test_a_batch_enters_one_generator_and_the_ends_of_its_step_and_wait(profiler_class, tmp_path):
     """Each further function costs every step of a training microseconds."""
-    root, entered = str(Path(stepscope.__file__).parent), []
-
-    def note(frame, event, _):
-        if event == "call" and frame.f_code.co_filename.startswith(root):
-            entered[-1].append(frame.f_code.co_name)
-
     prepare(1)
     with profiler_class(output_dir=tmp_path, window_recorder="none") as profiler:
         batches = profiler.watch(itertools.repeat(torch.zeros(4, 8)))
-        for _ in range(50):
-            next(batches)
-        for _ in range(20):
-            entered.append([])
-            sys.setprofile(note)
-            next(batches)
-            sys.setprofile(None)
-    # A batch in which the system took the thread off its CPU reads its clocks again.
-    assert sorted(min(entered, key=len)) == [
+        # A batch in which the system took the thread off its CPU reads its clocks again.
+        entered = fewest_entered(lambda: next(batches))
+    assert entered == [
         *("_begin_step", "_is_count", "_is_count", "_rows_of", "_watch", "begin_own_fetch"),
         *("begin_wait", "end_own_fetch", "end_step", "end_usual_step", "end_wait", "ends_step"),
         *("note", "offer", "put", "work_of"),

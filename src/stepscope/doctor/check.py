@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -40,12 +40,19 @@ def ok(name: str, detail: str) -> Check:
     return Check("", name, State.OK, detail)
 
 
-def _in(state: State) -> Callable[[str, str, str], Check]:
-    """What makes a check in another state of its name, detail and remedy."""
-    return lambda name, detail, remedy: Check("", name, state, detail, remedy)
+def warning(name: str, detail: str, remedy: str) -> Check:
+    """A check that found something which makes recordings incomplete, slow or misleading."""
+    return Check("", name, State.WARNING, detail, remedy)
 
 
-warning, problem, absent = map(_in, (State.WARNING, State.PROBLEM, State.ABSENT))
+def problem(name: str, detail: str, remedy: str) -> Check:
+    """A check that found something which makes recording, or reading, fail."""
+    return Check("", name, State.PROBLEM, detail, remedy)
+
+
+def absent(name: str, detail: str, remedy: str) -> Check:
+    """A check that missed something optional."""
+    return Check("", name, State.ABSENT, detail, remedy)
 
 
 def worst(checks: Iterable[Check]) -> State:

@@ -1,4 +1,4 @@
-"""The labelled set for all tests of the advice: each trace is made and judged once."""
+"""Diagnoses of traces, for all tests of the advice; those of the labelled set are made once."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import os
 import pickle
 
 import pytest
+from tests.support.gpu_trace import GpuTrace
 from tests.support.in_turn import waiting_for_the_first
 from tests.support.planted import SCENARIOS, dump
 
-from stepscope.advice.diagnosis import diagnose
+from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.opening.reader import open_run
 
 
@@ -47,3 +48,15 @@ def judge(tmp_path_factory):
             return path, diagnosis
 
     return judged
+
+
+@pytest.fixture
+def diagnose_trace(tmp_path):
+    """Writes a trace to a file, and diagnoses that."""
+
+    def diagnosed(t: GpuTrace) -> Diagnosis:
+        path = tmp_path / "one.pt.trace.json"
+        path.write_bytes(dump(t))
+        return diagnose(open_run(str(path)))
+
+    return diagnosed

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import polars as pl
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
-from tests.support.planted import GEMM, MM, dump, products
+from tests.support.planted import GEMM, MM, products
 
-from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.analysis.calls.one_off import AUTOTUNING, one_off_calls
-from stepscope.opening.reader import open_run
 
 FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<int>>"
 KERNEL = "_attn_fwd"
-
-
-@pytest.fixture
-def judge(tmp_path: Path):
-    def judged(t: GpuTrace) -> Diagnosis:
-        path = tmp_path / "one.pt.trace.json"
-        path.write_bytes(dump(t))
-        return diagnose(open_run(str(path)))
-
-    return judged
 
 
 def _loading(loads: int, *, in_steps: tuple[int, ...], in_compiler: bool = False) -> GpuTrace:
@@ -50,8 +36,8 @@ def _loading(loads: int, *, in_steps: tuple[int, ...], in_compiler: bool = False
     ("in_compiler", "title"),
     [(False, "6 of 6 recorded steps load new kernels"), (True, "6 of 6 recorded steps compile")],
 )
-def test_steps_that_load_kernels_again_and_again_do_not_compile(judge, in_compiler, title):
-    diagnosis = judge(_loading(2, in_steps=tuple(range(6)), in_compiler=in_compiler))
+def test_steps_that_load_kernels_again_and_again_do_not_compile(diagnose_trace, in_compiler, title):
+    diagnosis = diagnose_trace(_loading(2, in_steps=tuple(range(6)), in_compiler=in_compiler))
     (finding,) = (one for one in diagnosis.findings if one.id == "recompilation")
     assert finding.title.startswith(title)
     label = "compiling, per step" if in_compiler else "loading kernels, per step"
@@ -77,14 +63,14 @@ def _tune(t: GpuTrace, configurations: int = 6, times: int = 40, kernel: str = K
     return t.now - begun
 
 
-def test_autotuning_in_one_pass_is_named_as_a_whole(judge):
+def test_autotuning_in_one_pass_is_named_as_a_whole(diagnose_trace):
     t = GpuTrace(annotate_steps=False)
     for number in range(40):
         t.op("aten::mm", **MM).launch(GEMM, us(900))
         if number == 10:
             took_ns = _tune(t)
     t.sync()
-    diagnosis = judge(t)
+    diagnosis = diagnose_trace(t)
     assert [one.id for one in diagnosis.findings] == ["one-off-costs"]
     (finding,) = diagnosis.findings
     assert finding.title.startswith(f"autotuning of kernels ({KERNEL}) takes ")
@@ -111,7 +97,7 @@ def test_a_choice_among_kernels_is_one_stretch():
     assert row["end_ns"] - row["start_ns"] > 5 * 30 * us(210)
 
 
-def test_autotuning_in_a_stage_of_the_compiler_is_a_part_of_that(judge):
+def test_autotuning_in_a_stage_of_the_compiler_is_a_part_of_that(diagnose_trace):
     t = GpuTrace()
     for step in range(6):
         with t.step():
@@ -120,7 +106,7 @@ def test_autotuning_in_a_stage_of_the_compiler_is_a_part_of_that(judge):
                     took_ns = _tune(t, 3)
             products(t, 20)
             t.sync()
-    diagnosis = judge(t)
+    diagnosis = diagnose_trace(t)
     (finding,) = (one for one in diagnosis.findings if one.id == "compilation-in-window")
     seen = {item.label: item.value for item in finding.evidence}
     assert seen["of which autotuning"] == pytest.approx(took_ns - ms(2), rel=0.01)

@@ -6,20 +6,6 @@ import contextlib
 
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
-from tests.support.planted import dump
-
-from stepscope.advice.diagnosis import diagnose
-from stepscope.opening.reader import open_run
-
-
-@pytest.fixture
-def judge(tmp_path):
-    def judged(t):
-        path = tmp_path / "one.pt.trace.json"
-        path.write_bytes(dump(t))
-        return diagnose(open_run(str(path)))
-
-    return judged
 
 
 def loop(*, steps, vendor, annotate, slow_ns, before_ns=0, stacks=False, operator="aten::mm"):
@@ -46,9 +32,9 @@ def loop(*, steps, vendor, annotate, slow_ns, before_ns=0, stacks=False, operato
 @pytest.mark.parametrize("vendor", ["nvidia", "amd"])
 @pytest.mark.parametrize(("steps", "annotate"), [(1, True), (1, False), (3, False), (4, True)])
 @pytest.mark.parametrize("stacks", [False, True])
-def test_one_slow_launch_is_no_launch_bound_step(judge, vendor, steps, annotate, stacks):
+def test_one_slow_launch_is_no_launch_bound_step(diagnose_trace, vendor, steps, annotate, stacks):
     t = loop(steps=steps, vendor=vendor, annotate=annotate, slow_ns=ms(1300), stacks=stacks)
-    diagnosis = judge(t)
+    diagnosis = diagnose_trace(t)
     ids = {finding.id for finding in diagnosis.findings}
     assert ids.isdisjoint({"launch-bound", "low-gpu-utilisation", "cpu-bound-python"})
     assert ids & {"one-off-costs", "slow-first-steps"}
@@ -63,18 +49,18 @@ def test_one_slow_launch_is_no_launch_bound_step(judge, vendor, steps, annotate,
 
 @pytest.mark.parametrize("annotate", [True, False])
 @pytest.mark.parametrize("operator", ["aten::mul", "aten::mm", "mine::step"])
-def test_what_is_left_of_a_busy_gpu_is_called_gpu_bound(judge, annotate, operator):
+def test_what_is_left_of_a_busy_gpu_is_called_gpu_bound(diagnose_trace, annotate, operator):
     t = loop(steps=1, vendor="nvidia", annotate=annotate, slow_ns=ms(1300), operator=operator)
-    diagnosis = judge(t)
+    diagnosis = diagnose_trace(t)
     assert {finding.id for finding in diagnosis.findings} == {"one-off-costs"}
     assert diagnosis.verdict.startswith("GPU-bound: ")
     assert "one call takes 1.30 s, once: loading of modules" in diagnosis.verdict
 
 
 @pytest.mark.parametrize("annotate", [True, False])
-def test_the_time_before_the_first_gpu_work_is_shown_with_its_parts(judge, annotate):
+def test_the_time_before_the_first_gpu_work_is_shown_with_its_parts(diagnose_trace, annotate):
     t = loop(steps=1, vendor="nvidia", annotate=annotate, slow_ns=0, before_ns=ms(30_000))
-    (finding,) = (f for f in judge(t).findings if f.id == "one-off-costs")
+    (finding,) = (f for f in diagnose_trace(t).findings if f.id == "one-off-costs")
     seen = {item.label: item.value for item in finding.evidence}
     assert seen["before the first GPU work"] == pytest.approx(ms(30_000), rel=0.01)
     assert "cudaFree (creation of the device's context) 6.00 s" in seen["of which"]
@@ -82,7 +68,7 @@ def test_the_time_before_the_first_gpu_work_is_shown_with_its_parts(judge, annot
     assert "30.0 s" in finding.title
 
 
-def test_a_handful_of_small_kernels_beside_a_slow_launch_promises_nothing(judge):
+def test_a_handful_of_small_kernels_beside_a_slow_launch_promises_nothing(diagnose_trace):
     """Launched at half the pace at which they run; but so few tell no rate of launches."""
     t = GpuTrace()
     with t.step():
@@ -91,20 +77,20 @@ def test_a_handful_of_small_kernels_beside_a_slow_launch_promises_nothing(judge)
             t.op("aten::mul", before=us(16)).launch(
                 "vectorized_elementwise_kernel", us(11), call_ns=call_ns
             )
-    diagnosis = judge(t)
+    diagnosis = diagnose_trace(t)
     assert not [finding for finding in diagnosis.findings if finding.saving_ns]
     assert diagnosis.verdict.startswith("one-off-costs: one call takes 6")
     assert "Apart from that, " in diagnosis.verdict
 
 
-def test_many_slow_launches_are_launch_bound_still(judge):
+def test_many_slow_launches_are_launch_bound_still(diagnose_trace):
     t = GpuTrace()
     for _ in range(4):
         with t.step():
             for _ in range(100):
                 t.op("aten::mul", before=us(30)).launch("kernel", us(5))
             t.sync()
-    diagnosis = judge(t)
+    diagnosis = diagnose_trace(t)
     (finding,) = (f for f in diagnosis.findings if f.id == "launch-bound")
     seen = {item.label: item.value for item in finding.evidence}
     assert seen["calls that launch work, per step"] == 100
@@ -112,7 +98,7 @@ def test_many_slow_launches_are_launch_bound_still(judge):
     assert diagnosis.findings[0] is finding
 
 
-def test_one_slow_call_in_each_step_is_no_rate_of_launches(judge):
+def test_one_slow_call_in_each_step_is_no_rate_of_launches(diagnose_trace):
     t = GpuTrace()
     for _ in range(4):
         with t.step():
@@ -120,11 +106,11 @@ def test_one_slow_call_in_each_step_is_no_rate_of_launches(judge):
             for number in range(60):
                 t.op("aten::mul").launch("k", us(100), call_ns=ms(20) if number == 30 else None)
             t.sync()
-    assert "launch-bound" not in {finding.id for finding in judge(t).findings}
+    assert "launch-bound" not in {finding.id for finding in diagnose_trace(t).findings}
 
 
 @pytest.mark.parametrize("where", ["between operators", "backward"])
-def test_a_gap_without_stacks_is_never_called_python(judge, where):
+def test_a_gap_without_stacks_is_never_called_python(diagnose_trace, where):
     t = GpuTrace()
     for _ in range(4):
         with t.step():
@@ -141,7 +127,7 @@ def test_a_gap_without_stacks_is_never_called_python(judge, where):
             else:
                 t.python(ms(20))
             t.sync()
-    diagnosis = judge(t)
+    diagnosis = diagnose_trace(t)
     words = [diagnosis.verdict]
     for finding in diagnosis.findings:
         words += [finding.title, finding.advice, finding.assumption]
@@ -169,7 +155,7 @@ def test_a_gap_without_stacks_is_never_called_python(judge, where):
         ("nvidia", "urProgramBuild"),
     ],
 )
-def test_loading_modules_once_is_no_compilation(judge, vendor, call, steps, annotate):
+def test_loading_modules_once_is_no_compilation(diagnose_trace, vendor, call, steps, annotate):
     t = GpuTrace(vendor=vendor, annotate_steps=annotate)
     for step in range(steps):
         with t.step():
@@ -179,7 +165,7 @@ def test_loading_modules_once_is_no_compilation(judge, vendor, call, steps, anno
                         t.call(call, ms(2000))
                     t.launch("big_kernel", ms(1))
             t.sync()
-    diagnosis = judge(t)
+    diagnosis = diagnose_trace(t)
     ids = {finding.id for finding in diagnosis.findings}
     assert ids == {"slow-first-steps" if steps == 5 else "one-off-costs"}
     assert diagnosis.verdict.startswith("GPU-bound")
@@ -188,7 +174,7 @@ def test_loading_modules_once_is_no_compilation(judge, vendor, call, steps, anno
     )
 
 
-def test_modules_that_a_compiler_loads_are_its_work(judge):
+def test_modules_that_a_compiler_loads_are_its_work(diagnose_trace):
     t = GpuTrace()
     for step in range(5):
         with t.step():
@@ -200,21 +186,23 @@ def test_modules_that_a_compiler_loads_are_its_work(judge):
             for _ in range(60):
                 t.op("aten::mm").launch("big_kernel", ms(1))
             t.sync()
-    (finding,) = (f for f in judge(t).findings if f.id == "compilation-in-window")
+    (finding,) = (f for f in diagnose_trace(t).findings if f.id == "compilation-in-window")
     assert finding.evidence[0].value == pytest.approx(ms(420), rel=0.01)
 
 
 @pytest.mark.parametrize(
     ("operator", "is_found"), [("aten::linalg_inv_ex", True), ("mine::f", False)]
 )
-def test_an_operator_of_torch_alone_of_its_name_loads_its_library(judge, operator, is_found):
+def test_an_operator_of_torch_alone_of_its_name_loads_its_library(
+    diagnose_trace, operator, is_found
+):
     t = GpuTrace(annotate_steps=False)
     for number in range(60):
         t.op("aten::mm").launch("big_kernel", ms(1))
         if number == 20:
             t.op(operator, before=ms(1500)).launch("getrf_kernel", ms(1))
     t.sync()
-    diagnosis = judge(t)
+    diagnosis = diagnose_trace(t)
     found = [finding.title for finding in diagnosis.findings if finding.id == "one-off-costs"]
     assert (
         found == [f"one call takes 1.50 s, once: first run of an operator ({operator})"][:is_found]

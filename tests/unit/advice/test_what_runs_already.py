@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
-from tests.support.planted import GEMM, HALF, MM, SMALL, dump, optimizer, products
+from tests.support.planted import GEMM, HALF, MM, SMALL, optimizer, products
 
-from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Finding
-from stepscope.opening.reader import open_run
 
 TRITON = "triton_poi_fused_add_relu_0"
 REGION = "Torch-Compiled Region: 0/0"
-
-
-@pytest.fixture
-def judge(tmp_path: Path):
-    def judged(t: GpuTrace) -> Diagnosis:
-        path = tmp_path / "one.pt.trace.json"
-        path.write_bytes(dump(t))
-        return diagnose(open_run(str(path)))
-
-    return judged
 
 
 def _advice(found: list[Finding]) -> str:
@@ -72,8 +59,10 @@ def _steps(body: Callable[[GpuTrace], object], count: int = 8, **options) -> Gpu
         (True, "Python around the compiled code", "Run less Python between the calls of compiled"),
     ],
 )
-def test_small_compiled_inference_on_a_cpu_is_not_told_to_compile(judge, compiled, begins, advised):
-    diagnosis = judge(_steps(lambda t: _small_on_a_cpu(t, compiled), device_name=None))
+def test_small_compiled_inference_on_a_cpu_is_not_told_to_compile(
+    diagnose_trace, compiled, begins, advised
+):
+    diagnosis = diagnose_trace(_steps(lambda t: _small_on_a_cpu(t, compiled), device_name=None))
     (finding,) = (one for one in diagnosis.findings if one.id == "cpu-bound-python")
     assert finding.title.startswith(begins)
     assert advised in finding.advice
@@ -89,8 +78,10 @@ def test_small_compiled_inference_on_a_cpu_is_not_told_to_compile(judge, compile
         ("captured", "Python around the CUDA graphs", "Put more of the step in the CUDA graphs."),
     ],
 )
-def test_on_a_gpu_what_runs_is_named_and_the_next_step_advised(judge, how, begins, advised):
-    diagnosis = judge(_steps(lambda t: _small_on_a_gpu(t, how)))
+def test_on_a_gpu_what_runs_is_named_and_the_next_step_advised(
+    diagnose_trace, how, begins, advised
+):
+    diagnosis = diagnose_trace(_steps(lambda t: _small_on_a_gpu(t, how)))
     (finding,) = (one for one in diagnosis.findings if one.id == "cpu-bound-python")
     assert finding.title.startswith(begins)
     assert advised in finding.advice
@@ -100,7 +91,7 @@ def test_on_a_gpu_what_runs_is_named_and_the_next_step_advised(judge, how, begin
 
 
 @pytest.mark.parametrize("is_fused", [True, False])
-def test_a_fused_optimizer_is_not_advised_where_one_is_in_use(judge, is_fused):
+def test_a_fused_optimizer_is_not_advised_where_one_is_in_use(diagnose_trace, is_fused):
     def body(t: GpuTrace) -> None:
         _small_on_a_gpu(t, "compiled")
         t.op("autograd::engine::evaluate_function: CompiledFunctionBackward").launch(TRITON, us(50))
@@ -110,25 +101,27 @@ def test_a_fused_optimizer_is_not_advised_where_one_is_in_use(judge, is_fused):
             with t.annotate("Optimizer.step#AdamW.step"):
                 t.op("aten::_foreach_add_").launch(SMALL, us(300))
 
-    found = list(judge(_steps(body)).findings)
+    found = list(diagnose_trace(_steps(body)).findings)
     assert {"cpu-bound-python", "launch-bound"} <= {one.id for one in found}
     assert ("fused optimizer" in _advice(found)) is not is_fused
 
 
-def test_chains_beside_compiled_code_are_to_be_brought_into_it(judge):
+def test_chains_beside_compiled_code_are_to_be_brought_into_it(diagnose_trace):
     def body(t: GpuTrace) -> None:
         with t.op(REGION):
             products(t, 4, us(500))
         for _ in range(8):
             t.op("aten::mul", shapes=[[8192, 8192]] * 2, types=HALF).launch(SMALL, us(120))
 
-    (finding,) = (one for one in judge(_steps(body)).findings if one.id == "unfused-elementwise")
+    (finding,) = (
+        one for one in diagnose_trace(_steps(body)).findings if one.id == "unfused-elementwise"
+    )
     assert "bring what runs eagerly into the compiled code" in finding.advice
     assert "torch.compile the model" not in finding.advice
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_random_numbers_beside_compiled_code_are_to_be_brought_into_it(judge, compiled):
+def test_random_numbers_beside_compiled_code_are_to_be_brought_into_it(diagnose_trace, compiled):
     def body(t: GpuTrace) -> None:
         if compiled:
             with t.op(REGION):
@@ -137,7 +130,7 @@ def test_random_numbers_beside_compiled_code_are_to_be_brought_into_it(judge, co
             t.op("aten::bernoulli_").python(ms(8))
         t.op("autograd::engine::evaluate_function: AddmmBackward0").python(ms(4))
 
-    found = judge(_steps(body, device_name=None)).findings
+    found = diagnose_trace(_steps(body, device_name=None)).findings
     advice = next(one.advice for one in found if one.id == "slow-random-numbers")
     assert ("Bring it into the compiled code" in advice) is compiled
     assert ("Use torch.compile" in advice) is not compiled

@@ -86,15 +86,15 @@ def graphs_to_launch(window: WindowView) -> str:
 
 def less_python(window: WindowView, is_inference: bool) -> str:
     """Advice on the Python around the operators of a small step, worded for what runs already."""
-    mode = mode_of(window)
+    mode, is_fused = mode_of(window), is_inference or has_fused_optimizer(window)
     if mode is Mode.EAGER:
-        if is_inference or has_fused_optimizer(window):
+        if is_fused:
             return "torch.compile takes some of the Python away."
         return "torch.compile and a fused optimizer take some of the Python away."
     between = "the CUDA graphs" if mode is Mode.CAPTURED else "the calls of compiled code"
-    advice = f"Run less Python between {between}, and use a fused optimizer."
-    if is_inference or has_fused_optimizer(window):
-        advice = f"Run less Python between {between}."
+    advice = (
+        f"Run less Python between {between}{'' if is_fused else ', and use a fused optimizer'}."
+    )
     if window.has_gpu:
         advice += f" {sentence(_IN_ONE_CALL[runs_graphs(window)].format(graphs_to_launch(window)))}"
     return f"{advice}{what_is_left_out(window)}"

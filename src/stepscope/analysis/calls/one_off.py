@@ -539,14 +539,15 @@ def _timed_stretches(
     starts, ends = times_of(trace, launches)
     order = np.argsort(starts, kind="stable")
     launches, kernels, starts, ends = launches[order], kernels[order], starts[order], ends[order]
-    marks = np.sort(times_of(trace, records)[0])
-    count = np.searchsorted(marks, starts)
     if len(starts) < TIMED:
         return []
+    marks = np.sort(times_of(trace, records)[0])
+    count = np.searchsorted(marks, starts)
+    load_starts, (wait_starts, wait_ends) = times_of(trace, loads)[0], times_of(trace, waits)
     between = np.diff(count) > 0
     timed = np.append(count[0] > 0, between) & np.append(between, len(marks) > count[-1])
     # The host waits for each measurement before the next one, of another kernel maybe.
-    waited = np.diff(np.searchsorted(np.sort(times_of(trace, waits)[0]), starts)) > 0
+    waited = np.diff(np.searchsorted(np.sort(wait_starts), starts)) > 0
     benches = [
         (first, last)
         for first, last in _runs(timed, np.flatnonzero(waited) + 1)
@@ -557,8 +558,6 @@ def _timed_stretches(
     measured = np.unique(np.concatenate([kernels[first:last] for first, last in benches]))
     is_clearing = names_that(trace, pl.col("name").str.contains(_CLEARS))
     found = []
-    load_starts, wait_ends = times_of(trace, loads)[0], times_of(trace, waits)[1]
-    wait_starts = times_of(trace, waits)[0]
     for first, last in _runs(np.isin(kernels, measured)):
         inside = [one for one in benches if first <= one[0] and one[1] <= last]
         if not inside:

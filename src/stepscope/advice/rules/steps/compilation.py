@@ -229,7 +229,7 @@ def find_compilation_in_window(subject: Subject) -> list[Finding]:
         reason=_ONCE_LOADED if loads else _ONCE_COMPILED,
         evidence=(
             Evidence(f"{_LOADING if loads else _COMPILING}, in the window", moments.total_ns, "ns"),
-            *([] if not tuned_ns else [Evidence("of which autotuning", tuned_ns, "ns")]),
+            *seen("of which autotuning", tuned_ns, "ns"),
             Evidence(_SHARE, share, "share"),
             Evidence("steps with it", len(steps), "count"),
         ),
